@@ -1,0 +1,109 @@
+//! Named places where a test may kill us.
+//!
+//! Each place in the life of a resource where a crash leaves something else
+//! behind has a name. A test arms one (the binary does so from
+//! `CREEL_CRASHPOINT`), the process then dies there by SIGKILL, just as the
+//! kernel would kill it, and leaves a mark that proves the fault fired.
+
+use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// The places, in life order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crashpoint {
+    /// Nothing is written yet.
+    BeforeIntent,
+    /// The intent is durable, nothing was sent.
+    AfterIntent,
+    /// The provider has the create, its answer never reached us.
+    CreateSent,
+    /// The answer is here, the id is not recorded.
+    CreatedNotRecorded,
+    /// The provider has the release, its answer never reached us.
+    ReleaseSent,
+    /// The release was answered, the absence is not verified.
+    ReleasedNotVerified,
+    /// The absence is verified, the record is still open.
+    VerifiedNotClosed,
+}
+
+impl Crashpoint {
+    /// All places, in life order.
+    pub const ALL: [Self; 7] = [
+        Self::BeforeIntent,
+        Self::AfterIntent,
+        Self::CreateSent,
+        Self::CreatedNotRecorded,
+        Self::ReleaseSent,
+        Self::ReleasedNotVerified,
+        Self::VerifiedNotClosed,
+    ];
+
+    /// Returns the name used in `CREEL_CRASHPOINT`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BeforeIntent => "before-intent",
+            Self::AfterIntent => "after-intent",
+            Self::CreateSent => "create-sent",
+            Self::CreatedNotRecorded => "created-not-recorded",
+            Self::ReleaseSent => "release-sent",
+            Self::ReleasedNotVerified => "released-not-verified",
+            Self::VerifiedNotClosed => "verified-not-closed",
+        }
+    }
+}
+
+impl FromStr for Crashpoint {
+    type Err = UnknownCrashpoint;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCrashpoint> {
+        Self::ALL
+            .into_iter()
+            .find(|point| point.name() == name)
+            .ok_or_else(|| UnknownCrashpoint { name: name.to_owned() })
+    }
+}
+
+/// A name that is no crashpoint.
+#[derive(Debug, thiserror::Error)]
+#[error("`{name}` is not a crashpoint")]
+pub struct UnknownCrashpoint {
+    name: String,
+}
+
+/// A crashpoint that is armed, and where it leaves its mark.
+#[derive(Debug)]
+struct Armed {
+    point: Crashpoint,
+    mark: Option<PathBuf>,
+}
+
+static ARMED: OnceLock<Armed> = OnceLock::new();
+
+/// Arms one place for the rest of this process; the first call wins.
+pub fn arm(point: Crashpoint, mark: Option<PathBuf>) {
+    // A second arming cannot happen: the binary arms once, at its start.
+    let _ = ARMED.set(Armed { point, mark });
+}
+
+/// Returns whether this place is armed, for code that must set the scene.
+pub fn is_armed(point: Crashpoint) -> bool {
+    ARMED.get().is_some_and(|armed| armed.point == point)
+}
+
+/// Dies here by SIGKILL if this place is armed.
+pub fn reach(point: Crashpoint) {
+    if !is_armed(point) {
+        return;
+    }
+    if let Some(mark) = ARMED.get().and_then(|armed| armed.mark.as_ref()) {
+        // A lost mark fails the test that asked for it; there is nobody else to tell.
+        let _ = fs::write(mark, point.name());
+    }
+    let _ = kill_process(getpid(), Signal::KILL);
+    std::thread::park();
+}

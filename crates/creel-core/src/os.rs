@@ -1,0 +1,169 @@
+//! What only the operating system can tell: processes, boots, namespaces.
+//!
+//! Linux only. Everything here is a read of `/proc` or one system call; the
+//! answers may be out of date by the time they are used, so callers that act
+//! on a process hold a pidfd or compare its start time first.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// A process that cannot be confused with a later one of the same pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ProcessKey {
+    /// The process id in the pid namespace of this process.
+    pub pid: i32,
+    /// Clock ticks between boot and the start of the process.
+    pub started_ticks: u64,
+}
+
+/// The fields of `/proc/PID/stat` that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// One letter; `Z` and `X` are dead already.
+    pub state: char,
+    /// The parent's process id.
+    pub parent: i32,
+    /// The process group.
+    pub group: i32,
+    /// The session.
+    pub session: i32,
+    /// Clock ticks between boot and the start of the process.
+    pub started_ticks: u64,
+}
+
+impl ProcessStat {
+    /// Returns whether the process has ended and only waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+impl ProcessKey {
+    /// Returns the key of a process that exists now.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is no such process or `/proc` cannot be read.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        Ok(Self { pid, started_ticks: process_stat(pid)?.started_ticks })
+    }
+
+    /// Returns the key of this process.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub fn of_this_process() -> io::Result<Self> {
+        Self::of(rustix::process::getpid().as_raw_pid())
+    }
+
+    /// Returns whether this very process still runs; a zombie does not.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot tell.
+    pub fn is_alive(&self) -> io::Result<bool> {
+        match process_stat(self.pid) {
+            Ok(stat) => Ok(stat.started_ticks == self.started_ticks && !stat.is_dead()),
+            Err(error) if is_no_process(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns whether a read of `/proc/PID/…` failed because the process is gone.
+pub fn is_no_process(error: &io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+/// Reads `/proc/PID/stat`.
+///
+/// # Errors
+///
+/// Fails when there is no such process or the file is not as documented.
+pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_stat(&text).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not understood"))
+    })
+}
+
+fn parse_stat(text: &str) -> Option<ProcessStat> {
+    // The command name may hold spaces and parentheses: fields start after the last one.
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(ProcessStat {
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        started_ticks: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Returns the ids of all processes that `/proc` shows.
+///
+/// # Errors
+///
+/// Fails when `/proc` cannot be read.
+pub fn all_pids() -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns the id of this boot.
+///
+/// # Errors
+///
+/// Fails when `/proc` cannot be read.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Returns an id of this machine that outlives a reboot, or the boot's where there is none.
+///
+/// # Errors
+///
+/// Fails when `/proc` cannot be read.
+pub fn host_id() -> io::Result<String> {
+    for path in ["/etc/machine-id", "/var/lib/dbus/machine-id"] {
+        if let Ok(id) = fs::read_to_string(path)
+            && !id.trim().is_empty()
+        {
+            return Ok(id.trim().to_owned());
+        }
+    }
+    boot_id()
+}
+
+/// Returns the inode of this process's pid namespace.
+///
+/// # Errors
+///
+/// Fails when `/proc` cannot be read.
+pub fn pid_namespace() -> io::Result<u64> {
+    Ok(fs::metadata(Path::new("/proc/self/ns/pid"))?.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_name_with_parentheses_does_not_shift_the_fields() {
+        let text = "42 (a) b (c)) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
+        let stat = parse_stat(text).expect("the line is well formed");
+        assert_eq!((stat.state, stat.parent, stat.started_ticks), ('S', 7, 4711));
+    }
+
+    #[test]
+    fn this_process_is_alive_and_another_start_time_is_not() {
+        let key = ProcessKey::of_this_process().expect("procfs is mounted");
+        assert!(key.is_alive().expect("procfs is mounted"));
+        let earlier = ProcessKey { started_ticks: key.started_ticks + 1, ..key };
+        assert!(!earlier.is_alive().expect("procfs is mounted"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Owners: the process that answers for a resource, and whether it still can.
+//!
+//! A pid alone names nobody for long, so an owner is host, boot, pid
+//! namespace, pid and start time together. Whoever cannot be judged from here
+//! (another host, another pid namespace) is *unknown*, and unknown means keep:
+//! only the lease decides then.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::os::{self, ProcessKey};
+
+/// The identity of a process that holds resources.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// The machine.
+    pub host: String,
+    /// The boot of that machine.
+    pub boot: String,
+    /// The inode of the process's pid namespace.
+    pub pid_namespace: u64,
+    /// The process in that namespace.
+    pub process: ProcessKey,
+}
+
+/// Whether an owner can still answer for what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Liveness {
+    /// The process runs.
+    Alive,
+    /// The process is provably gone.
+    Dead,
+    /// It cannot be judged from here.
+    Unknown,
+}
+
+impl fmt::Display for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alive => "alive",
+            Self::Dead => "dead",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl Owner {
+    /// Returns this process as an owner.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub fn this_process() -> io::Result<Self> {
+        Self::of_process(ProcessKey::of_this_process()?)
+    }
+
+    /// Returns a process of this machine and pid namespace as an owner.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub fn of_process(process: ProcessKey) -> io::Result<Self> {
+        Ok(Self {
+            host: os::host_id()?,
+            boot: os::boot_id()?,
+            pid_namespace: os::pid_namespace()?,
+            process,
+        })
+    }
+
+    /// Judges from this process whether the owner still lives.
+    pub fn liveness(&self) -> Liveness {
+        match Self::this_process() {
+            Ok(here) => self.liveness_seen_from(&here, |process| process.is_alive()),
+            Err(_) => Liveness::Unknown,
+        }
+    }
+
+    fn liveness_seen_from(
+        &self,
+        here: &Self,
+        is_alive: impl FnOnce(&ProcessKey) -> io::Result<bool>,
+    ) -> Liveness {
+        if self.host != here.host {
+            return Liveness::Unknown;
+        }
+        if self.boot != here.boot {
+            return Liveness::Dead;
+        }
+        if self.pid_namespace != here.pid_namespace {
+            return Liveness::Unknown;
+        }
+        match is_alive(&self.process) {
+            Ok(true) => Liveness::Alive,
+            Ok(false) => Liveness::Dead,
+            Err(_) => Liveness::Unknown,
+        }
+    }
+}
+
+/// One line without spaces, fit for a label and for SQL equality.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ProcessKey { pid, started_ticks } = self.process;
+        write!(f, "{}/{}/{}/{pid}/{started_ticks}", self.host, self.boot, self.pid_namespace)
+    }
+}
+
+/// A text that is no owner.
+#[derive(Debug, thiserror::Error)]
+#[error("`{text}` is not an owner of the form host/boot/namespace/pid/start")]
+pub struct InvalidOwner {
+    text: String,
+}
+
+impl FromStr for Owner {
+    type Err = InvalidOwner;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        let parse = || {
+            let mut parts = text.split('/');
+            let owner = Self {
+                host: parts.next()?.to_owned(),
+                boot: parts.next()?.to_owned(),
+                pid_namespace: parts.next()?.parse().ok()?,
+                process: ProcessKey {
+                    pid: parts.next()?.parse().ok()?,
+                    started_ticks: parts.next()?.parse().ok()?,
+                },
+            };
+            parts.next().is_none().then_some(owner)
+        };
+        parse().ok_or_else(|| InvalidOwner { text: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn somebody() -> Owner {
+        Owner {
+            host: "h".to_owned(),
+            boot: "b".to_owned(),
+            pid_namespace: 1,
+            process: ProcessKey { pid: 10, started_ticks: 99 },
+        }
+    }
+
+    #[test]
+    fn an_owner_survives_the_round_trip_through_its_label() {
+        let owner = somebody();
+        assert_eq!(owner.to_string().parse::<Owner>().expect("printed by us"), owner);
+        assert!("h/b/1/10".parse::<Owner>().is_err());
+        assert!("h/b/1/10/99/7".parse::<Owner>().is_err());
+    }
+
+    #[test]
+    fn liveness_is_unknown_where_it_cannot_be_judged() {
+        let here = somebody();
+        let judge = |change: fn(&mut Owner), alive: bool| {
+            let mut owner = somebody();
+            change(&mut owner);
+            owner.liveness_seen_from(&here, |_| Ok(alive))
+        };
+        assert_eq!(judge(|o| o.host = "other".to_owned(), false), Liveness::Unknown);
+        assert_eq!(judge(|o| o.pid_namespace = 2, false), Liveness::Unknown);
+        assert_eq!(judge(|o| o.boot = "later".to_owned(), true), Liveness::Dead);
+        assert_eq!(judge(|_| {}, true), Liveness::Alive);
+        assert_eq!(judge(|_| {}, false), Liveness::Dead);
+        let denied = |_: &ProcessKey| Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!(somebody().liveness_seen_from(&here, denied), Liveness::Unknown);
+    }
+}

@@ -1,0 +1,106 @@
+//! Providers: the worlds that resources live in.
+//!
+//! A provider lists, inspects, finds, creates, stops and releases objects of
+//! one world. It keeps no promise of its own: it reports honestly what it saw,
+//! with every error classified once, at this edge, and leaves order, retries
+//! and records to [`crate::reap`], [`crate::scope`] and [`crate::ledger`].
+//!
+//! Every act may happen twice: releasing something absent is success, and a
+//! create carries a deterministic name, so that a lost answer can be found
+//! again by [`Provider::find`].
+
+mod error;
+mod observed;
+mod spec;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use error::{ErrorClass, ProviderError};
+pub use observed::{Kind, Observed, ProviderName, UnknownName};
+pub use spec::{
+    ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, Spec, VolumeMount, VolumeSpec,
+};
+
+/// The result of a provider call.
+pub type Result<T> = std::result::Result<T, ProviderError>;
+
+/// How an object should be ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReleaseMode {
+    /// Ask politely first and wait this long; `None` kills at once.
+    pub stop_timeout: Option<Duration>,
+    /// Release also what runs. Without it a running object answers with a conflict,
+    /// so that something restarted since it was seen is not killed by mistake.
+    pub kill_running: bool,
+}
+
+impl ReleaseMode {
+    /// Ends the object at once, whatever its state.
+    pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true };
+}
+
+/// What a provider said to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Released {
+    /// The provider says it is done; the absence is still to be verified.
+    Done,
+    /// It was absent already.
+    AlreadyGone,
+    /// The provider took the order and works on it.
+    Accepted,
+}
+
+/// One world of resources.
+#[async_trait]
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// Returns which world this is.
+    fn name(&self) -> ProviderName;
+
+    /// Returns the address people know this world by, for messages.
+    fn address(&self) -> String;
+
+    /// Returns the kinds of object this world has.
+    fn kinds(&self) -> &'static [Kind];
+
+    /// Asks the world for its own lasting identity, so that a plan made for one engine is
+    /// never applied to another.
+    async fn identity(&self) -> Result<String>;
+
+    /// Lists all objects of the given kinds, in every state.
+    async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>>;
+
+    /// Looks at one object by its provider id; `None` means its absence is verified.
+    ///
+    /// The generation of the answer is complete, unlike the one in a list.
+    async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>>;
+
+    /// Finds the objects that a create order left behind, by its name and by its resource
+    /// label. An object that only inherited the label is not among them.
+    async fn find(&self, order: &Marks) -> Result<Vec<Observed>>;
+
+    /// Creates and, where the kind runs, starts an object; returns its provider id.
+    ///
+    /// A create that failed half-way removes what it made before it answers, where it can.
+    async fn create(&self, order: &CreateOrder) -> Result<String>;
+
+    /// Stops a running object without releasing it.
+    async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()>;
+
+    /// Ends an object.
+    async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released>;
+}
+
+/// What an object is found again by when the answer to its create was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marks {
+    /// What it is.
+    pub kind: Kind,
+    /// The resource it was made for, as its label says.
+    pub resource: crate::id::ResourceId,
+    /// The deterministic name it was given.
+    pub name: String,
+}

@@ -1,0 +1,171 @@
+//! Objects as a provider shows them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::labels::Labels;
+
+/// A name that is not in a fixed list, with the nearest one that is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {what} `{given}`; {}", suggestion(.nearest, .known))]
+pub struct UnknownName {
+    what: &'static str,
+    given: String,
+    nearest: Option<&'static str>,
+    known: Vec<&'static str>,
+}
+
+fn suggestion(nearest: &Option<&'static str>, known: &[&'static str]) -> String {
+    match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("known are {}", known.join(", ")),
+    }
+}
+
+impl UnknownName {
+    /// Picks the member of a fixed list that has the given name.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a suggestion when none has.
+    pub fn pick<T: Copy>(
+        given: &str,
+        what: &'static str,
+        all: &[T],
+        name: impl Fn(T) -> &'static str,
+    ) -> Result<T, Self> {
+        if let Some(found) = all.iter().copied().find(|member| name(*member) == given) {
+            return Ok(found);
+        }
+        let known: Vec<&'static str> = all.iter().copied().map(name).collect();
+        let nearest = known
+            .iter()
+            .copied()
+            .map(|candidate| (strsim::jaro_winkler(given, candidate), candidate))
+            .filter(|(likeness, _)| *likeness > 0.8)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, candidate)| candidate);
+        Err(Self { what, given: given.to_owned(), nearest, known })
+    }
+}
+
+macro_rules! named_enum {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        pub enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the name used on the command line and in JSON.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                UnknownName::pick(text, $what, Self::ALL, Self::name)
+            }
+        }
+    };
+}
+
+named_enum!(
+    /// The worlds creel knows.
+    ProviderName, "provider" {
+        /// A Docker Engine, or Podman behind its API.
+        Docker = "docker",
+        /// Directories and process trees on this machine.
+        Process = "process",
+    }
+);
+
+named_enum!(
+    /// What an object is; the order is the order of release.
+    Kind, "kind" {
+        /// A process tree on this machine.
+        Process = "process",
+        /// A container.
+        Container = "container",
+        /// A container network.
+        Network = "network",
+        /// A container volume.
+        Volume = "volume",
+        /// A container image.
+        Image = "image",
+        /// A directory on this machine.
+        Directory = "directory",
+    }
+);
+
+/// One object, as seen at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// The world it lives in.
+    pub provider: ProviderName,
+    /// What it is.
+    pub kind: Kind,
+    /// The provider's id for it.
+    pub id: String,
+    /// The name people know it by; the id where it has none.
+    pub name: String,
+    /// Its state in the provider's own lower-case word: an open set.
+    pub state: String,
+    /// When it was made, where the provider tells.
+    pub created_at: Option<Timestamp>,
+    /// Its labels.
+    pub labels: Labels,
+    /// The Compose project it belongs to.
+    pub project: Option<String>,
+    /// Bytes it takes, where that is cheap to know.
+    pub size: Option<u64>,
+    /// What it keeps in use: those cannot go before it.
+    pub uses: Vec<(Kind, String)>,
+    /// Whether it belongs to the provider itself and can never be released.
+    pub predefined: bool,
+    /// Changes whenever the object changed in a way that matters to a plan.
+    pub generation: String,
+}
+
+impl Observed {
+    /// Returns whether it is doing something that a release would cut short.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state.as_str(), "running" | "restarting" | "paused")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_is_answered_with_the_nearest_name() {
+        let error = "contaner".parse::<Kind>().expect_err("there is no such kind");
+        assert_eq!(error.to_string(), "unknown kind `contaner`; did you mean `container`?");
+        let error = "zzz".parse::<ProviderName>().expect_err("there is no such provider");
+        assert_eq!(error.to_string(), "unknown provider `zzz`; known are docker, process");
+    }
+}
