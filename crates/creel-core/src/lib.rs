@@ -45,7 +45,7 @@ pub mod clock;
 pub mod crashpoint;
 pub mod id;
 pub mod labels;
-// pub mod ledger;
+pub mod ledger;
 pub mod os;
 pub mod owner;
 pub mod provider;

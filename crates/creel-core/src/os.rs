@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// A process that cannot be confused with a later one of the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ProcessKey {
@@ -112,6 +114,16 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
 pub fn all_pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns when a process of this boot started, in milliseconds since the epoch.
+pub fn started_at_ms(process: &ProcessKey) -> i64 {
+    let since_boot = clock_gettime(ClockId::Boottime);
+    let since_boot_ms = since_boot.tv_sec * 1000 + since_boot.tv_nsec / 1_000_000;
+    let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+    let started_ms = process.started_ticks.saturating_mul(1000) / ticks_per_second;
+    let age_ms = since_boot_ms - i64::try_from(started_ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::now().as_millisecond() - age_ms.max(0)
 }
 
 /// Returns the id of this boot.

@@ -1,0 +1,86 @@
+//! What can be wrong with a ledger.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::id::ResourceId;
+
+use super::IllegalTransition;
+
+/// A ledger operation that did not succeed. None of them leaves half a write.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The directory or a file beside the ledger cannot be used.
+    #[error("cannot use {}", path.display())]
+    Home {
+        /// Which path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process holds the ledger for too long.
+    #[error("the ledger {} is locked by another process", path.display())]
+    Locked {
+        /// The ledger.
+        path: PathBuf,
+    },
+    /// The ledger may not be written.
+    #[error("the ledger {} is read-only", path.display())]
+    ReadOnly {
+        /// The ledger.
+        path: PathBuf,
+    },
+    /// There is no room left to write the ledger.
+    #[error("the disk that holds the ledger {} is full", path.display())]
+    DiskFull {
+        /// The ledger.
+        path: PathBuf,
+    },
+    /// The file is not a sound ledger.
+    #[error("the ledger {} is damaged: {detail}", path.display())]
+    Corrupt {
+        /// The ledger.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The ledger was written by a newer creel.
+    #[error("the ledger {} was written by a newer creel (schema {found}, this one knows {known})", path.display())]
+    NewerSchema {
+        /// The ledger.
+        path: PathBuf,
+        /// The schema it has.
+        found: i64,
+        /// The newest schema known here.
+        known: i64,
+    },
+    /// The resource is not on this ledger.
+    #[error("{id} is not on this ledger")]
+    Unknown {
+        /// The resource.
+        id: ResourceId,
+    },
+    /// The event does not fit the resource's state.
+    #[error("the ledger refused a change of {id}")]
+    Illegal {
+        /// The resource.
+        id: ResourceId,
+        /// Why.
+        source: IllegalTransition,
+    },
+    /// The database failed in another way.
+    #[error("the ledger {} failed", path.display())]
+    Database {
+        /// The ledger.
+        path: PathBuf,
+        /// How.
+        source: sqlx::Error,
+    },
+}
+
+impl LedgerError {
+    /// Returns whether releasing things that the ledger does not track may go on without it.
+    pub fn allows_untracked_release(&self) -> bool {
+        matches!(self, Self::ReadOnly { .. } | Self::DiskFull { .. } | Self::Home { .. })
+    }
+}

@@ -1,0 +1,141 @@
+//! What happened to a resource, as stored.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Moment;
+
+use super::OwnerRecord;
+
+/// The version of the stored form; a new one comes with a test that reads the old one.
+pub(super) const VERSION: i64 = 1;
+
+/// One thing that happened to a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// Its create was decided.
+    Intended {
+        /// Who decided it.
+        owner: OwnerRecord,
+    },
+    /// The provider answered the create with an id.
+    Created {
+        /// The provider's id.
+        object: String,
+    },
+    /// A search found it by name or label.
+    Found {
+        /// The provider's id.
+        object: String,
+    },
+    /// It was verified that nothing came of the create.
+    NeverCreated {
+        /// How that is known.
+        evidence: String,
+    },
+    /// Its end was ordered.
+    ReleaseRequested {
+        /// Why.
+        why: String,
+    },
+    /// Its absence was verified.
+    VerifiedGone,
+    /// It will not go.
+    Quarantined {
+        /// Why.
+        reason: String,
+    },
+    /// It was found absent without our doing.
+    Vanished,
+    /// Another process answers for it now.
+    OwnerChanged {
+        /// The new owner.
+        owner: OwnerRecord,
+    },
+    /// The clocks jumped: one full lease was granted from here.
+    LeaseGranted {
+        /// When.
+        from: Moment,
+    },
+}
+
+impl Event {
+    /// Returns the words for it after "cannot be".
+    pub fn past_participle(&self) -> &'static str {
+        match self {
+            Self::Intended { .. } => "intended",
+            Self::Created { .. } => "created",
+            Self::Found { .. } => "found",
+            Self::NeverCreated { .. } => "called never created",
+            Self::ReleaseRequested { .. } => "released",
+            Self::VerifiedGone => "verified gone",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Vanished => "called vanished",
+            Self::OwnerChanged { .. } => "given to another owner",
+            Self::LeaseGranted { .. } => "granted a lease",
+        }
+    }
+}
+
+/// An event with its place in the ledger.
+#[derive(Debug, Clone, Serialize)]
+pub struct StoredEvent {
+    /// Its number in the whole ledger.
+    pub sequence: i64,
+    /// When it was stored, in milliseconds since the epoch.
+    pub at_ms: i64,
+    /// The process that stored it.
+    pub actor: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::os::ProcessKey;
+    use crate::owner::Owner;
+
+    pub(in crate::ledger) fn some_owner() -> OwnerRecord {
+        OwnerRecord {
+            owner: Owner {
+                host: "host".to_owned(),
+                boot: "boot".to_owned(),
+                pid_namespace: 1,
+                process: ProcessKey { pid: 1, started_ticks: 1 },
+            },
+            command: "test".to_owned(),
+            started_at_ms: 0,
+        }
+    }
+
+    pub(in crate::ledger) fn some_intent() -> Event {
+        Event::Intended { owner: some_owner() }
+    }
+
+    pub(in crate::ledger) fn any_event() -> impl Strategy<Value = Event> {
+        let object = || prop_oneof![Just("a".to_owned()), Just("b".to_owned())];
+        prop_oneof![
+            Just(some_intent()),
+            object().prop_map(|object| Event::Created { object }),
+            object().prop_map(|object| Event::Found { object }),
+            Just(Event::NeverCreated { evidence: "refused".to_owned() }),
+            Just(Event::ReleaseRequested { why: "test".to_owned() }),
+            Just(Event::VerifiedGone),
+            Just(Event::Quarantined { reason: "stuck".to_owned() }),
+            Just(Event::Vanished),
+            Just(Event::OwnerChanged { owner: some_owner() }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_survives_the_round_trip_through_its_stored_form(event in any_event()) {
+            let stored = serde_json::to_string(&event).expect("events are plain data");
+            prop_assert_eq!(serde_json::from_str::<Event>(&stored).expect("stored by us"), event);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Records: what the ledger knows of one resource.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ResourceId, RunId};
+use crate::labels::Labels;
+use crate::os;
+use crate::owner::{Liveness, Owner};
+use crate::provider::{Kind, Marks, ProviderName, UnknownName};
+
+use super::{Lease, State, StateName};
+
+/// What becomes of a resource when its owner dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnOwnerDeath {
+    /// The watchdog, or whoever looks next, releases it at once.
+    Release,
+    /// It is kept until its lease ends.
+    Hold,
+}
+
+impl OnOwnerDeath {
+    /// Returns the word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+impl std::str::FromStr for OnOwnerDeath {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        UnknownName::pick(text, "policy", &[Self::Release, Self::Hold], Self::name)
+    }
+}
+
+/// An owner with what people want to know of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerRecord {
+    /// The identity.
+    pub owner: Owner,
+    /// The command it runs, without arguments that could hold a secret.
+    pub command: String,
+    /// When the process started, in milliseconds since the epoch.
+    pub started_at_ms: i64,
+}
+
+impl OwnerRecord {
+    /// Describes this process.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub fn this_process(command: &str) -> std::io::Result<Self> {
+        let owner = Owner::this_process()?;
+        let started_at_ms = os::started_at_ms(&owner.process);
+        Ok(Self { owner, command: command.to_owned(), started_at_ms })
+    }
+
+    /// Returns when the process started.
+    pub fn started_at(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.started_at_ms).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+}
+
+/// What is recorded before a create.
+#[derive(Debug, Clone)]
+pub struct Intent {
+    /// The new resource.
+    pub id: ResourceId,
+    /// The run it is taken for.
+    pub run: Option<RunId>,
+    /// The world it will live in.
+    pub provider: ProviderName,
+    /// What it will be.
+    pub kind: Kind,
+    /// The deterministic name it will have.
+    pub name: String,
+    /// The labels it will have.
+    pub labels: Labels,
+    /// Who answers for it.
+    pub owner: OwnerRecord,
+    /// What becomes of it when the owner dies.
+    pub on_owner_death: OnOwnerDeath,
+    /// How long it may live without a renewal.
+    pub lease: Duration,
+}
+
+/// What the ledger knows of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The resource.
+    pub id: ResourceId,
+    /// The run it was taken for.
+    pub run: Option<RunId>,
+    /// The world it lives in.
+    pub provider: ProviderName,
+    /// What it is.
+    pub kind: Kind,
+    /// Its deterministic name.
+    pub name: String,
+    /// The labels it was made with.
+    pub labels: Labels,
+    /// Where it is in its life.
+    pub state: State,
+    /// Who answers for it.
+    pub owner: OwnerRecord,
+    /// What becomes of it when the owner dies.
+    pub on_owner_death: OnOwnerDeath,
+    /// How long it may live without a renewal.
+    pub lease: Lease,
+    /// When the intent was recorded, in milliseconds since the epoch.
+    pub intended_at_ms: i64,
+    /// When the state changed last, in milliseconds since the epoch.
+    pub changed_at_ms: i64,
+}
+
+impl Record {
+    /// Returns what its object is found again by.
+    pub fn marks(&self) -> Marks {
+        Marks { kind: self.kind, resource: self.id, name: self.name.clone() }
+    }
+
+    /// Judges whether its owner still lives.
+    pub fn owner_liveness(&self) -> Liveness {
+        self.owner.owner.liveness()
+    }
+}
+
+/// Which records are wanted; an empty filter wants all.
+#[derive(Debug, Clone, Default)]
+pub struct RecordFilter {
+    /// Only those in one of these states.
+    pub states: Vec<StateName>,
+    /// Only those of this owner.
+    pub owner: Option<Owner>,
+}
+
+impl RecordFilter {
+    /// Wants what may still have to be given back.
+    pub fn open() -> Self {
+        Self {
+            states: StateName::ALL.into_iter().filter(|state| state.is_open()).collect(),
+            owner: None,
+        }
+    }
+
+    /// Wants only those of one owner.
+    pub fn of(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+}
+
+/// One try of one provider call, kept for the audit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Try {
+    /// When it ended, in milliseconds since the epoch.
+    pub at_ms: i64,
+    /// The resource, where it is one of ours.
+    pub resource: Option<ResourceId>,
+    /// The world.
+    pub provider: ProviderName,
+    /// What it is.
+    pub kind: Kind,
+    /// The provider's id, or the name where there is none yet.
+    pub object: String,
+    /// What was tried.
+    pub operation: String,
+    /// The number of the try, from 1.
+    pub attempt: u32,
+    /// `ok`, or the class of the error.
+    pub outcome: String,
+    /// What the provider said.
+    pub detail: String,
+}

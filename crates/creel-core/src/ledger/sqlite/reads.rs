@@ -1,0 +1,106 @@
+//! Reading the ledger, and checking it against itself.
+
+use sqlx::SqliteExecutor;
+use sqlx::sqlite::SqliteRow;
+
+use crate::id::ResourceId;
+
+use super::super::{Record, RecordFilter, Result, State, StoredEvent, Try};
+use super::Inner;
+use super::rows::Columns;
+
+impl Inner {
+    fn columns<'a>(&'a self, row: &'a SqliteRow) -> Columns<'a> {
+        Columns { path: &self.path, row }
+    }
+
+    pub(super) async fn record(&self, id: ResourceId) -> Result<Option<Record>> {
+        let row = sqlx::query("SELECT * FROM resources WHERE id = ?")
+            .bind(id.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        row.map(|row| self.columns(&row).record()).transpose()
+    }
+
+    pub(super) async fn records(&self, filter: &RecordFilter) -> Result<Vec<Record>> {
+        self.records_in(&self.pool, filter).await
+    }
+
+    /// Reads the wanted records, inside a transaction where one is given.
+    pub(super) async fn records_in<'c>(
+        &self,
+        from: impl SqliteExecutor<'c>,
+        filter: &RecordFilter,
+    ) -> Result<Vec<Record>> {
+        let states: Vec<&str> = filter.states.iter().map(|state| state.name()).collect();
+        let rows = sqlx::query(
+            "SELECT * FROM resources
+             WHERE (?1 IS NULL OR owner = ?1)
+               AND (?2 = '' OR instr(?2, ',' || state || ','))
+             ORDER BY intended_at_ms, id",
+        )
+        .bind(filter.owner.as_ref().map(ToString::to_string))
+        .bind(if states.is_empty() { String::new() } else { format!(",{},", states.join(",")) })
+        .fetch_all(from)
+        .await
+        .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).record()).collect()
+    }
+
+    pub(super) async fn history(&self, id: ResourceId) -> Result<Vec<StoredEvent>> {
+        let rows = sqlx::query("SELECT * FROM events WHERE resource = ? ORDER BY sequence")
+            .bind(id.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).event()).collect()
+    }
+
+    pub(super) async fn tries(&self, resource: Option<ResourceId>, limit: u32) -> Result<Vec<Try>> {
+        let rows = sqlx::query(
+            "SELECT * FROM tries WHERE (?1 IS NULL OR resource = ?1)
+             ORDER BY sequence DESC LIMIT ?2",
+        )
+        .bind(resource.map(|id| id.to_string()))
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).attempt()).collect()
+    }
+
+    pub(super) async fn check(&self) -> Result<Vec<String>> {
+        let verdicts: Vec<String> = sqlx::query_scalar("PRAGMA integrity_check")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        let mut problems: Vec<String> =
+            verdicts.into_iter().filter(|verdict| verdict != "ok").collect();
+        for record in self.records(&RecordFilter::default()).await? {
+            let events = self.history(record.id).await?;
+            if let Some(problem) = replay_problem(&record, &events) {
+                problems.push(problem);
+            }
+        }
+        Ok(problems)
+    }
+}
+
+/// Says how a record differs from what its events make of it.
+fn replay_problem(record: &Record, events: &[StoredEvent]) -> Option<String> {
+    let replayed = events
+        .iter()
+        .try_fold(None, |state, stored| State::next(state.as_ref(), &stored.event).map(Some));
+    match replayed {
+        Err(illegal) => Some(format!("{}: its events do not fit together: {illegal}", record.id)),
+        Ok(None) => Some(format!("{} has a record but no event", record.id)),
+        Ok(Some(state)) if state != record.state => Some(format!(
+            "{} is stored as {} but its events say {}",
+            record.id,
+            record.state.name(),
+            state.name()
+        )),
+        Ok(Some(_)) => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! Rows to records and back.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::clock::Moment;
+
+use super::super::{
+    Lease, LedgerError, OwnerRecord, Record, Result, State, StateName, StoredEvent, Try,
+};
+
+/// Reads the columns of one row, naming the one that is not as we wrote it.
+pub(super) struct Columns<'a> {
+    pub(super) path: &'a Path,
+    pub(super) row: &'a SqliteRow,
+}
+
+impl Columns<'_> {
+    fn damaged(&self, column: &str, detail: impl std::fmt::Display) -> LedgerError {
+        LedgerError::Corrupt {
+            path: self.path.to_owned(),
+            detail: format!("column `{column}`: {detail}"),
+        }
+    }
+
+    fn text(&self, column: &str) -> Result<String> {
+        self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    fn optional(&self, column: &str) -> Result<Option<String>> {
+        self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    fn number(&self, column: &str) -> Result<i64> {
+        self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
+        self.text(column)?.parse().map_err(|e| self.damaged(column, e))
+    }
+
+    fn optional_parsed<T: FromStr<Err: std::fmt::Display>>(
+        &self,
+        column: &str,
+    ) -> Result<Option<T>> {
+        let text = self.optional(column)?;
+        text.map(|text| text.parse().map_err(|e| self.damaged(column, e))).transpose()
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
+        serde_json::from_str(&self.text(column)?).map_err(|e| self.damaged(column, e))
+    }
+
+    fn state(&self) -> Result<State> {
+        let object = self.optional("object")?;
+        let known = |object: Option<String>| {
+            object.ok_or_else(|| self.damaged("object", "missing where the state needs it"))
+        };
+        Ok(match self.parsed::<StateName>("state")? {
+            StateName::Intended => State::Intended,
+            StateName::Created => State::Created { object: known(object)? },
+            StateName::Releasing => State::Releasing { object },
+            StateName::Gone => State::Gone,
+            StateName::Quarantined => State::Quarantined {
+                object,
+                reason: self.optional("reason")?.unwrap_or_default(),
+            },
+            StateName::Lost => State::Lost { object: known(object)? },
+        })
+    }
+
+    pub(super) fn record(&self) -> Result<Record> {
+        Ok(Record {
+            id: self.parsed("id")?,
+            run: self.optional_parsed("run")?,
+            provider: self.parsed("provider")?,
+            kind: self.parsed("kind")?,
+            name: self.text("name")?,
+            labels: self.json("labels")?,
+            state: self.state()?,
+            owner: OwnerRecord {
+                owner: self.parsed("owner")?,
+                command: self.text("owner_command")?,
+                started_at_ms: self.number("owner_started_ms")?,
+            },
+            on_owner_death: self.parsed("on_owner_death")?,
+            lease: Lease {
+                duration_ms: self.number("lease_ms")?,
+                renewed: Moment {
+                    wall_ms: self.number("renewed_wall_ms")?,
+                    awake_ms: self.number("renewed_awake_ms")?,
+                },
+                boot: self.text("renewed_boot")?,
+            },
+            intended_at_ms: self.number("intended_at_ms")?,
+            changed_at_ms: self.number("changed_at_ms")?,
+        })
+    }
+
+    pub(super) fn event(&self) -> Result<StoredEvent> {
+        Ok(StoredEvent {
+            sequence: self.number("sequence")?,
+            at_ms: self.number("at_ms")?,
+            actor: self.text("actor")?,
+            event: self.json("event")?,
+        })
+    }
+
+    pub(super) fn attempt(&self) -> Result<Try> {
+        let attempt = self.number("attempt")?;
+        Ok(Try {
+            at_ms: self.number("at_ms")?,
+            resource: self.optional_parsed("resource")?,
+            provider: self.parsed("provider")?,
+            kind: self.parsed("kind")?,
+            object: self.text("object")?,
+            operation: self.text("operation")?,
+            attempt: u32::try_from(attempt).map_err(|e| self.damaged("attempt", e))?,
+            outcome: self.text("outcome")?,
+            detail: self.text("detail")?,
+        })
+    }
+}

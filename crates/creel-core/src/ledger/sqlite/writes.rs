@@ -1,0 +1,231 @@
+//! Writing the ledger: each function is one transaction.
+
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::{Executor, Transaction};
+
+use crate::clock::Moment;
+use crate::id::ResourceId;
+use crate::owner::Owner;
+
+use super::super::event::VERSION;
+use super::super::{
+    Event, Intent, Lease, LedgerError, OwnerRecord, Record, RecordFilter, Result, State, Try,
+};
+use super::Inner;
+use super::rows::Columns;
+
+impl Inner {
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+        self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| self.error(e))
+    }
+
+    async fn commit(&self, transaction: Transaction<'static, Sqlite>) -> Result<()> {
+        transaction.commit().await.map_err(|e| self.error(e))
+    }
+
+    pub(super) async fn record_intent(&self, intent: &Intent) -> Result<Record> {
+        let now = self.clock.now();
+        let event = Event::Intended { owner: intent.owner.clone() };
+        let state = State::next(None, &event)
+            .map_err(|source| LedgerError::Illegal { id: intent.id, source })?;
+        let record = Record {
+            id: intent.id,
+            run: intent.run,
+            provider: intent.provider,
+            kind: intent.kind,
+            name: intent.name.clone(),
+            labels: intent.labels.clone(),
+            state,
+            owner: intent.owner.clone(),
+            on_owner_death: intent.on_owner_death,
+            lease: Lease::starting(intent.lease, now, self.boot.clone()),
+            intended_at_ms: now.wall_ms,
+            changed_at_ms: now.wall_ms,
+        };
+        let mut transaction = self.begin().await?;
+        self.insert_record(&mut transaction, &record).await?;
+        self.insert_event(&mut transaction, intent.id, &event, now).await?;
+        self.commit(transaction).await?;
+        Ok(record)
+    }
+
+    async fn insert_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
+        let labels = serde_json::to_string(&record.labels).expect("labels are plain text");
+        sqlx::query(
+            "INSERT INTO resources (id, run, provider, kind, name, labels, state, owner,
+                 owner_command, owner_started_ms, on_owner_death, lease_ms, renewed_wall_ms,
+                 renewed_awake_ms, renewed_boot, intended_at_ms, changed_at_ms)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(record.id.to_string())
+        .bind(record.run.map(|run| run.to_string()))
+        .bind(record.provider.name())
+        .bind(record.kind.name())
+        .bind(&record.name)
+        .bind(labels)
+        .bind(record.state.name().name())
+        .bind(record.owner.owner.to_string())
+        .bind(&record.owner.command)
+        .bind(record.owner.started_at_ms)
+        .bind(record.on_owner_death.name())
+        .bind(record.lease.duration_ms)
+        .bind(record.lease.renewed.wall_ms)
+        .bind(record.lease.renewed.awake_ms)
+        .bind(&record.lease.boot)
+        .bind(record.intended_at_ms)
+        .bind(record.changed_at_ms)
+        .execute(to)
+        .await
+        .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    async fn insert_event(
+        &self,
+        to: &mut SqliteConnection,
+        resource: ResourceId,
+        event: &Event,
+        now: Moment,
+    ) -> Result<()> {
+        let stored = serde_json::to_string(event).expect("events are plain data");
+        sqlx::query(
+            "INSERT INTO events (resource, at_ms, actor, version, event) VALUES (?, ?, ?, ?, ?)",
+        )
+        .bind(resource.to_string())
+        .bind(now.wall_ms)
+        .bind(&self.actor)
+        .bind(VERSION)
+        .bind(stored)
+        .execute(to)
+        .await
+        .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    pub(super) async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>> {
+        let now = self.clock.now();
+        let mut transaction = self.begin().await?;
+        let mut records = Vec::with_capacity(events.len());
+        for (id, event) in events {
+            records.push(self.apply(&mut transaction, *id, event, now).await?);
+        }
+        self.commit(transaction).await?;
+        Ok(records)
+    }
+
+    /// Moves one record by one event. An event that changes nothing is not stored again.
+    async fn apply(
+        &self,
+        to: &mut SqliteConnection,
+        id: ResourceId,
+        event: &Event,
+        now: Moment,
+    ) -> Result<Record> {
+        let row = sqlx::query("SELECT * FROM resources WHERE id = ?")
+            .bind(id.to_string())
+            .fetch_optional(&mut *to)
+            .await
+            .map_err(|e| self.error(e))?
+            .ok_or(LedgerError::Unknown { id })?;
+        let before = Columns { path: &self.path, row: &row }.record()?;
+        let state = State::next(Some(&before.state), event)
+            .map_err(|source| LedgerError::Illegal { id, source })?;
+        let mut after = Record { state, ..before.clone() };
+        match event {
+            Event::OwnerChanged { owner } => after.owner = owner.clone(),
+            Event::LeaseGranted { from } => {
+                after.lease.renewed = *from;
+                after.lease.boot.clone_from(&self.boot);
+            }
+            _ => {}
+        }
+        if after == before {
+            return Ok(before);
+        }
+        after.changed_at_ms = now.wall_ms;
+        self.update_record(to, &after).await?;
+        self.insert_event(to, id, event, now).await?;
+        Ok(after)
+    }
+
+    async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
+        sqlx::query(
+            "UPDATE resources SET state = ?, object = ?, reason = ?, owner = ?,
+                 owner_command = ?, owner_started_ms = ?, renewed_wall_ms = ?,
+                 renewed_awake_ms = ?, renewed_boot = ?, changed_at_ms = ?
+             WHERE id = ?",
+        )
+        .bind(record.state.name().name())
+        .bind(record.state.object())
+        .bind(record.state.reason())
+        .bind(record.owner.owner.to_string())
+        .bind(&record.owner.command)
+        .bind(record.owner.started_at_ms)
+        .bind(record.lease.renewed.wall_ms)
+        .bind(record.lease.renewed.awake_ms)
+        .bind(&record.lease.boot)
+        .bind(record.changed_at_ms)
+        .bind(record.id.to_string())
+        .execute(to)
+        .await
+        .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    pub(super) async fn take_over(&self, from: &Owner, heir: &OwnerRecord) -> Result<Vec<Record>> {
+        let now = self.clock.now();
+        let mut transaction = self.begin().await?;
+        // Read inside the transaction: of two heirs, the second finds nothing left.
+        let filter = RecordFilter::open().of(from);
+        let open = self.records_in(&mut *transaction, &filter).await?;
+        let mut taken = Vec::with_capacity(open.len());
+        for record in open {
+            let event = Event::OwnerChanged { owner: heir.clone() };
+            taken.push(self.apply(&mut transaction, record.id, &event, now).await?);
+        }
+        self.commit(transaction).await?;
+        Ok(taken)
+    }
+
+    pub(super) async fn renew_leases(&self, owner: &Owner) -> Result<u64> {
+        let now = self.clock.now();
+        let mut transaction = self.begin().await?;
+        let renewed = sqlx::query(
+            "UPDATE resources
+             SET renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?
+             WHERE owner = ? AND state NOT IN ('gone', 'lost')",
+        )
+        .bind(now.wall_ms)
+        .bind(now.awake_ms)
+        .bind(&self.boot)
+        .bind(owner.to_string())
+        .execute(&mut *transaction)
+        .await
+        .map_err(|e| self.error(e))?;
+        self.commit(transaction).await?;
+        Ok(renewed.rows_affected())
+    }
+
+    pub(super) async fn append_tries(&self, tries: &[Try]) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        for one in tries {
+            let insert = sqlx::query(
+                "INSERT INTO tries (at_ms, actor, resource, provider, kind, object, operation,
+                     attempt, outcome, detail)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )
+            .bind(one.at_ms)
+            .bind(&self.actor)
+            .bind(one.resource.map(|id| id.to_string()))
+            .bind(one.provider.name())
+            .bind(one.kind.name())
+            .bind(&one.object)
+            .bind(&one.operation)
+            .bind(one.attempt)
+            .bind(&one.outcome)
+            .bind(&one.detail);
+            transaction.execute(insert).await.map_err(|e| self.error(e))?;
+        }
+        self.commit(transaction).await
+    }
+}
