@@ -42,11 +42,15 @@
 //! dead. *plan*, *sweep*, *reconcile*, *certificate*: see the modules.
 
 pub mod clock;
+pub mod config;
 pub mod crashpoint;
+pub mod duration;
 pub mod id;
 pub mod labels;
 pub mod ledger;
 pub mod os;
 pub mod owner;
 pub mod provider;
+pub mod retry;
+pub mod select;
 pub mod task;

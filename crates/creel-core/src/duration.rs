@@ -1,0 +1,90 @@
+//! Durations as people write them: `90s`, `2h 30m`, `1d`.
+
+use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// A text that is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a duration such as 90s, 2h 30m or 1d")]
+pub struct InvalidDuration {
+    text: String,
+}
+
+/// Reads a duration; a day is 24 hours.
+///
+/// # Errors
+///
+/// Fails when it has no unit, is negative, or counts in months or years.
+pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
+    let invalid = || InvalidDuration { text: text.to_owned() };
+    let span: Span = text.trim().parse().map_err(|_| invalid())?;
+    let signed =
+        span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| invalid())?;
+    Duration::try_from(signed).map_err(|_| invalid())
+}
+
+/// Writes a duration for people: `2s`, `1h 30m`, `250ms`.
+pub fn show(duration: Duration) -> String {
+    let signed = jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX);
+    // Nobody wants to read nanoseconds.
+    let rounded = jiff::SignedDuration::from_millis(
+        i64::try_from(signed.as_millis()).unwrap_or(i64::MAX),
+    );
+    format!("{rounded:#}")
+}
+
+/// For `#[serde(deserialize_with)]`.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).map_err(serde::de::Error::custom)
+}
+
+/// For `#[serde(serialize_with)]`.
+pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&show(*duration))
+}
+
+/// The same for a duration that may be missing.
+pub(crate) mod optional {
+    use super::{Deserialize, Deserializer, Duration, Serializer, parse, show};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| parse(&text).map_err(serde::de::Error::custom)).transpose()
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => to.serialize_some(&show(*duration)),
+            None => to.serialize_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_write_durations_with_units() {
+        assert_eq!(parse("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse("2h 30m"), Ok(Duration::from_secs(9_000)));
+        assert_eq!(parse("1d"), Ok(Duration::from_secs(86_400)));
+        for wrong in ["", "10", "-5s", "1y", "soon"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_short() {
+        assert_eq!(show(Duration::from_millis(2_000)), "2s");
+        assert_eq!(show(Duration::from_secs(5_400)), "1h 30m");
+    }
+}

@@ -1,0 +1,15 @@
+//! Which resources a command means, and which it must leave alone.
+//!
+//! A [`Selector`] says what is meant, [`Ownership`] whose it is, and a
+//! [`ProtectRule`] what is never released. All of them are pure: they look at
+//! one [`Observed`](crate::provider::Observed) and answer.
+
+mod ownership;
+mod preset;
+mod protect;
+mod selector;
+
+pub use ownership::{Ownership, Roll};
+pub use preset::Preset;
+pub use protect::{ProtectRule, protection};
+pub use selector::{InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector, known_states};

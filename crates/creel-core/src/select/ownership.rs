@@ -1,0 +1,150 @@
+//! Whose a resource is, as ledger and labels together say.
+
+use std::collections::HashMap;
+
+use crate::id::{LedgerId, ResourceId};
+use crate::labels;
+use crate::ledger::{Record, StateName};
+use crate::owner::Liveness;
+use crate::provider::{Kind, Observed, ProviderName};
+
+use super::LedgerChoice;
+
+/// Whose a resource is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ownership {
+    /// Nobody's that creel knows.
+    Foreign,
+    /// This ledger tracks it.
+    Ours {
+        /// The record.
+        record: Box<Record>,
+        /// Whether its owner lives.
+        liveness: Liveness,
+    },
+    /// It was made under this ledger, but the record is missing.
+    Unrecorded {
+        /// The resource its label names.
+        resource: ResourceId,
+        /// Whether the owner its label names lives.
+        liveness: Liveness,
+    },
+    /// Another ledger made it.
+    OtherLedger {
+        /// Which one.
+        ledger: LedgerId,
+        /// Whether the owner its label names lives.
+        liveness: Liveness,
+    },
+}
+
+impl Ownership {
+    /// Returns whether it was made under this ledger.
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Self::Ours { .. } | Self::Unrecorded { .. })
+    }
+
+    /// Returns whether it is of the chosen other ledger.
+    pub fn is_of(&self, choice: LedgerChoice) -> bool {
+        match (self, choice) {
+            (Self::OtherLedger { ledger, .. }, LedgerChoice::Id(wanted)) => *ledger == wanted,
+            (Self::OtherLedger { liveness, .. }, LedgerChoice::Lost) => *liveness == Liveness::Dead,
+            _ => false,
+        }
+    }
+
+    /// Returns the record, where this ledger has one.
+    pub fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Ours { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+}
+
+/// The ledger's records, arranged to be asked about observed objects.
+#[derive(Debug, Default)]
+pub struct Roll {
+    ledger: Option<LedgerId>,
+    by_object: HashMap<(ProviderName, Kind, String), Record>,
+    by_resource: HashMap<ResourceId, Record>,
+}
+
+impl Roll {
+    /// Arranges records.
+    pub fn new(ledger: LedgerId, records: Vec<Record>) -> Self {
+        let mut roll = Self { ledger: Some(ledger), ..Self::default() };
+        for record in records {
+            if let Some(object) = record.state.object() {
+                let key = (record.provider, record.kind, object.to_owned());
+                roll.by_object.insert(key, record.clone());
+            }
+            roll.by_resource.insert(record.id, record);
+        }
+        roll
+    }
+
+    /// Says whose an object is.
+    ///
+    /// Labels are inherited by containers from their image, so a label counts only where no
+    /// other object is on record for it and the object has the name that its create gave it.
+    pub fn ownership(&self, seen: &Observed) -> Ownership {
+        let key = (seen.provider, seen.kind, seen.id.clone());
+        if let Some(record) = self.by_object.get(&key) {
+            return Self::ours(record);
+        }
+        let Some(resource) = labels::claimed_resource(&seen.labels) else {
+            return Ownership::Foreign;
+        };
+        if seen.name != resource.object_name() {
+            return Ownership::Foreign;
+        }
+        let liveness = claimed_liveness(seen);
+        match (self.by_resource.get(&resource), labels::claimed_ledger(&seen.labels)) {
+            (Some(record), _) if record.state.object().is_none() => Self::ours(record),
+            (Some(_), _) => Ownership::Foreign,
+            (None, Some(ledger)) if Some(ledger) == self.ledger => {
+                Ownership::Unrecorded { resource, liveness }
+            }
+            (None, Some(ledger)) => Ownership::OtherLedger { ledger, liveness },
+            (None, None) => Ownership::Foreign,
+        }
+    }
+
+    fn ours(record: &Record) -> Ownership {
+        if record.state.name() == StateName::Gone {
+            // A ghost: it appeared after its record was closed.
+            return Ownership::Unrecorded {
+                resource: record.id,
+                liveness: record.owner_liveness(),
+            };
+        }
+        Ownership::Ours { liveness: record.owner_liveness(), record: Box::new(record.clone()) }
+    }
+}
+
+fn claimed_liveness(seen: &Observed) -> Liveness {
+    labels::claimed_owner(&seen.labels).map_or(Liveness::Unknown, |owner| owner.liveness())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::selector::tests::container;
+
+    #[test]
+    fn an_inherited_label_is_not_ownership() {
+        let resource = ResourceId::new();
+        let ledger = LedgerId::new();
+        let mut heir = container("somebody-elses", "running");
+        heir.labels.insert(labels::RESOURCE.to_owned(), resource.to_string());
+        heir.labels.insert(labels::LEDGER.to_owned(), ledger.to_string());
+        let roll = Roll::new(ledger, Vec::new());
+        assert_eq!(roll.ownership(&heir), Ownership::Foreign);
+
+        heir.name = resource.object_name();
+        assert!(matches!(roll.ownership(&heir), Ownership::Unrecorded { .. }));
+        let other = Roll::new(LedgerId::new(), Vec::new());
+        assert!(matches!(other.ownership(&heir), Ownership::OtherLedger { .. }));
+    }
+}

@@ -1,0 +1,315 @@
+//! Selectors: properties that a resource must have.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use globset::{Glob, GlobMatcher};
+use jiff::Timestamp;
+
+use crate::id::LedgerId;
+use crate::labels::Labels;
+use crate::provider::{Kind, Observed, ProviderName, UnknownName};
+
+use super::Ownership;
+
+/// A selector that cannot be meant.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidSelector {
+    /// A state no provider has.
+    #[error(transparent)]
+    State(#[from] UnknownName),
+    /// A pattern that is no glob.
+    #[error("`{pattern}` is not a name pattern")]
+    Name {
+        /// What was given.
+        pattern: String,
+        /// Why.
+        source: globset::Error,
+    },
+    /// A label without a key.
+    #[error("`{text}` is not a label of the form key or key=value")]
+    Label {
+        /// What was given.
+        text: String,
+    },
+}
+
+/// A label that must be there, with a value where one is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelMatch {
+    key: String,
+    value: Option<String>,
+}
+
+impl LabelMatch {
+    /// Returns whether the labels have it.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        match (labels.get(&self.key), &self.value) {
+            (Some(actual), Some(wanted)) => actual == wanted,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for LabelMatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.key),
+            None => f.write_str(&self.key),
+        }
+    }
+}
+
+impl FromStr for LabelMatch {
+    type Err = InvalidSelector;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSelector> {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (text, None),
+        };
+        if key.trim().is_empty() {
+            return Err(InvalidSelector::Label { text: text.to_owned() });
+        }
+        Ok(Self { key: key.to_owned(), value })
+    }
+}
+
+/// A glob over whole names.
+#[derive(Debug, Clone)]
+pub struct NamePattern(GlobMatcher);
+
+impl NamePattern {
+    /// Returns whether the whole name fits.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+}
+
+impl std::fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.glob().glob())
+    }
+}
+
+impl PartialEq for NamePattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.glob() == other.0.glob()
+    }
+}
+
+impl FromStr for NamePattern {
+    type Err = InvalidSelector;
+
+    fn from_str(pattern: &str) -> Result<Self, InvalidSelector> {
+        let glob = Glob::new(pattern)
+            .map_err(|source| InvalidSelector::Name { pattern: pattern.to_owned(), source })?;
+        Ok(Self(glob.compile_matcher()))
+    }
+}
+
+/// Which other ledger's resources are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LedgerChoice {
+    /// This one.
+    Id(LedgerId),
+    /// Any that is not ours and whose owner is provably dead.
+    Lost,
+}
+
+impl FromStr for LedgerChoice {
+    type Err = crate::id::InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "lost" { Ok(Self::Lost) } else { text.parse().map(Self::Id) }
+    }
+}
+
+/// Properties a resource must have. Several values of one property mean any of them, several
+/// labels and several properties mean all of them.
+#[derive(Debug, Clone, Default)]
+pub struct Selector {
+    /// What the rule is called in plans.
+    pub rule: String,
+    /// Only in these worlds.
+    pub providers: Vec<ProviderName>,
+    /// Only of these kinds.
+    pub kinds: Vec<Kind>,
+    /// Only in these states.
+    pub states: Vec<String>,
+    /// Only made at least this long ago; something of unknown age is not.
+    pub older_than: Option<Duration>,
+    /// Only with all of these labels.
+    pub labels: Vec<LabelMatch>,
+    /// Only with one of these names.
+    pub names: Vec<NamePattern>,
+    /// Only of one of these Compose projects.
+    pub projects: Vec<String>,
+    /// Only what this ledger tracks.
+    pub owned: bool,
+    /// Only what another ledger tracked.
+    pub ledger: Option<LedgerChoice>,
+    /// Everything that fits the rest, foreign or not.
+    pub all: bool,
+}
+
+impl Selector {
+    /// Returns whether the resource has all properties.
+    pub fn matches(&self, seen: &Observed, ownership: &Ownership, now: Timestamp) -> bool {
+        fn any_or_none<T>(wanted: &[T], fits: impl Fn(&T) -> bool) -> bool {
+            wanted.is_empty() || wanted.iter().any(fits)
+        }
+        any_or_none(&self.providers, |provider| *provider == seen.provider)
+            && any_or_none(&self.kinds, |kind| *kind == seen.kind)
+            && any_or_none(&self.states, |state| *state == seen.state)
+            && any_or_none(&self.names, |name| name.matches(&seen.name))
+            && any_or_none(&self.projects, |wanted| seen.project.as_ref() == Some(wanted))
+            && self.labels.iter().all(|label| label.matches(&seen.labels))
+            && self.older_than.is_none_or(|age| is_older(seen, age, now))
+            && (!self.owned || ownership.is_ours())
+            && self.ledger.is_none_or(|choice| ownership.is_of(choice))
+    }
+
+    /// Returns whether it says enough to mean foreign resources on purpose.
+    pub fn is_narrowing(&self) -> bool {
+        self.owned
+            || self.ledger.is_some()
+            || self.older_than.is_some()
+            || !self.states.is_empty()
+            || !self.labels.is_empty()
+            || !self.names.is_empty()
+            || !self.projects.is_empty()
+    }
+
+    /// Checks that every state exists in some provider.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the nearest state that does.
+    pub fn check_states(&self) -> Result<(), InvalidSelector> {
+        for state in &self.states {
+            UnknownName::pick(state, "state", &known_states(), |state| state)?;
+        }
+        Ok(())
+    }
+
+    /// Describes the selector in the words of the command line.
+    pub fn describe(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        parts.extend(self.providers.iter().map(|provider| format!("provider={provider}")));
+        parts.extend(self.kinds.iter().map(|kind| format!("kind={kind}")));
+        parts.extend(self.states.iter().map(|state| format!("state={state}")));
+        parts.extend(self.older_than.map(|age| format!("older-than={}", crate::duration::show(age))));
+        parts.extend(self.labels.iter().map(|label| format!("label={label}")));
+        parts.extend(self.names.iter().map(|name| format!("name={name}")));
+        parts.extend(self.projects.iter().map(|project| format!("project={project}")));
+        parts.extend(self.owned.then(|| "owned".to_owned()));
+        parts.extend(self.all.then(|| "all".to_owned()));
+        match self.ledger {
+            Some(LedgerChoice::Id(id)) => parts.push(format!("ledger={id}")),
+            Some(LedgerChoice::Lost) => parts.push("ledger=lost".to_owned()),
+            None => {}
+        }
+        parts.join(" ")
+    }
+}
+
+fn is_older(seen: &Observed, age: Duration, now: Timestamp) -> bool {
+    let Some(created_at) = seen.created_at else { return false };
+    let lived = now.duration_since(created_at);
+    !lived.is_negative() && lived.unsigned_abs() >= age
+}
+
+/// Returns every state that some provider shows.
+pub fn known_states() -> Vec<&'static str> {
+    vec![
+        // Containers.
+        "created", "running", "paused", "restarting", "removing", "exited", "dead",
+        // Podman's own.
+        "configured", "initialized", "stopping", "stopped",
+        // Networks and directories.
+        "present",
+        // Volumes.
+        "named", "anonymous",
+        // Images.
+        "tagged", "dangling",
+        // Process trees.
+        "lost", "unreadable",
+    ]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn container(name: &str, state: &str) -> Observed {
+        Observed {
+            provider: ProviderName::Docker,
+            kind: Kind::Container,
+            id: format!("id-{name}"),
+            name: name.to_owned(),
+            state: state.to_owned(),
+            created_at: Some(Timestamp::from_second(1_000_000).unwrap()),
+            labels: Labels::new(),
+            project: None,
+            size: None,
+            uses: Vec::new(),
+            predefined: false,
+            generation: format!("id-{name}:{state}"),
+        }
+    }
+
+    fn matches(selector: &Selector, seen: &Observed) -> bool {
+        let now = Timestamp::from_second(1_003_600).unwrap();
+        selector.matches(seen, &Ownership::Foreign, now)
+    }
+
+    #[test]
+    fn several_values_mean_any_and_several_properties_mean_all() {
+        let selector = Selector {
+            states: vec!["exited".to_owned(), "dead".to_owned()],
+            names: vec!["web-*".parse().unwrap()],
+            ..Selector::default()
+        };
+        assert!(matches(&selector, &container("web-1", "exited")));
+        assert!(matches(&selector, &container("web-1", "dead")));
+        assert!(!matches(&selector, &container("web-1", "running")));
+        assert!(!matches(&selector, &container("my-web-1", "exited")));
+    }
+
+    #[test]
+    fn labels_are_compared_whole() {
+        let mut seen = container("a", "exited");
+        seen.labels.insert("team".to_owned(), "blue".to_owned());
+        let with = |label: &str| Selector {
+            labels: vec![label.parse().unwrap()],
+            ..Selector::default()
+        };
+        assert!(matches(&with("team"), &seen));
+        assert!(matches(&with("team=blue"), &seen));
+        for other in ["tea", "team=blu", "team=", "Team", "team=blue2"] {
+            assert!(!matches(&with(other), &seen), "{other}");
+        }
+    }
+
+    #[test]
+    fn age_counts_from_creation_and_unknown_age_is_young() {
+        let older = |age| Selector {
+            older_than: Some(Duration::from_secs(age)),
+            ..Selector::default()
+        };
+        let mut seen = container("a", "exited");
+        assert!(matches(&older(3_600), &seen));
+        assert!(!matches(&older(3_601), &seen));
+        seen.created_at = None;
+        assert!(!matches(&older(1), &seen));
+    }
+
+    #[test]
+    fn a_state_nobody_has_is_a_typo() {
+        let selector = Selector { states: vec!["exitd".to_owned()], ..Selector::default() };
+        let error = selector.check_states().unwrap_err().to_string();
+        assert_eq!(error, "unknown state `exitd`; did you mean `exited`?");
+    }
+}
