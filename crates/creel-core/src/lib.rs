@@ -50,6 +50,7 @@ pub mod labels;
 pub mod ledger;
 pub mod os;
 pub mod owner;
+pub mod plan;
 pub mod provider;
 pub mod retry;
 pub mod select;

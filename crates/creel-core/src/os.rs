@@ -160,6 +160,31 @@ pub fn pid_namespace() -> io::Result<u64> {
     Ok(fs::metadata(Path::new("/proc/self/ns/pid"))?.ino())
 }
 
+/// Writes a file in whole or not at all, durably.
+///
+/// # Errors
+///
+/// Fails when the directory or the file cannot be written; an old file is then untouched.
+pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let file_name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let draft = directory.join(format!(".{file_name}.{}", uuid::Uuid::new_v4().simple()));
+    let written = fs::File::create_new(&draft).and_then(|mut file| {
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    });
+    if written.is_err() {
+        // The draft is ours and useless; the first error is the one that matters.
+        let _ = fs::remove_file(&draft);
+        return written;
+    }
+    fs::File::open(directory)?.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

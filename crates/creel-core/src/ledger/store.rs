@@ -34,14 +34,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when an event does not fit or could not be made durable.
     async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>>;
 
-    /// Gives the open records of one owner to another, in one step.
+    /// Gives open records of one owner to another, in one step, and returns those it got.
     ///
     /// Only one of several heirs at once gets a record: it must still be the old owner's.
     ///
     /// # Errors
     ///
     /// Fails when it could not be made durable.
-    async fn take_over(&self, from: &Owner, heir: &OwnerRecord) -> Result<Vec<Record>>;
+    async fn take_over(
+        &self,
+        resources: &[ResourceId],
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Vec<Record>>;
 
     /// Renews the leases of all open records of an owner.
     ///

@@ -14,6 +14,7 @@ mod observed;
 mod spec;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -90,8 +91,44 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Stops a running object without releasing it.
     async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()>;
 
+    /// Tells the object's own dead-man switch, where it has one, that its owner lives.
+    async fn renew(&self, _kind: Kind, _id: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends an object.
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released>;
+}
+
+/// The worlds at hand.
+#[derive(Debug, Clone, Default)]
+pub struct Providers(Vec<Arc<dyn Provider>>);
+
+impl Providers {
+    /// Collects providers, one of each name.
+    pub fn new(providers: Vec<Arc<dyn Provider>>) -> Self {
+        Self(providers)
+    }
+
+    /// Returns the provider of a name.
+    ///
+    /// # Errors
+    ///
+    /// Fails when that provider is not at hand.
+    pub fn get(&self, name: ProviderName) -> Result<&Arc<dyn Provider>> {
+        self.0.iter().find(|provider| provider.name() == name).ok_or_else(|| ProviderError {
+            provider: name,
+            operation: "be asked".to_owned(),
+            message: "it is not configured here".to_owned(),
+            class: ErrorClass::Unreachable,
+            retry_after: None,
+        })
+    }
+
+    /// Returns all of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.0.iter()
+    }
 }
 
 /// What an object is found again by when the answer to its create was lost.

@@ -144,6 +144,9 @@ pub struct Observed {
     pub size: Option<u64>,
     /// What it keeps in use: those cannot go before it.
     pub uses: Vec<(Kind, String)>,
+    /// Who uses it, by provider id; known only after an inspect.
+    #[serde(default)]
+    pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.
     pub predefined: bool,
     /// Changes whenever the object changed in a way that matters to a plan.

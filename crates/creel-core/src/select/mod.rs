@@ -7,7 +7,7 @@
 mod ownership;
 mod preset;
 mod protect;
-mod selector;
+pub(crate) mod selector;
 
 pub use ownership::{Ownership, Roll};
 pub use preset::Preset;

@@ -255,6 +255,7 @@ pub(crate) mod tests {
             project: None,
             size: None,
             uses: Vec::new(),
+            users: Vec::new(),
             predefined: false,
             generation: format!("id-{name}:{state}"),
         }

@@ -83,9 +83,15 @@ impl Store for SqliteStore {
         task::finish(async move { inner.append(&events).await }).await
     }
 
-    async fn take_over(&self, from: &Owner, heir: &OwnerRecord) -> Result<Vec<Record>> {
-        let (inner, from, heir) = (Arc::clone(&self.inner), from.clone(), heir.clone());
-        task::finish(async move { inner.take_over(&from, &heir).await }).await
+    async fn take_over(
+        &self,
+        resources: &[ResourceId],
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Vec<Record>> {
+        let (inner, resources) = (Arc::clone(&self.inner), resources.to_vec());
+        let (from, heir) = (from.clone(), heir.clone());
+        task::finish(async move { inner.take_over(&resources, &from, &heir).await }).await
     }
 
     async fn renew_leases(&self, owner: &Owner) -> Result<u64> {

@@ -73,8 +73,9 @@ async fn several_events_are_stored_all_or_none() {
 async fn of_two_heirs_only_one_takes_over() {
     let home = tempfile::tempdir().unwrap();
     let (one, other) = (open_in(home.path()).await, open_in(home.path()).await);
+    let mut all = Vec::new();
     for _ in 0..20 {
-        one.record_intent(&some_intent()).await.unwrap();
+        all.push(one.record_intent(&some_intent()).await.unwrap().id);
     }
     let dead = some_owner().owner;
     let heir = |pid| {
@@ -83,7 +84,10 @@ async fn of_two_heirs_only_one_takes_over() {
         heir
     };
     let (first, second) = (heir(7), heir(8));
-    let (a, b) = tokio::join!(one.take_over(&dead, &first), other.take_over(&dead, &second));
+    let (a, b) = tokio::join!(
+        one.take_over(&all, &dead, &first),
+        other.take_over(&all, &dead, &second)
+    );
     assert_eq!(a.unwrap().len() + b.unwrap().len(), 20);
 }
 

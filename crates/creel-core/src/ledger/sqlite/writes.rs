@@ -172,14 +172,19 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn take_over(&self, from: &Owner, heir: &OwnerRecord) -> Result<Vec<Record>> {
+    pub(super) async fn take_over(
+        &self,
+        resources: &[ResourceId],
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Vec<Record>> {
         let now = self.clock.now();
         let mut transaction = self.begin().await?;
         // Read inside the transaction: of two heirs, the second finds nothing left.
         let filter = RecordFilter::open().of(from);
         let open = self.records_in(&mut *transaction, &filter).await?;
         let mut taken = Vec::with_capacity(open.len());
-        for record in open {
+        for record in open.iter().filter(|record| resources.contains(&record.id)) {
             let event = Event::OwnerChanged { owner: heir.clone() };
             taken.push(self.apply(&mut transaction, record.id, &event, now).await?);
         }

@@ -1,0 +1,198 @@
+//! Making a plan from what was seen.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+
+use crate::owner::Liveness;
+use crate::provider::{Kind, Observed, ProviderError, Providers};
+use crate::select::{LedgerChoice, Ownership, ProtectRule, Roll, Selector, protection};
+
+use super::{Binding, Plan, PlanItem, SparedItem, VERSION, World};
+
+/// How many inspects an examination has under way.
+const EXAMINE_CONCURRENCY: usize = 16;
+
+/// What a plan is made from.
+#[derive(Debug)]
+pub struct PlanInput<'a> {
+    /// The worlds that were listed.
+    pub worlds: Vec<World>,
+    /// Everything that was seen.
+    pub inventory: &'a [Observed],
+    /// What the ledger knows.
+    pub roll: &'a Roll,
+    /// What is meant: whatever one of these fits.
+    pub selectors: &'a [Selector],
+    /// What is never released.
+    pub protect: &'a [ProtectRule],
+    /// Release even what a live owner holds.
+    pub force: bool,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// Decides for every object that was seen whether it goes, and why not if it was meant.
+pub fn build(input: PlanInput<'_>) -> Plan {
+    let mut chosen: Vec<PlanItem> = Vec::new();
+    let mut spared: Vec<SparedItem> = Vec::new();
+    for seen in input.inventory {
+        let ownership = input.roll.ownership(seen);
+        let fits = |rule: &&Selector| rule.matches(seen, &ownership, input.now);
+        let Some(selector) = input.selectors.iter().find(fits) else { continue };
+        let (seen, rule) = (seen.clone(), selector.rule.clone());
+        match refusal(&input, selector, &seen, &ownership) {
+            Some(reason) => spared.push(SparedItem { seen, rule, reason }),
+            None => {
+                let resource = ownership.record().map(|record| record.id);
+                chosen.push(PlanItem { seen, rule, resource, binding: Binding::Listed });
+            }
+        }
+    }
+    let (mut items, in_use) = part_used(chosen, input.inventory);
+    spared.extend(in_use);
+    items.sort_by(|a, b| (a.seen.kind, &a.seen.name).cmp(&(b.seen.kind, &b.seen.name)));
+    let listed = input.inventory.iter().filter(|seen| !seen.predefined).count();
+    Plan { version: VERSION, made_at: input.now, worlds: input.worlds, listed, items, spared }
+}
+
+/// Says why an object that was meant must not go.
+fn refusal(
+    input: &PlanInput<'_>,
+    selector: &Selector,
+    seen: &Observed,
+    ownership: &Ownership,
+) -> Option<String> {
+    if let Some(reason) = protection(input.protect, seen, input.now) {
+        return Some(reason);
+    }
+    let (liveness, who) = match ownership {
+        Ownership::Foreign => return None,
+        Ownership::Ours { record, liveness } => {
+            let owner = &record.owner;
+            (*liveness, format!("pid {} ({})", owner.owner.process.pid, owner.command))
+        }
+        Ownership::Unrecorded { liveness, .. } => (*liveness, "its label's owner".to_owned()),
+        Ownership::OtherLedger { ledger, liveness } => {
+            (*liveness, format!("an owner on ledger {ledger}"))
+        }
+    };
+    let named_ledger = matches!(selector.ledger, Some(LedgerChoice::Id(_)));
+    match liveness {
+        Liveness::Dead => None,
+        _ if input.force => None,
+        Liveness::Alive => Some(format!("held by a live owner: {who}")),
+        Liveness::Unknown if named_ledger => None,
+        Liveness::Unknown => Some(format!("held by {who}, which cannot be judged from here")),
+    }
+}
+
+/// Parts what somebody uses who stays from what can go.
+fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, Vec<SparedItem>) {
+    let going: HashSet<(Kind, String)> =
+        chosen.iter().map(|item| (item.seen.kind, item.seen.id.clone())).collect();
+    let mut used_by: HashMap<(Kind, &str), &Observed> = HashMap::new();
+    for seen in inventory {
+        if !going.contains(&(seen.kind, seen.id.clone())) {
+            used_by.extend(seen.uses.iter().map(|(kind, id)| ((*kind, id.as_str()), seen)));
+        }
+    }
+    let mut items = Vec::with_capacity(chosen.len());
+    let mut spared = Vec::new();
+    for item in chosen {
+        match used_by.get(&(item.seen.kind, item.seen.id.as_str())) {
+            None => items.push(item),
+            Some(user) => {
+                let reason = format!("in use by {} {}, which stays", user.kind, user.name);
+                spared.push(SparedItem { seen: item.seen, rule: item.rule, reason });
+            }
+        }
+    }
+    (items, spared)
+}
+
+/// Looks at every item of a plan closely, so that it can be kept and applied later.
+///
+/// # Errors
+///
+/// Fails when a provider cannot be asked; an object that vanished is dropped from the plan.
+pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
+    let looks = plan.items.into_iter().map(|item| async move {
+        let provider = providers.get(item.seen.provider)?;
+        let seen = provider.inspect(item.seen.kind, &item.seen.id).await?;
+        Ok(seen.map(|seen| PlanItem { seen, binding: Binding::Examined, ..item }))
+    });
+    let looked: Vec<Result<Option<PlanItem>, ProviderError>> =
+        futures::stream::iter(looks).buffered(EXAMINE_CONCURRENCY).collect().await;
+    let items = looked.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    Ok(Plan { items, ..plan })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::ProviderName;
+    use crate::select::Preset;
+
+    fn seen(kind: Kind, name: &str, state: &str) -> Observed {
+        Observed {
+            provider: ProviderName::Docker,
+            kind,
+            id: format!("id-{name}"),
+            name: name.to_owned(),
+            state: state.to_owned(),
+            created_at: None,
+            labels: Default::default(),
+            project: None,
+            size: None,
+            uses: Vec::new(),
+            users: Vec::new(),
+            predefined: false,
+            generation: String::new(),
+        }
+    }
+
+    fn plan_of(inventory: &[Observed], selectors: &[Selector]) -> Plan {
+        build(PlanInput {
+            worlds: Vec::new(),
+            inventory,
+            roll: &Roll::default(),
+            selectors,
+            protect: &[],
+            force: false,
+            now: Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    fn everything() -> [Selector; 1] {
+        [Selector { rule: "all".to_owned(), all: true, ..Selector::default() }]
+    }
+
+    #[test]
+    fn what_somebody_uses_who_stays_is_spared() {
+        let mut user = seen(Kind::Container, "web", "running");
+        user.uses = vec![(Kind::Network, "id-net".to_owned())];
+        let inventory = [user, seen(Kind::Network, "net", "present")];
+        let networks = [Selector { kinds: vec![Kind::Network], ..Selector::default() }];
+        let plan = plan_of(&inventory, &networks);
+        assert_eq!(plan.items.len(), 0);
+        assert_eq!(plan.spared[0].reason, "in use by container web, which stays");
+        assert_eq!(plan_of(&inventory, &everything()).items.len(), 2);
+    }
+
+    #[test]
+    fn predefined_objects_are_spared_and_do_not_count() {
+        let mut bridge = seen(Kind::Network, "bridge", "present");
+        bridge.predefined = true;
+        let plan = plan_of(&[bridge], &everything());
+        assert_eq!((plan.listed, plan.items.len(), plan.spared.len()), (0, 0, 1));
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_is_named() {
+        let inventory = [seen(Kind::Container, "a", "exited")];
+        let plan = plan_of(&inventory, &Preset::Aggressive.selectors());
+        assert_eq!(plan.items[0].rule, "preset:aggressive/stopped");
+    }
+}
