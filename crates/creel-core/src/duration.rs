@@ -20,8 +20,7 @@ pub struct InvalidDuration {
 pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     let invalid = || InvalidDuration { text: text.to_owned() };
     let span: Span = text.trim().parse().map_err(|_| invalid())?;
-    let signed =
-        span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| invalid())?;
+    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| invalid())?;
     Duration::try_from(signed).map_err(|_| invalid())
 }
 
@@ -29,9 +28,8 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
 pub fn show(duration: Duration) -> String {
     let signed = jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX);
     // Nobody wants to read nanoseconds.
-    let rounded = jiff::SignedDuration::from_millis(
-        i64::try_from(signed.as_millis()).unwrap_or(i64::MAX),
-    );
+    let rounded =
+        jiff::SignedDuration::from_millis(i64::try_from(signed.as_millis()).unwrap_or(i64::MAX));
     format!("{rounded:#}")
 }
 

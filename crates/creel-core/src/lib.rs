@@ -52,6 +52,7 @@ pub mod os;
 pub mod owner;
 pub mod plan;
 pub mod provider;
+pub mod reap;
 pub mod retry;
 pub mod select;
 pub mod task;

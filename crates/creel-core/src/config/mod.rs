@@ -147,8 +147,9 @@ impl Layers {
             }
         };
         let origin = Origin::File(path.to_owned());
-        let table: Table = text.parse().map_err(|error: toml::de::Error| {
-            ConfigError::Invalid { origin: origin.clone(), detail: one_line(&error.to_string()) }
+        let table: Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Invalid {
+            origin: origin.clone(),
+            detail: one_line(&error.to_string()),
         })?;
         self.lay(table, &origin);
         // Checked layer by layer, so that a mistake is named with the file it is in.

@@ -57,14 +57,8 @@ pub enum StateName {
 
 impl StateName {
     /// All states, in life order.
-    pub const ALL: [Self; 6] = [
-        Self::Intended,
-        Self::Created,
-        Self::Releasing,
-        Self::Gone,
-        Self::Quarantined,
-        Self::Lost,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Intended, Self::Created, Self::Releasing, Self::Gone, Self::Quarantined, Self::Lost];
 
     /// Returns the word for it.
     pub const fn name(self) -> &'static str {
@@ -220,9 +214,7 @@ mod tests {
     use crate::ledger::event::tests::{any_event, some_intent};
 
     fn replay(events: &[Event]) -> Option<State> {
-        events.iter().fold(None, |state, event| {
-            State::next(state.as_ref(), event).ok().or(state)
-        })
+        events.iter().fold(None, |state, event| State::next(state.as_ref(), event).ok().or(state))
     }
 
     proptest! {

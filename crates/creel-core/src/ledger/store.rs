@@ -11,7 +11,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::id::{LedgerId, ResourceId};
 use crate::owner::Owner;
 
-use super::{Event, Intent, OwnerRecord, Record, RecordFilter, Result, SqliteStore, StoredEvent, Try};
+use super::{
+    Event, Intent, OwnerRecord, Record, RecordFilter, Result, SqliteStore, StoredEvent, Try,
+};
 
 /// Keeps records. Every write is one durable transaction: after a crash it is there in
 /// whole or not at all, and when the call has returned it is there.

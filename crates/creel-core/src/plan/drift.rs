@@ -9,11 +9,7 @@ use super::{Binding, PlanItem};
 /// Says how an object differs from what the plan saw, if it does in a way that counts.
 ///
 /// Users that the same plan releases (`leaving`) are no difference.
-pub fn drift(
-    planned: &PlanItem,
-    now: &Observed,
-    leaving: impl Fn(&str) -> bool,
-) -> Option<String> {
+pub fn drift(planned: &PlanItem, now: &Observed, leaving: impl Fn(&str) -> bool) -> Option<String> {
     let before = &planned.seen;
     if planned.binding == Binding::Identity {
         return None;

@@ -12,4 +12,6 @@ pub(crate) mod selector;
 pub use ownership::{Ownership, Roll};
 pub use preset::Preset;
 pub use protect::{ProtectRule, protection};
-pub use selector::{InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector, known_states};
+pub use selector::{
+    InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector, known_states,
+};

@@ -200,7 +200,9 @@ impl Selector {
         parts.extend(self.providers.iter().map(|provider| format!("provider={provider}")));
         parts.extend(self.kinds.iter().map(|kind| format!("kind={kind}")));
         parts.extend(self.states.iter().map(|state| format!("state={state}")));
-        parts.extend(self.older_than.map(|age| format!("older-than={}", crate::duration::show(age))));
+        parts.extend(
+            self.older_than.map(|age| format!("older-than={}", crate::duration::show(age))),
+        );
         parts.extend(self.labels.iter().map(|label| format!("label={label}")));
         parts.extend(self.names.iter().map(|name| format!("name={name}")));
         parts.extend(self.projects.iter().map(|project| format!("project={project}")));
@@ -225,17 +227,29 @@ fn is_older(seen: &Observed, age: Duration, now: Timestamp) -> bool {
 pub fn known_states() -> Vec<&'static str> {
     vec![
         // Containers.
-        "created", "running", "paused", "restarting", "removing", "exited", "dead",
+        "created",
+        "running",
+        "paused",
+        "restarting",
+        "removing",
+        "exited",
+        "dead",
         // Podman's own.
-        "configured", "initialized", "stopping", "stopped",
+        "configured",
+        "initialized",
+        "stopping",
+        "stopped",
         // Networks and directories.
         "present",
         // Volumes.
-        "named", "anonymous",
+        "named",
+        "anonymous",
         // Images.
-        "tagged", "dangling",
+        "tagged",
+        "dangling",
         // Process trees.
-        "lost", "unreadable",
+        "lost",
+        "unreadable",
     ]
 }
 
@@ -283,10 +297,8 @@ pub(crate) mod tests {
     fn labels_are_compared_whole() {
         let mut seen = container("a", "exited");
         seen.labels.insert("team".to_owned(), "blue".to_owned());
-        let with = |label: &str| Selector {
-            labels: vec![label.parse().unwrap()],
-            ..Selector::default()
-        };
+        let with =
+            |label: &str| Selector { labels: vec![label.parse().unwrap()], ..Selector::default() };
         assert!(matches(&with("team"), &seen));
         assert!(matches(&with("team=blue"), &seen));
         for other in ["tea", "team=blu", "team=", "Team", "team=blue2"] {
@@ -296,10 +308,8 @@ pub(crate) mod tests {
 
     #[test]
     fn age_counts_from_creation_and_unknown_age_is_young() {
-        let older = |age| Selector {
-            older_than: Some(Duration::from_secs(age)),
-            ..Selector::default()
-        };
+        let older =
+            |age| Selector { older_than: Some(Duration::from_secs(age)), ..Selector::default() };
         let mut seen = container("a", "exited");
         assert!(matches(&older(3_600), &seen));
         assert!(!matches(&older(3_601), &seen));

@@ -169,9 +169,7 @@ pub(super) fn explain(path: &Path, source: sqlx::Error) -> LedgerError {
         Some(FULL) => LedgerError::DiskFull { path },
         Some(IO_ERROR) if is_disk_full(&path) => LedgerError::DiskFull { path },
         Some(CANNOT_OPEN) if !is_writable(&path) => LedgerError::ReadOnly { path },
-        Some(CORRUPT | NOT_A_DATABASE) => {
-            LedgerError::Corrupt { path, detail: source.to_string() }
-        }
+        Some(CORRUPT | NOT_A_DATABASE) => LedgerError::Corrupt { path, detail: source.to_string() },
         _ if matches!(source, sqlx::Error::PoolTimedOut) => LedgerError::Locked { path },
         _ => LedgerError::Database { path, source },
     }
@@ -184,7 +182,7 @@ fn is_disk_full(path: &Path) -> bool {
 
 fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
-        && path.parent().is_none_or(|home| {
-            rustix::fs::access(home, rustix::fs::Access::WRITE_OK).is_ok()
-        })
+        && path
+            .parent()
+            .is_none_or(|home| rustix::fs::access(home, rustix::fs::Access::WRITE_OK).is_ok())
 }

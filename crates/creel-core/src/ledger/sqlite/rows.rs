@@ -64,10 +64,9 @@ impl Columns<'_> {
             StateName::Created => State::Created { object: known(object)? },
             StateName::Releasing => State::Releasing { object },
             StateName::Gone => State::Gone,
-            StateName::Quarantined => State::Quarantined {
-                object,
-                reason: self.optional("reason")?.unwrap_or_default(),
-            },
+            StateName::Quarantined => {
+                State::Quarantined { object, reason: self.optional("reason")?.unwrap_or_default() }
+            }
             StateName::Lost => State::Lost { object: known(object)? },
         })
     }

@@ -84,10 +84,8 @@ async fn of_two_heirs_only_one_takes_over() {
         heir
     };
     let (first, second) = (heir(7), heir(8));
-    let (a, b) = tokio::join!(
-        one.take_over(&all, &dead, &first),
-        other.take_over(&all, &dead, &second)
-    );
+    let (a, b) =
+        tokio::join!(one.take_over(&all, &dead, &first), other.take_over(&all, &dead, &second));
     assert_eq!(a.unwrap().len() + b.unwrap().len(), 20);
 }
 

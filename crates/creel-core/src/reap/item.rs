@@ -1,0 +1,282 @@
+//! One item: look again, record, release, verify, close.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use crate::crashpoint::{self, Crashpoint};
+use crate::duration;
+use crate::ledger::{Event, Ledger, LedgerError, Try};
+use crate::plan::{self, PlanItem};
+use crate::provider::{
+    ErrorClass, Kind, Observed, Provider, ProviderError, Providers, ReleaseMode, Released,
+};
+use crate::retry::Tried;
+use crate::select::protection;
+
+use super::audit::Audit;
+use super::{ItemReport, Outcome, ReapOptions};
+
+/// The first pause while an object that is on its way out is watched; later ones grow.
+const FIRST_LOOK: Duration = Duration::from_millis(25);
+/// The longest pause.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// What all items of one plan share.
+pub(super) struct Job<'a> {
+    pub(super) providers: &'a Providers,
+    pub(super) ledger: Option<&'a Ledger>,
+    pub(super) options: &'a ReapOptions,
+    pub(super) audit: &'a Audit,
+    /// The ids that this plan releases.
+    pub(super) leaving: HashSet<&'a str>,
+    pub(super) now: Timestamp,
+}
+
+/// How far a release came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    /// The absence is verified.
+    Gone,
+    /// The provider works on it.
+    Accepted,
+}
+
+/// What a second look before the release showed.
+enum SecondLook {
+    /// It may go.
+    Go(Observed),
+    /// It is absent already.
+    Absent,
+    /// It must stay.
+    Stay(Outcome, String),
+}
+
+impl Job<'_> {
+    /// Releases one item; never fails, the report says what came of it.
+    pub(super) async fn release(&self, item: &PlanItem) -> ItemReport {
+        let provider = match self.providers.get(item.seen.provider) {
+            Ok(provider) => provider.as_ref(),
+            Err(error) => return failed(item, &error, 0),
+        };
+        let look = self.with_retry(item, "look at", || self.look_again(provider, item)).await;
+        let seen = match look.result {
+            Ok(SecondLook::Go(seen)) => Some(seen),
+            Ok(SecondLook::Absent) => None,
+            Ok(SecondLook::Stay(outcome, reason)) => {
+                return ItemReport::new(item, outcome, Some(reason));
+            }
+            Err(error) => return failed(item, &error, look.tries),
+        };
+        if let Err(report) = self.record_request(item).await {
+            return report;
+        }
+        match seen {
+            None => self.close(item, 0, Some("it was gone already".to_owned())).await,
+            Some(seen) => self.release_seen(provider, item, &seen).await,
+        }
+    }
+
+    async fn look_again(
+        &self,
+        provider: &dyn Provider,
+        item: &PlanItem,
+    ) -> Result<SecondLook, ProviderError> {
+        let Some(seen) = provider.inspect(item.seen.kind, &item.seen.id).await? else {
+            return Ok(SecondLook::Absent);
+        };
+        if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
+            return Ok(SecondLook::Stay(Outcome::Spared, reason));
+        }
+        let leaving = |user: &str| self.leaving.contains(user);
+        Ok(match plan::drift(item, &seen, leaving) {
+            Some(reason) => SecondLook::Stay(Outcome::Drifted, reason),
+            None => SecondLook::Go(seen),
+        })
+    }
+
+    /// Records the release of a tracked resource before it happens.
+    async fn record_request(&self, item: &PlanItem) -> Result<(), ItemReport> {
+        let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(()) };
+        let event = Event::ReleaseRequested { why: item.rule.clone() };
+        match ledger.append(&[(resource, event)]).await {
+            Ok(_) => Ok(()),
+            Err(LedgerError::Illegal { .. }) => {
+                let reason = "another process released it".to_owned();
+                Err(ItemReport::new(item, Outcome::Gone, Some(reason)))
+            }
+            Err(error) => {
+                let reason = format!("not tried: {error}");
+                Err(ItemReport::new(item, Outcome::Failed, Some(reason)))
+            }
+        }
+    }
+
+    async fn release_seen(
+        &self,
+        provider: &dyn Provider,
+        item: &PlanItem,
+        seen: &Observed,
+    ) -> ItemReport {
+        let mode = ReleaseMode {
+            stop_timeout: self.options.stop_timeout.filter(|_| seen.is_running()),
+            // The engine itself refuses when something seen at rest runs again meanwhile.
+            kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
+        };
+        // A polite stop has its own time, on top of the time for the release.
+        let polite = mode.stop_timeout.unwrap_or_default();
+        let end = Instant::now() + self.options.retry.deadline + polite;
+        let tried = self
+            .with_retry(item, "release", || {
+                release_and_verify(provider, item.seen.kind, &item.seen.id, mode, end)
+            })
+            .await;
+        match tried.result {
+            Ok(Reached::Gone) => {
+                crashpoint::reach(Crashpoint::VerifiedNotClosed);
+                self.close(item, tried.tries, None).await
+            }
+            Ok(Reached::Accepted) => {
+                let reason = "its removal was accepted but is not finished".to_owned();
+                ItemReport {
+                    tries: tried.tries,
+                    ..ItemReport::new(item, Outcome::Accepted, Some(reason))
+                }
+            }
+            Err(error) => self.give_up(item, &error, tried.tries).await,
+        }
+    }
+
+    /// Closes the record of something whose absence is verified.
+    async fn close(&self, item: &PlanItem, tries: u32, note: Option<String>) -> ItemReport {
+        info!(kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name, "released");
+        let gone = ItemReport { tries, ..ItemReport::new(item, Outcome::Gone, note) };
+        let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return gone };
+        match ledger.append(&[(resource, Event::VerifiedGone)]).await {
+            Ok(_) => gone,
+            // The object is gone all the same; the next reconcile closes the record.
+            Err(error) => {
+                warn!(%resource, %error, "the record could not be closed");
+                gone
+            }
+        }
+    }
+
+    /// Keeps on record why something will not go.
+    async fn give_up(&self, item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {
+        error!(
+            kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name,
+            "failed after {tries} tries: {error}"
+        );
+        let mut report = failed(item, error, tries);
+        // A provider that does not answer says nothing about the resource.
+        if error.class == ErrorClass::Unreachable {
+            return report;
+        }
+        if let (Some(resource), Some(ledger)) = (item.resource, self.ledger) {
+            let event = Event::Quarantined { reason: error.message.clone() };
+            match ledger.append(&[(resource, event)]).await {
+                Ok(_) => report.result = Outcome::Quarantined,
+                Err(error) => warn!(%resource, %error, "the quarantine could not be recorded"),
+            }
+        }
+        report
+    }
+
+    /// Tries one call again as the policy says, and notes each try.
+    async fn with_retry<'b, T: Send + 'b, F>(
+        &self,
+        item: &PlanItem,
+        operation: &'static str,
+        mut call: impl FnMut() -> F,
+    ) -> Tried<T>
+    where
+        F: Future<Output = Result<T, ProviderError>> + Send + 'b,
+    {
+        let mut policy = self.options.retry.clone();
+        policy.deadline += self.options.stop_timeout.unwrap_or_default();
+        let retries = policy.retries;
+        let mut failures: Vec<Try> = Vec::new();
+        let note = |attempt: u32, error: &ProviderError, wait: Option<Duration>| {
+            failures.push(try_of(item, operation, attempt, error.class.name(), &error.message));
+            if let Some(wait) = wait {
+                warn!(
+                    kind = %item.seen.kind, id = %item.seen.id,
+                    "attempt {attempt}/{retries} failed: {error}; retrying in {}",
+                    duration::show(wait)
+                );
+            } else {
+                debug!(kind = %item.seen.kind, id = %item.seen.id, %error, "gave up");
+            }
+        };
+        let timeout = || ProviderError {
+            provider: item.seen.provider,
+            operation: format!("{operation} {} {}", item.seen.kind, item.seen.name),
+            message: format!("no answer within {}", duration::show(policy.deadline)),
+            class: ErrorClass::Unreachable,
+            retry_after: None,
+        };
+        let tried = policy.run(|| Box::pin(call()), note, timeout).await;
+        for failure in failures {
+            self.audit.note(failure).await;
+        }
+        if tried.result.is_ok() && operation == "release" {
+            self.audit.note(try_of(item, operation, tried.tries, "ok", "")).await;
+        }
+        tried
+    }
+}
+
+fn failed(item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {
+    ItemReport {
+        tries,
+        class: Some(error.class),
+        ..ItemReport::new(item, Outcome::Failed, Some(error.message.clone()))
+    }
+}
+
+fn try_of(item: &PlanItem, operation: &str, attempt: u32, outcome: &str, detail: &str) -> Try {
+    Try {
+        at_ms: Timestamp::now().as_millisecond(),
+        resource: item.resource,
+        provider: item.seen.provider,
+        kind: item.seen.kind,
+        object: item.seen.id.clone(),
+        operation: operation.to_owned(),
+        attempt,
+        outcome: outcome.to_owned(),
+        detail: detail.to_owned(),
+    }
+}
+
+/// Asks for the end of an object and looks until it is gone or the time is over.
+async fn release_and_verify(
+    provider: &dyn Provider,
+    kind: Kind,
+    id: &str,
+    mode: ReleaseMode,
+    end: Instant,
+) -> Result<Reached, ProviderError> {
+    let released = match provider.release(kind, id, mode).await {
+        Ok(released) => released,
+        Err(error) if error.class == ErrorClass::Gone => Released::AlreadyGone,
+        // Somebody else is at it: watch instead of asking again.
+        Err(error) if error.class == ErrorClass::InProgress => Released::Accepted,
+        Err(error) => return Err(error),
+    };
+    debug!(%kind, id, ?released, "release answered");
+    crashpoint::reach(Crashpoint::ReleasedNotVerified);
+    let mut pause = FIRST_LOOK;
+    while provider.inspect(kind, id).await?.is_some() {
+        // Leave room for the answer before the policy's own limit cuts us off.
+        if Instant::now() + pause * 2 >= end {
+            return Ok(Reached::Accepted);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 3 / 2).min(LONGEST_LOOK);
+    }
+    Ok(Reached::Gone)
+}

@@ -1,0 +1,275 @@
+//! The reaper: takes a plan, releases, verifies, records, reports.
+//!
+//! ```text
+//!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears:
+//!             look again (drift? protected?) ─▶ record the release
+//!             ─▶ release, with retries ─▶ verify its absence ─▶ close the record
+//! ```
+//!
+//! One bad item never delays the others: an object waits only for those of
+//! the plan that use it. A crash in the middle leaves records in `Releasing`,
+//! which the next reconcile finishes; objects that the ledger does not track
+//! are simply still there, or not, for the next sweep to see.
+
+mod audit;
+mod certificate;
+mod item;
+mod order;
+mod pace;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::id::ResourceId;
+use crate::ledger::Ledger;
+use crate::plan::{Plan, PlanItem};
+use crate::provider::{ErrorClass, Kind, ProviderName, Providers};
+use crate::retry::RetryPolicy;
+use crate::select::ProtectRule;
+
+use audit::Audit;
+pub use certificate::{Certificate, Difference, Entry, Evidence, Verdict};
+use order::Order;
+use pace::Paces;
+
+/// How a plan is carried out.
+#[derive(Debug, Clone, Default)]
+pub struct ReapOptions {
+    /// Ask politely first and wait this long; `None` kills at once.
+    pub stop_timeout: Option<Duration>,
+    /// How failed calls are tried again.
+    pub retry: RetryPolicy,
+    /// Start nothing more after the first failure.
+    pub fail_fast: bool,
+    /// How many releases at once; `None` adapts.
+    pub concurrency: Option<usize>,
+    /// What is never released, checked again just before each release.
+    pub protect: Vec<ProtectRule>,
+    /// Start nothing more once this is cancelled.
+    pub cancel: CancellationToken,
+}
+
+/// What came of one item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It would be released.
+    Planned,
+    /// Its absence was verified.
+    Gone,
+    /// The provider took the order but has not finished it.
+    Accepted,
+    /// It will not go; the ledger keeps why.
+    Quarantined,
+    /// It is still there.
+    Failed,
+    /// It changed since it was seen, and was left alone.
+    Drifted,
+    /// It was selected but left alone.
+    Spared,
+}
+
+impl Outcome {
+    /// Returns the word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Gone => "gone",
+            Self::Accepted => "accepted",
+            Self::Quarantined => "quarantined",
+            Self::Failed => "failed",
+            Self::Drifted => "drifted",
+            Self::Spared => "spared",
+        }
+    }
+
+    fn is_failure(self) -> bool {
+        matches!(self, Self::Accepted | Self::Quarantined | Self::Failed)
+    }
+}
+
+/// One item and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct ItemReport {
+    /// The world.
+    pub provider: ProviderName,
+    /// What it is.
+    pub kind: Kind,
+    /// The provider's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The rule that selected it.
+    pub rule: String,
+    /// What came of it.
+    pub result: Outcome,
+    /// How many tries it took.
+    pub tries: u32,
+    /// Why, where there is something to say.
+    pub reason: Option<String>,
+    /// The resource, where this ledger tracks it.
+    #[serde(skip)]
+    pub resource: Option<ResourceId>,
+    /// The class of the last error, where there was one.
+    #[serde(skip)]
+    pub class: Option<ErrorClass>,
+}
+
+impl ItemReport {
+    fn new(item: &PlanItem, result: Outcome, reason: Option<String>) -> Self {
+        Self {
+            provider: item.seen.provider,
+            kind: item.seen.kind,
+            id: item.seen.id.clone(),
+            name: item.seen.name.clone(),
+            rule: item.rule.clone(),
+            result,
+            tries: 0,
+            reason,
+            resource: item.resource,
+            class: None,
+        }
+    }
+}
+
+/// What came of a plan.
+#[derive(Debug, Clone, Default, Serialize)]
+#[must_use]
+pub struct Report {
+    /// Every item, released or spared.
+    pub items: Vec<ItemReport>,
+}
+
+impl Report {
+    /// Describes a plan that was not carried out.
+    pub fn of_plan(plan: &Plan) -> Self {
+        let planned = plan.items.iter().map(|item| ItemReport::new(item, Outcome::Planned, None));
+        let mut report = Self { items: planned.collect() };
+        report.add_spared(plan);
+        report
+    }
+
+    /// Returns how many items ended so.
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.items.iter().filter(|item| item.result == outcome).count()
+    }
+
+    /// Returns whether everything that was tried is verified gone.
+    pub fn is_all_gone(&self) -> bool {
+        !self.items.iter().any(|item| item.result.is_failure())
+    }
+
+    /// Returns whether a provider stopped answering.
+    pub fn lost_a_provider(&self) -> bool {
+        let lost = |item: &ItemReport| {
+            item.result.is_failure() && item.class == Some(ErrorClass::Unreachable)
+        };
+        self.items.iter().any(lost)
+    }
+
+    fn add_spared(&mut self, plan: &Plan) {
+        self.items.extend(plan.spared.iter().map(|spared| ItemReport {
+            provider: spared.seen.provider,
+            kind: spared.seen.kind,
+            id: spared.seen.id.clone(),
+            name: spared.seen.name.clone(),
+            rule: spared.rule.clone(),
+            result: Outcome::Spared,
+            tries: 0,
+            reason: Some(spared.reason.clone()),
+            resource: None,
+            class: None,
+        }));
+    }
+}
+
+/// Hears how the work goes on.
+pub trait Progress: Send + Sync {
+    /// So many items will be tried.
+    fn planned(&self, _count: usize) {}
+    /// One item is done.
+    fn finished(&self, _item: &ItemReport) {}
+}
+
+/// Nobody listens.
+impl Progress for () {}
+
+/// Releases what plans say.
+#[derive(Debug, Clone)]
+pub struct Reaper {
+    providers: Providers,
+    /// Where releases are recorded; without one only untracked objects are released.
+    ledger: Option<Ledger>,
+}
+
+impl Reaper {
+    /// Makes a reaper for these worlds.
+    pub fn new(providers: Providers, ledger: Option<Ledger>) -> Self {
+        Self { providers, ledger }
+    }
+
+    /// Carries out a plan and says what came of every item.
+    pub async fn run(&self, plan: &Plan, options: &ReapOptions, progress: &dyn Progress) -> Report {
+        progress.planned(plan.items.len());
+        let audit = Arc::new(Audit::start(self.ledger.clone()));
+        let order = Order::of(&plan.items);
+        let mut report = self.run_in_order(&plan.items, order, options, progress, &audit).await;
+        report.add_spared(plan);
+        audit.finish().await;
+        report
+    }
+
+    async fn run_in_order(
+        &self,
+        items: &[PlanItem],
+        mut order: Order,
+        options: &ReapOptions,
+        progress: &dyn Progress,
+        audit: &Arc<Audit>,
+    ) -> Report {
+        let job = item::Job {
+            providers: &self.providers,
+            ledger: self.ledger.as_ref(),
+            options,
+            audit,
+            leaving: items.iter().map(|item| item.seen.id.as_str()).collect(),
+            now: Timestamp::now(),
+        };
+        let mut paces = Paces::new(options.concurrency);
+        let mut under_way = FuturesUnordered::new();
+        let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
+        let mut stopped: Option<&str> = None;
+        loop {
+            if options.cancel.is_cancelled() {
+                stopped = Some("not tried: interrupted");
+            }
+            while stopped.is_none()
+                && let Some(next) = order.take(|index| paces.has_room(items[index].seen.provider))
+            {
+                paces.start(items[next].seen.provider);
+                let job = &job;
+                under_way.push(async move { (next, job.release(&items[next]).await) });
+            }
+            let Some((index, result)) = under_way.next().await else { break };
+            paces.finish(items[index].seen.provider, result.class);
+            order.done(index);
+            progress.finished(&result);
+            if options.fail_fast && result.result.is_failure() {
+                stopped = Some("not tried: stopped at the first failure");
+            }
+            results[index] = Some(result);
+        }
+        let untried = |item| {
+            let reason = stopped.unwrap_or("not tried");
+            ItemReport::new(item, Outcome::Spared, Some(reason.to_owned()))
+        };
+        let reports = results.into_iter().zip(items);
+        Report { items: reports.map(|(r, item)| r.unwrap_or_else(|| untried(item))).collect() }
+    }
+}

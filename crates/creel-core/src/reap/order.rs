@@ -1,0 +1,93 @@
+//! The order of release: an object waits only for those that use it.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::plan::PlanItem;
+
+/// Which items may start now.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// Items that nothing under way uses.
+    ready: VecDeque<usize>,
+    /// For each item, how many of the plan still use it.
+    users_left: Vec<usize>,
+    /// For each item, the items it uses.
+    used: Vec<Vec<usize>>,
+}
+
+impl Order {
+    pub(super) fn of(items: &[PlanItem]) -> Self {
+        let places: HashMap<_, usize> = items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| {
+                ((item.seen.provider, item.seen.kind, item.seen.id.as_str()), index)
+            })
+            .collect();
+        let mut users_left = vec![0; items.len()];
+        let mut used = vec![Vec::new(); items.len()];
+        for (index, item) in items.iter().enumerate() {
+            for (kind, id) in &item.seen.uses {
+                if let Some(&place) = places.get(&(item.seen.provider, *kind, id.as_str()))
+                    && place != index
+                {
+                    used[index].push(place);
+                    users_left[place] += 1;
+                }
+            }
+        }
+        let ready = (0..items.len()).filter(|&index| users_left[index] == 0).collect();
+        Self { ready, users_left, used }
+    }
+
+    /// Takes the next item that may start and for which there is room.
+    pub(super) fn take(&mut self, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        let place = self.ready.iter().position(|&index| has_room(index))?;
+        self.ready.remove(place)
+    }
+
+    /// Lets those start that waited only for this one, whatever came of it.
+    pub(super) fn done(&mut self, index: usize) {
+        for place in std::mem::take(&mut self.used[index]) {
+            self.users_left[place] -= 1;
+            if self.users_left[place] == 0 {
+                self.ready.push_back(place);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Binding;
+    use crate::provider::Kind;
+    use crate::select::selector::tests::container;
+
+    fn item(kind: Kind, id: &str, uses: &[(Kind, &str)]) -> PlanItem {
+        let mut seen = container(id, "exited");
+        seen.kind = kind;
+        seen.id = id.to_owned();
+        seen.uses = uses.iter().map(|(kind, id)| (*kind, (*id).to_owned())).collect();
+        PlanItem { seen, rule: String::new(), resource: None, binding: Binding::Listed }
+    }
+
+    #[test]
+    fn a_network_waits_for_its_containers_and_for_no_other() {
+        let items = [
+            item(Kind::Container, "c1", &[(Kind::Network, "n1")]),
+            item(Kind::Container, "c2", &[(Kind::Network, "n2")]),
+            item(Kind::Network, "n1", &[]),
+            item(Kind::Network, "n2", &[]),
+            item(Kind::Network, "n3", &[]),
+        ];
+        let mut order = Order::of(&items);
+        let take_all =
+            |order: &mut Order| std::iter::from_fn(|| order.take(|_| true)).collect::<Vec<_>>();
+        assert_eq!(take_all(&mut order), [0, 1, 4]);
+        order.done(1);
+        assert_eq!(take_all(&mut order), [3]);
+        order.done(0);
+        assert_eq!(take_all(&mut order), [2]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The pace: how many releases a provider bears at once.
+//!
+//! Too little concurrency wastes time, too much makes an engine slower than
+//! none. So the number is found by climbing: as long as a larger one gets more
+//! done per second it grows, and when it does not the best one is kept. A
+//! throttled or failing provider halves it.
+
+use std::collections::HashMap;
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use crate::provider::{ErrorClass, ProviderName};
+
+const MOST: usize = 64;
+const LEAST: usize = 1;
+
+/// The paces of all providers.
+#[derive(Debug)]
+pub(super) struct Paces {
+    fixed: Option<usize>,
+    paces: HashMap<ProviderName, Pace>,
+}
+
+impl Paces {
+    pub(super) fn new(fixed: Option<usize>) -> Self {
+        Self { fixed, paces: HashMap::new() }
+    }
+
+    pub(super) fn has_room(&self, provider: ProviderName) -> bool {
+        let limit = |pace: &Pace| self.fixed.unwrap_or(pace.limit);
+        self.paces.get(&provider).is_none_or(|pace| pace.under_way < limit(pace))
+    }
+
+    pub(super) fn start(&mut self, provider: ProviderName) {
+        let pace = self.paces.entry(provider).or_insert_with(|| Pace::starting(Instant::now()));
+        pace.under_way += 1;
+    }
+
+    pub(super) fn finish(&mut self, provider: ProviderName, error: Option<ErrorClass>) {
+        if let Some(pace) = self.paces.get_mut(&provider) {
+            pace.under_way -= 1;
+            pace.finished(Instant::now(), error);
+        }
+    }
+}
+
+/// The pace of one provider.
+#[derive(Debug)]
+struct Pace {
+    /// How many may be under way.
+    limit: usize,
+    /// How many are.
+    under_way: usize,
+    /// The limit that got the most done per second, and how much.
+    best: Option<(usize, f64)>,
+    /// Since when the present limit is measured.
+    since: Instant,
+    /// How many finished since then.
+    finished: usize,
+}
+
+impl Pace {
+    fn starting(now: Instant) -> Self {
+        // Measured on two cores: best between 8 and 16 for containers that run.
+        let cores = available_parallelism().map_or(2, usize::from);
+        let limit = (cores * 6).clamp(8, MOST / 2);
+        Self { limit, under_way: 0, best: None, since: now, finished: 0 }
+    }
+
+    fn finished(&mut self, now: Instant, error: Option<ErrorClass>) {
+        if matches!(error, Some(ErrorClass::Throttled | ErrorClass::Unreachable)) {
+            self.best = None;
+            self.change_to(self.limit / 2, now);
+            return;
+        }
+        self.finished += 1;
+        // Two rounds of the present limit are enough to compare.
+        if self.finished < self.limit * 2 {
+            return;
+        }
+        let rate = self.finished as f64 / (now - self.since).as_secs_f64().max(0.001);
+        match self.best {
+            Some((limit, best)) if rate < best * 0.95 => self.change_to(limit, now),
+            Some((_, best)) if rate < best * 1.05 => self.change_to(self.limit, now),
+            _ => {
+                self.best = Some((self.limit, rate));
+                self.change_to(self.limit + self.limit / 3, now);
+            }
+        }
+    }
+
+    fn change_to(&mut self, limit: usize, now: Instant) {
+        self.limit = limit.clamp(LEAST, MOST);
+        self.since = now;
+        self.finished = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Runs a provider whose rate depends on the limit, and returns the limit at the end.
+    fn settles_at(rate_at: impl Fn(usize) -> f64) -> usize {
+        let mut now = Instant::now();
+        let mut pace = Pace::starting(now);
+        pace.limit = 8;
+        for _ in 0..2_000 {
+            now += Duration::from_secs_f64(1.0 / rate_at(pace.limit));
+            pace.finished(now, None);
+        }
+        pace.limit
+    }
+
+    #[test]
+    fn it_climbs_while_more_at_once_gets_more_done() {
+        assert_eq!(settles_at(|limit| limit as f64), MOST);
+    }
+
+    #[test]
+    fn it_stays_where_more_at_once_gets_less_done() {
+        let hill = |limit: usize| if limit <= 13 { limit as f64 } else { 26.0 - limit as f64 };
+        let settled = settles_at(|limit| hill(limit).max(1.0));
+        assert!((8..=17).contains(&settled), "{settled}");
+    }
+
+    #[test]
+    fn a_throttled_provider_is_asked_half_as_much() {
+        let now = Instant::now();
+        let mut pace = Pace::starting(now);
+        pace.limit = 16;
+        pace.finished(now, Some(ErrorClass::Throttled));
+        assert_eq!(pace.limit, 8);
+        for _ in 0..10 {
+            pace.finished(now, Some(ErrorClass::Throttled));
+        }
+        assert_eq!(pace.limit, LEAST);
+    }
+}
