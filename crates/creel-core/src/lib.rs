@@ -41,10 +41,12 @@
 //! *quarantine*: it will not go, and why is on record. *orphan*: its owner is
 //! dead. *plan*, *sweep*, *reconcile*, *certificate*: see the modules.
 
+pub mod cleanup;
 pub mod clock;
 pub mod config;
 pub mod crashpoint;
 pub mod duration;
+pub mod failure;
 pub mod id;
 pub mod labels;
 pub mod ledger;
@@ -53,6 +55,9 @@ pub mod owner;
 pub mod plan;
 pub mod provider;
 pub mod reap;
+pub mod reconcile;
 pub mod retry;
+pub mod scope;
 pub mod select;
 pub mod task;
+pub mod watchdog;

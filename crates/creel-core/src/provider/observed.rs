@@ -121,6 +121,13 @@ named_enum!(
     }
 );
 
+impl Kind {
+    /// Returns whether an object of this kind runs once it is made.
+    pub const fn runs(self) -> bool {
+        matches!(self, Self::Container | Self::Process)
+    }
+}
+
 /// One object, as seen at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {

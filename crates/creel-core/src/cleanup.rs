@@ -1,0 +1,173 @@
+//! The library face of the cleanup commands: list, stop, release.
+//!
+//! For harnesses that clean up after themselves without the command line. Each
+//! release is tried again as the policy says, verified, and reported; nothing
+//! fails silently.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::duration;
+use crate::ledger::{Ledger, LedgerError, RecordFilter};
+use crate::plan::{self, Binding, Plan, PlanInput, PlanItem};
+use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
+use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
+use crate::reconcile::plan_of_ours;
+use crate::select::{Preset, Roll, Selector};
+
+/// Why a cleanup could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    /// The provider could not be asked.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The ledger could not be read, so it is not known what must be spared.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Cleans up in one world.
+#[derive(Debug, Clone)]
+pub struct Cleanup {
+    provider: Arc<dyn Provider>,
+    ledger: Option<Ledger>,
+    options: ReapOptions,
+}
+
+impl Cleanup {
+    /// Cleans up in this world, with three retries and without a ledger.
+    pub fn new(provider: Arc<dyn Provider>) -> Self {
+        Self { provider, ledger: None, options: ReapOptions::default() }
+    }
+
+    /// Spares what live owners on this ledger hold, and records releases on it.
+    #[must_use]
+    pub fn with_ledger(mut self, ledger: Ledger) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// Sets retries, stop timeout, fail-fast and protection.
+    #[must_use]
+    pub fn with_options(mut self, options: ReapOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Lists everything, in every state.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the provider cannot be asked.
+    pub async fn list(&self) -> Result<Vec<Observed>, ProviderError> {
+        self.provider.list(self.provider.kinds()).await
+    }
+
+    /// Stops one object, with retries; it stays in existence.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be stopped.
+    pub async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<(), ProviderError> {
+        let mut policy = self.options.retry.clone();
+        policy.deadline += timeout;
+        let retries = policy.retries;
+        let note = |attempt: u32, error: &ProviderError, wait: Option<Duration>| {
+            if let Some(wait) = wait {
+                let wait = duration::show(wait);
+                tracing::warn!(
+                    id,
+                    "attempt {attempt}/{retries} failed: {error}; retrying in {wait}"
+                );
+            }
+        };
+        let no_answer = || ProviderError {
+            provider: self.provider.name(),
+            operation: format!("stop {kind} {id}"),
+            message: format!("no answer within {}", duration::show(policy.deadline)),
+            class: ErrorClass::Unreachable,
+            retry_after: None,
+        };
+        let stop = || self.provider.stop(kind, id, timeout);
+        policy.run(stop, note, no_answer).await.result
+    }
+
+    /// Releases one object by its id, with retries and verification.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the provider cannot be asked; what came of the release is in the report.
+    pub async fn release(&self, kind: Kind, id: &str) -> Result<ItemReport, CleanupError> {
+        let Some(seen) = self.provider.inspect(kind, id).await? else {
+            return Err(CleanupError::Provider(ProviderError {
+                provider: self.provider.name(),
+                operation: format!("release {kind} {id}"),
+                message: "there is no such object".to_owned(),
+                class: ErrorClass::Gone,
+                retry_after: None,
+            }));
+        };
+        let resource = self.roll().await?.ownership(&seen).record().map(|record| record.id);
+        let rule = "released by id".to_owned();
+        let item = PlanItem { seen, rule, resource, binding: Binding::Identity };
+        let mut report = self.run(&plan_of_ours(vec![item])).await;
+        Ok(report.items.remove(0))
+    }
+
+    /// Releases everything that a selector means and nothing forbids.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the provider or the ledger cannot be read; nothing is released then.
+    pub async fn release_matching(&self, selectors: &[Selector]) -> Result<Report, CleanupError> {
+        let inventory = self.list().await?;
+        let plan = plan::build(PlanInput {
+            worlds: Vec::new(),
+            inventory: &inventory,
+            roll: &self.roll().await?,
+            selectors,
+            protect: &self.options.protect,
+            force: false,
+            now: Timestamp::now(),
+        });
+        Ok(self.run(&plan).await)
+    }
+
+    /// Releases what was made at least this long ago, in whatever state.
+    ///
+    /// # Errors
+    ///
+    /// See [`Cleanup::release_matching`].
+    pub async fn release_old(&self, kind: Kind, age: Duration) -> Result<Report, CleanupError> {
+        let old = Selector {
+            rule: format!("older than {}", duration::show(age)),
+            kinds: vec![kind],
+            older_than: Some(age),
+            ..Selector::default()
+        };
+        self.release_matching(&[old]).await
+    }
+
+    /// Releases what has stopped: the preset `stopped`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Cleanup::release_matching`].
+    pub async fn release_stopped(&self) -> Result<Report, CleanupError> {
+        self.release_matching(&Preset::Stopped.selectors()).await
+    }
+
+    async fn run(&self, plan: &Plan) -> Report {
+        let providers = Providers::new(vec![Arc::clone(&self.provider)]);
+        Reaper::new(providers, self.ledger.clone()).run(plan, &self.options, &()).await
+    }
+
+    async fn roll(&self) -> Result<Roll, LedgerError> {
+        Ok(match &self.ledger {
+            Some(ledger) => Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await?),
+            None => Roll::default(),
+        })
+    }
+}

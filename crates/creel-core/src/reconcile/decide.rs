@@ -1,0 +1,120 @@
+//! What becomes of a record: one pure function.
+
+use crate::ledger::{LeaseStatus, OnOwnerDeath, Record, StateName};
+use crate::owner::Liveness;
+
+/// What a round does with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Leave it to its owner.
+    Keep,
+    /// Leave it; it will not go by itself.
+    Quarantined,
+    /// A clock jumped: give it one more lease.
+    GrantLease,
+    /// Take it over and give it back.
+    Release,
+}
+
+/// Decides from the record, the owner's life and the lease alone.
+///
+/// A live owner keeps what it has, whatever the lease says. A dead owner's resources go at
+/// once, unless it asked to hold them until the lease ends. An owner that cannot be judged
+/// is believed until the lease ends.
+pub fn decide(record: &Record, liveness: Liveness, lease: LeaseStatus) -> Decision {
+    let by_lease = match lease {
+        LeaseStatus::Running => Decision::Keep,
+        LeaseStatus::Expired => Decision::Release,
+        LeaseStatus::ClockJumped => Decision::GrantLease,
+    };
+    match (record.state.name(), liveness, record.on_owner_death) {
+        (StateName::Gone | StateName::Lost, _, _) => Decision::Keep,
+        (StateName::Quarantined, _, _) => Decision::Quarantined,
+        (_, Liveness::Alive, _) => Decision::Keep,
+        (_, Liveness::Unknown, _) => by_lease,
+        (StateName::Releasing, Liveness::Dead, _) => Decision::Release,
+        (_, Liveness::Dead, OnOwnerDeath::Release) => Decision::Release,
+        (_, Liveness::Dead, OnOwnerDeath::Hold) => by_lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+    use crate::id::ResourceId;
+    use crate::ledger::{Lease, OwnerRecord, State};
+    use crate::os::ProcessKey;
+    use crate::owner::Owner;
+    use crate::provider::{Kind, ProviderName};
+
+    fn record(state: State, on_owner_death: OnOwnerDeath) -> Record {
+        let owner = Owner {
+            host: "h".to_owned(),
+            boot: "b".to_owned(),
+            pid_namespace: 1,
+            process: ProcessKey { pid: 1, started_ticks: 1 },
+        };
+        Record {
+            id: ResourceId::new(),
+            run: None,
+            provider: ProviderName::Docker,
+            kind: Kind::Container,
+            name: "creel-x".to_owned(),
+            labels: Default::default(),
+            state,
+            owner: OwnerRecord { owner, command: "test".to_owned(), started_at_ms: 0 },
+            on_owner_death,
+            lease: Lease {
+                duration_ms: 1,
+                renewed: Moment { wall_ms: 0, awake_ms: 0 },
+                boot: "b".to_owned(),
+            },
+            intended_at_ms: 0,
+            changed_at_ms: 0,
+        }
+    }
+
+    fn created() -> State {
+        State::Created { object: "c".to_owned() }
+    }
+
+    #[test]
+    fn a_live_owner_keeps_what_it_has_even_after_its_lease() {
+        for state in [State::Intended, created(), State::Releasing { object: None }] {
+            let record = record(state, OnOwnerDeath::Release);
+            let decision = decide(&record, Liveness::Alive, LeaseStatus::Expired);
+            assert_eq!(decision, Decision::Keep);
+        }
+    }
+
+    #[test]
+    fn a_dead_owners_resources_go_unless_they_are_held() {
+        let release = record(created(), OnOwnerDeath::Release);
+        let hold = record(created(), OnOwnerDeath::Hold);
+        let dead = |record: &Record, lease| decide(record, Liveness::Dead, lease);
+        assert_eq!(dead(&release, LeaseStatus::Running), Decision::Release);
+        assert_eq!(dead(&hold, LeaseStatus::Running), Decision::Keep);
+        assert_eq!(dead(&hold, LeaseStatus::Expired), Decision::Release);
+        assert_eq!(dead(&hold, LeaseStatus::ClockJumped), Decision::GrantLease);
+        let releasing = record(State::Releasing { object: None }, OnOwnerDeath::Hold);
+        assert_eq!(dead(&releasing, LeaseStatus::Running), Decision::Release);
+    }
+
+    #[test]
+    fn unknown_means_keep_until_the_lease_ends() {
+        let record = record(created(), OnOwnerDeath::Release);
+        let unknown = |lease| decide(&record, Liveness::Unknown, lease);
+        assert_eq!(unknown(LeaseStatus::Running), Decision::Keep);
+        assert_eq!(unknown(LeaseStatus::Expired), Decision::Release);
+        assert_eq!(unknown(LeaseStatus::ClockJumped), Decision::GrantLease);
+    }
+
+    #[test]
+    fn what_is_quarantined_is_not_tried_again_by_itself() {
+        let state = State::Quarantined { object: None, reason: "stuck".to_owned() };
+        let record = record(state, OnOwnerDeath::Release);
+        let decision = decide(&record, Liveness::Dead, LeaseStatus::Expired);
+        assert_eq!(decision, Decision::Quarantined);
+    }
+}

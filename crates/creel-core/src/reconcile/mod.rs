@@ -1,0 +1,242 @@
+//! Reconcile: makes ledger and world agree again, whatever was interrupted.
+//!
+//! A round takes no input. It reads the ledger and the world, compares, acts,
+//! and returns a status; the next round is the retry. Run twice in a row, the
+//! second round changes nothing.
+//!
+//! - *ledger to world* ([`decide`]): records whose owner is dead, or whose
+//!   lease ended, are released; interrupted releases are finished; unanswered
+//!   creates are searched for until their window has passed.
+//! - *world to ledger*: objects that carry this ledger's label without an open
+//!   record are put on record and released.
+//!
+//! A record is taken over by compare-and-swap of its owner before anything is
+//! done with it, so two reconcilers at once share the work instead of doing it
+//! twice.
+
+mod decide;
+mod finish;
+mod recover;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde::Serialize;
+
+use crate::clock::{Clock, SystemClock};
+use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
+use crate::owner::Owner;
+use crate::provider::{Observed, ProviderError, ProviderName, Providers};
+use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
+
+pub use decide::{Decision, decide};
+pub(crate) use finish::plan_of as plan_of_ours;
+
+/// What one round did.
+#[derive(Debug, Default, Serialize)]
+#[must_use]
+pub struct Status {
+    /// Open records that were looked at.
+    pub examined: usize,
+    /// Records left alone: their owner lives, or their lease runs.
+    pub kept: usize,
+    /// Records that will not go; `creel rm` tries them again.
+    pub quarantined: usize,
+    /// Unanswered creates that may still land.
+    pub open_intents: usize,
+    /// Unanswered creates of which nothing came within their window.
+    pub closed_intents: usize,
+    /// Resources found absent without our doing.
+    pub lost: usize,
+    /// Leases that a clock jump would have ended, granted again.
+    pub granted_leases: usize,
+    /// Objects of ours that no open record knew.
+    pub recovered: usize,
+    /// What was released, and what came of it.
+    pub items: Vec<ItemReport>,
+    /// Providers that could not be asked.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// A provider that could not be asked.
+#[derive(Debug, Clone, Serialize)]
+pub struct Unreachable {
+    /// Which one.
+    pub provider: ProviderName,
+    /// What it said, or did not.
+    pub error: String,
+}
+
+impl Status {
+    /// Returns whether nothing is left unverified.
+    pub fn is_settled(&self) -> bool {
+        self.unreachable.is_empty()
+            && self.items.iter().all(|item| matches!(item.result, Outcome::Gone | Outcome::Spared))
+    }
+
+    /// Returns how many resources were released.
+    pub fn released(&self) -> usize {
+        self.items.iter().filter(|item| item.result == Outcome::Gone).count()
+    }
+
+    fn note_unreachable(&mut self, error: &ProviderError) {
+        let known = self.unreachable.iter().any(|known| known.provider == error.provider);
+        if !known {
+            let error = Unreachable { provider: error.provider, error: error.to_string() };
+            self.unreachable.push(error);
+        }
+    }
+
+    fn add(&mut self, report: Report) {
+        self.items.extend(report.items);
+    }
+}
+
+/// Makes one ledger agree with its worlds.
+#[derive(Debug)]
+pub struct Reconciler {
+    ledger: Ledger,
+    providers: Providers,
+    /// This process, which takes over what nobody else answers for.
+    me: OwnerRecord,
+    /// How long an unanswered create is searched for.
+    intent_window: Duration,
+    /// How things are released.
+    options: ReapOptions,
+    clock: Arc<dyn Clock>,
+}
+
+impl Reconciler {
+    /// Makes a reconciler that acts as this process.
+    pub fn new(ledger: Ledger, providers: Providers, me: OwnerRecord) -> Self {
+        Self {
+            ledger,
+            providers,
+            me,
+            intent_window: Duration::from_secs(600),
+            options: ReapOptions::default(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Sets how long an unanswered create is searched for.
+    #[must_use]
+    pub fn with_intent_window(mut self, window: Duration) -> Self {
+        self.intent_window = window;
+        self
+    }
+
+    /// Sets how things are released.
+    #[must_use]
+    pub fn with_options(mut self, options: ReapOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Returns how long an unanswered create is searched for.
+    pub fn intent_window(&self) -> Duration {
+        self.intent_window
+    }
+
+    /// Runs one full round over all records and all worlds.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
+    pub async fn round(&self) -> Result<Status, LedgerError> {
+        let mut status = Status::default();
+        let open = self.ledger.records(&RecordFilter::open()).await?;
+        let kept = self.settle(open, &mut status).await?;
+        let inventory = self.inventory(&mut status).await;
+        self.note_lost(&kept, &inventory, &mut status).await?;
+        self.recover(&inventory, &mut status).await?;
+        Ok(status)
+    }
+
+    /// Releases what a dead owner left, without looking at anything else.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn inherit(&self, dead: &Owner) -> Result<Status, LedgerError> {
+        let mut status = Status::default();
+        let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
+        self.settle(left, &mut status).await?;
+        Ok(status)
+    }
+
+    /// Goes on with what this process took over before and could not finish.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn resume(&self) -> Result<Status, LedgerError> {
+        let mut status = Status::default();
+        let mine = self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await?;
+        status.examined = mine.len();
+        let (stuck, mine): (Vec<_>, Vec<_>) =
+            mine.into_iter().partition(|record| record.state.name() == StateName::Quarantined);
+        status.quarantined = stuck.len();
+        self.release(mine, &mut status).await?;
+        Ok(status)
+    }
+
+    /// Decides about records and acts; returns those that are left alone.
+    async fn settle(
+        &self,
+        records: Vec<Record>,
+        status: &mut Status,
+    ) -> Result<Vec<Record>, LedgerError> {
+        status.examined += records.len();
+        let (now, boot) = (self.clock.now(), crate::os::boot_id().unwrap_or_default());
+        let (mut kept, mut due) = (Vec::new(), Vec::new());
+        for record in records {
+            match decide(&record, record.owner_liveness(), record.lease.status(now, &boot)) {
+                Decision::Keep => kept.push(record),
+                Decision::Quarantined => status.quarantined += 1,
+                Decision::GrantLease => {
+                    let event = ledger::Event::LeaseGranted { from: now };
+                    self.ledger.append(&[(record.id, event)]).await?;
+                    status.granted_leases += 1;
+                    kept.push(record);
+                }
+                Decision::Release => due.push(record),
+            }
+        }
+        status.kept += kept.len();
+        let mine = self.take_over(due).await?;
+        self.release(mine, status).await?;
+        Ok(kept)
+    }
+
+    /// Becomes the owner of records, where nobody else was quicker.
+    async fn take_over(&self, mut due: Vec<Record>) -> Result<Vec<Record>, LedgerError> {
+        let mut taken = Vec::new();
+        while let Some(owner) = due.first().map(|record| record.owner.owner.clone()) {
+            let (same, rest): (Vec<_>, Vec<_>) =
+                due.into_iter().partition(|record| record.owner.owner == owner);
+            due = rest;
+            let ids: Vec<_> = same.iter().map(|record| record.id).collect();
+            taken.extend(self.ledger.take_over(&ids, &owner, &self.me).await?);
+        }
+        Ok(taken)
+    }
+
+    /// Lists every world; one that cannot be asked is noted and left out.
+    async fn inventory(&self, status: &mut Status) -> Vec<Observed> {
+        let lists = self.providers.iter().map(|provider| provider.list(provider.kinds()));
+        let mut inventory = Vec::new();
+        for listed in join_all(lists).await {
+            match listed {
+                Ok(seen) => inventory.extend(seen),
+                Err(error) => status.note_unreachable(&error),
+            }
+        }
+        inventory
+    }
+
+    fn reaper(&self) -> Reaper {
+        Reaper::new(self.providers.clone(), Some(self.ledger.clone()))
+    }
+}

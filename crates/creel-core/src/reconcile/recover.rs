@@ -1,0 +1,99 @@
+//! World to ledger: objects of ours that no open record knows.
+//!
+//! The intent is always recorded first, so such an object means that its
+//! record was closed before it landed, or that the ledger was set back to an
+//! older copy. Either way it goes on record again before it is released.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use crate::id::ResourceId;
+use crate::labels;
+use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
+use crate::owner::Liveness;
+use crate::plan::{Binding, PlanItem};
+use crate::provider::Observed;
+use crate::select::{Ownership, Roll};
+
+use super::finish::plan_of;
+use super::{Reconciler, Status};
+
+/// The rule named in reports.
+const RULE: &str = "reconcile: it carries this ledger's label without an open record";
+
+impl Reconciler {
+    pub(super) async fn recover(
+        &self,
+        inventory: &[Observed],
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        // Most objects carry no label of ours: only for the rest is the ledger read.
+        let ours =
+            |seen: &&Observed| labels::claimed_ledger(&seen.labels) == Some(self.ledger.id());
+        let candidates: Vec<&Observed> = inventory.iter().filter(ours).collect();
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let records = self.ledger.records(&RecordFilter::open()).await?;
+        let roll = Roll::new(self.ledger.id(), records);
+        let mut items = Vec::new();
+        for seen in candidates {
+            let Ownership::Unrecorded { resource, liveness } = roll.ownership(seen) else {
+                continue;
+            };
+            if liveness != Liveness::Dead || self.is_inherited(seen).await {
+                continue;
+            }
+            warn!(%resource, object = %seen.id, "found an object that no open record knows");
+            self.put_on_record(resource, seen).await?;
+            status.recovered += 1;
+            items.push(PlanItem {
+                seen: seen.clone(),
+                rule: RULE.to_owned(),
+                resource: Some(resource),
+                binding: Binding::Identity,
+            });
+        }
+        if !items.is_empty() {
+            status.add(self.reaper().run(&plan_of(items), &self.options, &()).await);
+        }
+        Ok(())
+    }
+
+    /// Asks the provider whether the object only inherited its labels.
+    async fn is_inherited(&self, seen: &Observed) -> bool {
+        let (Some(resource), Ok(provider)) =
+            (labels::claimed_resource(&seen.labels), self.providers.get(seen.provider))
+        else {
+            return true;
+        };
+        let marks =
+            crate::provider::Marks { kind: seen.kind, resource, name: resource.object_name() };
+        let found = provider.find(&marks).await;
+        !found.is_ok_and(|found| found.iter().any(|object| object.id == seen.id))
+    }
+
+    async fn put_on_record(&self, id: ResourceId, seen: &Observed) -> Result<(), LedgerError> {
+        if self.ledger.record(id).await?.is_none() {
+            let intent = Intent {
+                id,
+                run: seen.labels.get(labels::RUN).and_then(|run| run.parse().ok()),
+                provider: seen.provider,
+                kind: seen.kind,
+                name: seen.name.clone(),
+                labels: seen.labels.clone(),
+                owner: self.me.clone(),
+                on_owner_death: OnOwnerDeath::Release,
+                lease: Duration::from_secs(600),
+            };
+            self.ledger.record_intent(&intent).await?;
+        }
+        let events = [
+            (id, Event::Found { object: seen.id.clone() }),
+            (id, Event::OwnerChanged { owner: self.me.clone() }),
+        ];
+        self.ledger.append(&events).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,523 @@
+//! Scopes: take something, use it, give it back on every path.
+//!
+//! A [`Supervisor`] records the intent, creates or adopts, and releases with
+//! retries and verification. [`Supervisor::scope`] does so around a piece of
+//! work, whether it returns, fails, panics, runs out of time or is cancelled.
+//!
+//! Dropping a [`Held`] early only starts a release in the background, as a
+//! courtesy. The promise is the ledger's: what a killed process held is given
+//! back by its watchdog or by the next reconcile.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use crate::crashpoint::{self, Crashpoint};
+use crate::id::{ResourceId, RunId};
+use crate::labels::{self, Labels};
+use crate::ledger::{
+    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try,
+};
+use crate::plan::{Binding, PlanItem};
+use crate::provider::{CreateOrder, Kind, Observed, ProviderError, ProviderName, Providers, Spec};
+use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
+use crate::reconcile::{Reconciler, Status, plan_of_ours};
+use crate::task;
+
+/// How long a create may take before its answer counts as lost.
+const CREATE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long a resource may live without a renewal, unless a request says otherwise.
+const DEFAULT_LEASE: Duration = Duration::from_secs(3600);
+
+/// The rule named in reports of releases by their own supervisor.
+const RULE: &str = "released by its owner";
+
+/// What to take.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// In which world.
+    pub provider: ProviderName,
+    /// What.
+    pub spec: Spec,
+    /// Labels of the user's own.
+    pub labels: Labels,
+    /// The run it is for.
+    pub run: Option<RunId>,
+    /// What becomes of it when this process dies.
+    pub on_owner_death: OnOwnerDeath,
+    /// How long it may live without a renewal.
+    pub lease: Duration,
+}
+
+impl Request {
+    /// Asks for something that goes when this process dies, with a lease of an hour.
+    pub fn new(provider: ProviderName, spec: Spec) -> Self {
+        Self {
+            provider,
+            spec,
+            labels: Labels::new(),
+            run: None,
+            on_owner_death: OnOwnerDeath::Release,
+            lease: DEFAULT_LEASE,
+        }
+    }
+}
+
+/// Why something could not be taken. Nothing untracked is left behind by any of these.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// The intent could not be recorded, so nothing was created.
+    #[error("nothing was created, because the ledger could not record it")]
+    Ledger(#[from] LedgerError),
+    /// The provider refused or did not answer.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// There is nothing of that id to adopt.
+    #[error("there is no {kind} {id} to adopt")]
+    Absent {
+        /// What it should be.
+        kind: Kind,
+        /// Its id.
+        id: String,
+    },
+}
+
+/// Why a scope did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ScopeError {
+    /// It could not be taken; the work was not started.
+    #[error(transparent)]
+    Take(#[from] TakeError),
+    /// The work ran out of time; what it used is released.
+    #[error("the work did not end within its {} limit", crate::duration::show(*limit))]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The work ended, but what it used could not be released yet; the ledger keeps it.
+    #[error("{kind} {id} is not released: {reason}")]
+    NotReleased {
+        /// What it is.
+        kind: Kind,
+        /// The provider's id.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Something that this process holds.
+#[derive(Debug)]
+pub struct Held {
+    /// The resource on the ledger.
+    pub resource: ResourceId,
+    /// The world it lives in.
+    pub provider: ProviderName,
+    /// What it is.
+    pub kind: Kind,
+    /// The provider's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Releases it when it is dropped early.
+    courtesy: Option<Supervisor>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (Some(supervisor), Ok(_)) =
+            (self.courtesy.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let resource = self.resource;
+        task::background(async move {
+            if let Err(error) = supervisor.release_record(resource).await {
+                warn!(%resource, %error, "a dropped resource is left to the next reconcile");
+            }
+        });
+    }
+}
+
+/// Takes resources in the name of this process, and gives them back. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    ledger: Ledger,
+    providers: Providers,
+    /// This process.
+    me: OwnerRecord,
+    /// How things are released.
+    options: ReapOptions,
+}
+
+impl Supervisor {
+    /// Makes a supervisor; `command` is how this process is called in listings.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub fn new(ledger: Ledger, providers: Providers, command: &str) -> std::io::Result<Self> {
+        let me = OwnerRecord::this_process(command)?;
+        Ok(Self { ledger, providers, me, options: ReapOptions::default() })
+    }
+
+    /// Sets how things are released.
+    #[must_use]
+    pub fn with_options(mut self, options: ReapOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Returns this process as the ledger knows it.
+    pub fn owner(&self) -> &OwnerRecord {
+        &self.me
+    }
+
+    /// Creates something: intent first, then the object, then its id on record.
+    ///
+    /// # Errors
+    ///
+    /// Fails without leaving anything untracked: what may exist is on record.
+    pub async fn create(&self, request: Request) -> Result<Held, TakeError> {
+        let supervisor = self.clone();
+        // A caller that is cancelled here drops what comes back, which releases it.
+        task::finish(async move { supervisor.create_to_the_end(request).await }).await
+    }
+
+    async fn create_to_the_end(&self, request: Request) -> Result<Held, TakeError> {
+        crashpoint::reach(Crashpoint::BeforeIntent);
+        let resource = ResourceId::new();
+        let record = self.record_intent(resource, &request, resource.object_name()).await?;
+        crashpoint::reach(Crashpoint::AfterIntent);
+        let provider = self.providers.get(request.provider)?;
+        let order = CreateOrder {
+            resource,
+            name: record.name.clone(),
+            labels: record.labels.clone(),
+            lease: request.lease,
+            spec: request.spec,
+        };
+        let created = tokio::time::timeout(CREATE_DEADLINE, provider.create(&order)).await;
+        let created = created.unwrap_or_else(|_| Err(no_answer(&record)));
+        crashpoint::reach(Crashpoint::CreatedNotRecorded);
+        self.note_create(&record, created.as_ref().err()).await;
+        match created {
+            Ok(id) => {
+                self.ledger.append(&[(resource, Event::Created { object: id.clone() })]).await?;
+                info!(%resource, kind = %record.kind, object = %id, "created");
+                Ok(self.hold(&record, id))
+            }
+            Err(error) => self.after_failed_create(record, error).await,
+        }
+    }
+
+    /// Takes responsibility for something that exists already.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it is not there, or when it cannot be recorded.
+    pub async fn adopt(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        id: &str,
+    ) -> Result<Held, TakeError> {
+        let seen = self.providers.get(provider)?.inspect(kind, id).await?;
+        let Some(seen) = seen else {
+            return Err(TakeError::Absent { kind, id: id.to_owned() });
+        };
+        let resource = ResourceId::new();
+        let record = self.record_adoption(resource, &seen).await?;
+        self.ledger.append(&[(resource, Event::Found { object: seen.id.clone() })]).await?;
+        Ok(self.hold(&record, seen.id))
+    }
+
+    /// Creates something, lets `work` use it, and gives it back on every path.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be taken, or is not verified gone afterwards.
+    pub async fn scope<T, W>(&self, request: Request, work: W) -> Result<T, ScopeError>
+    where
+        W: for<'a> FnOnce(&'a Held) -> BoxFuture<'a, T> + Send,
+    {
+        let held = self.create(request).await?;
+        self.within(held, None, work).await
+    }
+
+    /// As [`Supervisor::scope`], for something that exists already.
+    ///
+    /// # Errors
+    ///
+    /// See [`Supervisor::scope`].
+    pub async fn scope_adopted<T, W>(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        id: &str,
+        work: W,
+    ) -> Result<T, ScopeError>
+    where
+        W: for<'a> FnOnce(&'a Held) -> BoxFuture<'a, T> + Send,
+    {
+        let held = self.adopt(provider, kind, id).await?;
+        self.within(held, None, work).await
+    }
+
+    /// As [`Supervisor::scope`], with a limit for the work.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`ScopeError::TimedOut`] when the work did not end in time.
+    pub async fn scope_with_limit<T, W>(
+        &self,
+        request: Request,
+        limit: Duration,
+        work: W,
+    ) -> Result<T, ScopeError>
+    where
+        W: for<'a> FnOnce(&'a Held) -> BoxFuture<'a, T> + Send,
+    {
+        let held = self.create(request).await?;
+        self.within(held, Some(limit), work).await
+    }
+
+    async fn within<T, W>(
+        &self,
+        held: Held,
+        limit: Option<Duration>,
+        work: W,
+    ) -> Result<T, ScopeError>
+    where
+        W: for<'a> FnOnce(&'a Held) -> BoxFuture<'a, T> + Send,
+    {
+        let ended = {
+            let work = AssertUnwindSafe(work(&held)).catch_unwind();
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, work)
+                    .await
+                    .map_err(|_| ScopeError::TimedOut { limit }),
+                None => Ok(work.await),
+            }
+        };
+        let released = self.release(held).await;
+        match ended? {
+            Ok(value) => released.map(|_| value),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Gives something back and verifies that it is gone.
+    ///
+    /// # Errors
+    ///
+    /// Fails when its absence could not be verified; the ledger keeps it.
+    pub async fn release(&self, mut held: Held) -> Result<ItemReport, ScopeError> {
+        held.courtesy = None;
+        let not_released = |reason: String| ScopeError::NotReleased {
+            kind: held.kind,
+            id: held.id.clone(),
+            reason,
+        };
+        let (supervisor, resource) = (self.clone(), held.resource);
+        // A caller that is cancelled here does not stop the release.
+        let report = task::finish(async move { supervisor.release_record(resource).await }).await;
+        let report = report.map_err(|error| not_released(error.to_string()))?;
+        match report.result {
+            Outcome::Gone => Ok(report),
+            _ => Err(not_released(report.reason.unwrap_or_default())),
+        }
+    }
+
+    /// Gives back everything this process still holds, unanswered creates included.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn release_all(&self) -> Result<Status, LedgerError> {
+        self.reconciler().resume().await
+    }
+
+    /// Renews the leases of what this process holds, until the handle is aborted.
+    pub fn keep_alive(&self, period: Duration) -> JoinHandle<()> {
+        let supervisor = self.clone();
+        task::background(async move {
+            loop {
+                tokio::time::sleep(period).await;
+                if let Err(error) = supervisor.renew().await {
+                    warn!(%error, "leases could not be renewed");
+                }
+            }
+        })
+    }
+
+    async fn renew(&self) -> Result<(), LedgerError> {
+        self.ledger.renew_leases(&self.me.owner).await?;
+        for record in self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await? {
+            if let (Some(object), Ok(provider)) =
+                (record.state.object(), self.providers.get(record.provider))
+                && let Err(error) = provider.renew(record.kind, object).await
+            {
+                warn!(resource = %record.id, %error, "its dead-man switch could not be renewed");
+            }
+        }
+        Ok(())
+    }
+
+    fn reconciler(&self) -> Reconciler {
+        Reconciler::new(self.ledger.clone(), self.providers.clone(), self.me.clone())
+            .with_options(self.options.clone())
+    }
+
+    fn hold(&self, record: &Record, id: String) -> Held {
+        Held {
+            resource: record.id,
+            provider: record.provider,
+            kind: record.kind,
+            id,
+            name: record.name.clone(),
+            courtesy: Some(self.clone()),
+        }
+    }
+
+    async fn record_intent(
+        &self,
+        id: ResourceId,
+        request: &Request,
+        name: String,
+    ) -> Result<Record, LedgerError> {
+        let mut labels = request.labels.clone();
+        let run = request.run.as_ref();
+        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run));
+        let intent = Intent {
+            id,
+            run: request.run,
+            provider: request.provider,
+            kind: request.spec.kind(),
+            name,
+            labels,
+            owner: self.me.clone(),
+            on_owner_death: request.on_owner_death,
+            lease: request.lease,
+        };
+        self.ledger.record_intent(&intent).await
+    }
+
+    async fn record_adoption(
+        &self,
+        id: ResourceId,
+        seen: &Observed,
+    ) -> Result<Record, LedgerError> {
+        let intent = Intent {
+            id,
+            run: None,
+            provider: seen.provider,
+            kind: seen.kind,
+            name: seen.name.clone(),
+            labels: seen.labels.clone(),
+            owner: self.me.clone(),
+            on_owner_death: OnOwnerDeath::Release,
+            lease: DEFAULT_LEASE,
+        };
+        self.ledger.record_intent(&intent).await
+    }
+
+    async fn note_create(&self, record: &Record, error: Option<&ProviderError>) {
+        let one = Try {
+            at_ms: Timestamp::now().as_millisecond(),
+            resource: Some(record.id),
+            provider: record.provider,
+            kind: record.kind,
+            object: record.name.clone(),
+            operation: "create".to_owned(),
+            attempt: 1,
+            outcome: error.map_or("ok", |error| error.class.name()).to_owned(),
+            detail: error.map(|error| error.message.clone()).unwrap_or_default(),
+        };
+        if let Err(error) = self.ledger.append_tries(&[one]).await {
+            warn!(%error, "the audit could not be written");
+        }
+    }
+
+    /// Finds out what a failed create left, and gives it back.
+    ///
+    /// After a refusal an empty search proves that nothing was made. After a lost answer it
+    /// proves nothing yet: the intent stays open, and is searched for again later.
+    async fn after_failed_create(
+        &self,
+        record: Record,
+        error: ProviderError,
+    ) -> Result<Held, TakeError> {
+        let provider = self.providers.get(record.provider)?;
+        let found = provider.find(&record.marks()).await;
+        match found {
+            Ok(objects) if !objects.is_empty() => {
+                let object = objects[0].id.clone();
+                self.ledger.append(&[(record.id, Event::Found { object: object.clone() })]).await?;
+                let complete =
+                    objects.len() == 1 && (objects[0].is_running() || !record.kind.runs());
+                if error.class.is_retryable() && complete {
+                    warn!(resource = %record.id, %object, "the answer was lost, the object was found");
+                    return Ok(self.hold(&record, object));
+                }
+                let released = self.release_record(record.id).await;
+                if let Err(error) = released {
+                    warn!(resource = %record.id, %error, "a failed create is left to reconcile");
+                }
+            }
+            Ok(_) if !error.class.is_retryable() => {
+                let evidence = format!("refused, and nothing is there: {}", error.message);
+                self.ledger.append(&[(record.id, Event::NeverCreated { evidence })]).await?;
+            }
+            Ok(_) | Err(_) => {
+                warn!(resource = %record.id, "nothing came of the create yet; it may land late");
+            }
+        }
+        Err(error.into())
+    }
+
+    /// Releases one record of this process's.
+    async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
+        let record =
+            self.ledger.record(resource).await?.ok_or(LedgerError::Unknown { id: resource })?;
+        let item = PlanItem {
+            seen: Observed {
+                provider: record.provider,
+                kind: record.kind,
+                id: record.state.object().unwrap_or(&record.name).to_owned(),
+                name: record.name.clone(),
+                state: String::new(),
+                created_at: None,
+                labels: record.labels.clone(),
+                project: None,
+                size: None,
+                uses: Vec::new(),
+                users: Vec::new(),
+                predefined: false,
+                generation: String::new(),
+            },
+            rule: RULE.to_owned(),
+            resource: Some(resource),
+            binding: Binding::Identity,
+        };
+        let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
+        let mut report = reaper.run(&plan_of_ours(vec![item]), &self.options, &()).await;
+        Ok(report.items.remove(0))
+    }
+}
+
+fn no_answer(record: &Record) -> ProviderError {
+    ProviderError {
+        provider: record.provider,
+        operation: format!("create {} {}", record.kind, record.name),
+        message: format!("no answer within {}", crate::duration::show(CREATE_DEADLINE)),
+        class: crate::provider::ErrorClass::Unreachable,
+        retry_after: None,
+    }
+}
