@@ -72,6 +72,7 @@ fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
         429 => ErrorClass::Throttled,
         408 | 425 => ErrorClass::Transient,
         500.. if says(&IN_USE) => ErrorClass::InUse,
+        500.. if act == Act::Make && says(&NAMED_WRONGLY) => ErrorClass::Invalid,
         500.. => ErrorClass::Transient,
         _ => ErrorClass::Invalid,
     }
@@ -87,6 +88,10 @@ const ADDRESS_POOL_USED_UP: [&str; 3] = [
 /// How Podman says with a status of 500 that something is in use.
 const IN_USE: [&str; 4] =
     ["container state improper", "is being used", "has active endpoints", "network is being used"];
+
+/// How Podman says with a status of 500 that a create names something that is not there.
+const NAMED_WRONGLY: [&str; 3] =
+    ["network not found", "command that was not found", "executable file not found"];
 
 /// Adds to the engine's words where they do not say what to do.
 fn explained(class: ErrorClass, status: u16, message: String) -> String {
@@ -181,10 +186,22 @@ fn json_error(error: &Error) -> Option<String> {
 /// Folds a message into one line without a full stop, and cuts it to a sane length.
 fn one_line(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.trim_end_matches('.');
+    let line = uncapitalised(line.trim_end_matches('.'));
     match line.char_indices().nth(MESSAGE_LIMIT) {
         Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+        None => line,
+    }
+}
+
+/// Starts a sentence in lower case, but leaves names such as `OCI` alone.
+fn uncapitalised(line: &str) -> String {
+    let mut letters = line.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            let rest = &line[first.len_utf8()..];
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
+        _ => line.to_owned(),
     }
 }
 
@@ -258,6 +275,7 @@ mod tests {
                 "cannot remove container x as it is running - running or paused containers cannot be removed without force: container state improper",
                 InUse,
             ),
+            (Make, 500, "unable to find network with name or ID x: network not found", Invalid),
             (End, 503, "starting", Transient),
         ] {
             assert_eq!(answer(act, status, message).class, class, "{status} {message}");
@@ -282,6 +300,8 @@ mod tests {
             answer(Act::End, 502, "").message,
             "the engine answered with status 502 and no words"
         );
+        assert_eq!(answer(Act::Make, 404, "No such image: x").message, "no such image: x");
+        assert_eq!(answer(Act::Make, 400, "OCI runtime failed").message, "OCI runtime failed");
         assert_eq!(answer(Act::End, 500, &"é".repeat(999)).message.chars().count(), 401);
     }
 

@@ -16,11 +16,14 @@ use bollard::query_parameters::{
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::labels::{self, Labels};
-use crate::provider::{ContainerSpec, CreateOrder, Kind, NetworkSpec, Observed};
+use crate::provider::{ContainerSpec, CreateOrder, NetworkSpec, Observed};
 
 use super::connection::Connection;
 use super::model::{Made, Volume};
 use super::read;
+
+/// How Podman says that it was installed without an init for containers.
+const NO_INIT: &str = "container-init binary not found";
 
 /// Why a create did not succeed.
 pub(super) enum Refusal {
@@ -53,7 +56,16 @@ pub(super) async fn container(
     let library = connection.library().await?;
     let options =
         CreateContainerOptions { name: Some(order.name.clone()), platform: String::new() };
-    let answer = library.create_container(Some(options), container_body(order, spec)).await;
+    let mut body = container_body(order, spec);
+    let mut answer = library.create_container(Some(options.clone()), body.clone()).await;
+    if let Err(error) = &answer
+        && says(error, NO_INIT)
+    {
+        // Only its stop is slower without.
+        tracing::warn!(container = order.name, "the engine has no init, creating without");
+        body.host_config.get_or_insert_default().init = None;
+        answer = library.create_container(Some(options), body).await;
+    }
     let id = match answered(answer) {
         Ok(made) => made.id,
         Err(error) => {
@@ -158,16 +170,23 @@ async fn ours_after_conflict(
     order: &CreateOrder,
     error: Error,
 ) -> Result<Observed, Refusal> {
-    let conflict = matches!(error, Error::DockerResponseServerError { status_code: 409, .. });
+    // Podman answers with a status of 500 where Docker answers with 409.
+    let conflict = matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
+        || says(&error, "already exists")
+        || says(&error, "already in use");
     if !conflict {
         return Err(error.into());
     }
-    let kind: Kind = order.spec.kind();
-    match read::inspect(connection, kind, &order.name).await? {
+    match read::inspect(connection, order.spec.kind(), &order.name).await? {
         Some(there) if is_ours(order, &there.name, &there.labels) => Ok(there),
         Some(there) if there.name == order.name => Err(Refusal::NameTaken),
         _ => Err(error.into()),
     }
+}
+
+/// Returns whether the engine said this.
+fn says(error: &Error, words: &str) -> bool {
+    matches!(error, Error::DockerResponseServerError { message, .. } if message.contains(words))
 }
 
 fn is_ours(order: &CreateOrder, name: &str, labels: &Labels) -> bool {

@@ -45,7 +45,7 @@ pub(super) fn container_row(row: ContainerRow) -> Observed {
         name: if name.is_empty() { short(&row.id) } else { name.to_owned() },
         created_at: Timestamp::from_second(row.created).ok().filter(|_| row.created > 0),
         uses: uses(&row.network_settings, &row.mounts, &row.image_id),
-        generation: format!("{} {state}", row.id),
+        generation: generation(&row.id, &[&state]),
         state,
         ..observed(Kind::Container, row.id, row.labels)
     }
@@ -59,7 +59,7 @@ pub(super) fn container(details: ContainerDetails) -> Observed {
         name: if name.is_empty() { short(&details.id) } else { name.to_owned() },
         created_at: instant(&details.created),
         uses: uses(&details.network_settings, &details.mounts, &details.image),
-        generation: format!("{} {state} {started} {finished}", details.id),
+        generation: generation(&details.id, &[&state, &started, &finished]),
         state,
         ..observed(Kind::Container, details.id, details.config.labels)
     }
@@ -177,7 +177,9 @@ fn short(id: &str) -> String {
 
 /// Joins an identity with what changes about it.
 fn generation(id: &str, marks: &[&str]) -> String {
-    let mut text = id.to_owned();
+    let length = marks.iter().fold(id.len(), |sum, mark| sum + 1 + mark.len());
+    let mut text = String::with_capacity(length);
+    text.push_str(id);
     for mark in marks {
         text.push(' ');
         text.push_str(mark);

@@ -168,7 +168,7 @@ impl Provider for DockerProvider {
                 let message = "it is a network of the engine itself";
                 Self::refused(words, ErrorClass::Denied, message)
             }
-            release::Refusal::ServesContainers(users) => {
+            release::Refusal::UsedBy(users) => {
                 let message = format!("it is used by container {}", users.join(", "));
                 Self::refused(words, ErrorClass::InUse, message)
             }

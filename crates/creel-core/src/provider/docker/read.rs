@@ -111,31 +111,29 @@ pub(super) async fn inspect(
 
 /// Returns the sorted ids of the containers that use a volume, in whatever state.
 async fn users_of_volume(connection: &Connection, name: &str) -> Result<Vec<String>, Error> {
-    users(connection, "volume", (Kind::Volume, name)).await
+    let found = containers(connection, Some(&filters("volume", name))).await?;
+    Ok(users_among(found, (Kind::Volume, name)))
 }
 
 /// Returns the sorted ids of the containers made from an image, in whatever state.
+///
+/// It asks for all containers: engines do not agree on what an image's id looks like in a
+/// filter, and nothing found would be taken for nobody uses it.
 pub(super) async fn users_of_image(
     connection: &Connection,
     id: &str,
 ) -> Result<Vec<String>, Error> {
-    users(connection, "ancestor", (Kind::Image, id)).await
+    Ok(users_among(containers(connection, Some("{}")).await?, (Kind::Image, id)))
 }
 
-/// Asks with a filter, and then looks for itself: filters match more than one thinks.
-async fn users(
-    connection: &Connection,
-    filter: &str,
-    used: (Kind, &str),
-) -> Result<Vec<String>, Error> {
-    let found = containers(connection, Some(&filters(filter, used.1))).await?;
-    let mut ids: Vec<String> = found
+fn users_among(containers: Vec<Observed>, used: (Kind, &str)) -> Vec<String> {
+    let mut ids: Vec<String> = containers
         .into_iter()
         .filter(|seen| seen.uses.iter().any(|(kind, id)| (*kind, id.as_str()) == used))
         .map(|seen| seen.id)
         .collect();
     ids.sort_unstable();
-    Ok(ids)
+    ids
 }
 
 fn filters(name: &str, value: &str) -> String {

@@ -9,11 +9,11 @@ use bollard::query_parameters::{
 };
 
 use crate::crashpoint::{self, Crashpoint};
-use crate::provider::{Kind, ReleaseMode, Released};
+use crate::provider::{ReleaseMode, Released};
 
 use super::connection::{Connection, REQUEST_TIMEOUT};
 use super::encode::encoded;
-use super::model::ImageDetails;
+use super::model::{ImageDetails, Network};
 use super::{observe, read};
 
 /// Why a release did not succeed.
@@ -22,8 +22,8 @@ pub(super) enum Refusal {
     Engine(Error),
     /// The network belongs to the engine.
     Predefined,
-    /// The image serves these containers.
-    ServesContainers(Vec<String>),
+    /// These containers use the image or network.
+    UsedBy(Vec<String>),
 }
 
 impl From<Error> for Refusal {
@@ -66,12 +66,20 @@ pub(super) async fn container(
     answered(library.remove_container(id, Some(options)).await)
 }
 
-/// Ends a network that is not the engine's own.
+/// Ends a network that is not the engine's own and that nobody uses.
+///
+/// Docker refuses to remove a network in use; Podman cuts its containers off, so it is not
+/// asked to.
 pub(super) async fn network(connection: &Connection, id: &str) -> Result<Released, Refusal> {
-    match read::inspect(connection, Kind::Network, id).await? {
-        None => return Ok(Released::AlreadyGone),
-        Some(network) if network.predefined => return Err(Refusal::Predefined),
-        Some(_) => {}
+    let path = format!("/networks/{}", encoded(id));
+    let Some(there) = connection.get_if_any::<Network>(&path).await? else {
+        return Ok(Released::AlreadyGone);
+    };
+    if observe::is_predefined(&there.name, connection.engine().await?.is_podman()) {
+        return Err(Refusal::Predefined);
+    }
+    if !there.containers.is_empty() {
+        return Err(Refusal::UsedBy(there.containers.into_keys().collect()));
     }
     answered(connection.library().await?.remove_network(id).await)
 }
@@ -106,7 +114,7 @@ async fn untag(connection: &Connection, id: &str, conflict: Error) -> Result<Rel
     };
     let users = read::users_of_image(connection, &observe::image_id(&details.id)).await?;
     if !users.is_empty() {
-        return Err(Refusal::ServesContainers(users));
+        return Err(Refusal::UsedBy(users));
     }
     let names = observe::real_references(&details.repo_tags);
     if names.len() < 2 {
