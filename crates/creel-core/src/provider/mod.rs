@@ -9,6 +9,7 @@
 //! create carries a deterministic name, so that a lost answer can be found
 //! again by [`Provider::find`].
 
+pub mod docker;
 mod error;
 mod observed;
 mod spec;

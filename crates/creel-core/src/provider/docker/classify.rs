@@ -1,0 +1,352 @@
+//! From what an engine answered to what it means: decided here, once.
+//!
+//! A status alone does not say it: Docker answers 404 to a network create
+//! whose address pools are used up, 403 to the removal of a network that is
+//! in use, and Podman 500 to much of what Docker calls a conflict. So the
+//! words of the message decide where the status does not.
+
+use std::error::Error as StdError;
+use std::io;
+
+use bollard::errors::Error;
+
+use crate::provider::{ErrorClass, ProviderError, ProviderName};
+
+/// How much of an engine's message is kept.
+const MESSAGE_LIMIT: usize = 400;
+
+/// What sort of thing was tried: it decides what 404 and 409 mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Reading; what is absent is gone.
+    Look,
+    /// Making or starting; what is absent is something we named wrongly.
+    Make,
+    /// Ending; what is absent is gone.
+    End,
+}
+
+/// What was tried.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub act: Act,
+    /// The words, as a verb phrase.
+    pub words: String,
+    /// Where the engine listens.
+    pub address: String,
+}
+
+/// Says what an error means for what was tried.
+pub(super) fn classify(error: &Error, attempt: &Attempt) -> ProviderError {
+    let (class, message) = match error {
+        Error::DockerResponseServerError { status_code, message } => {
+            let message = one_line(message);
+            let class = class_of_answer(attempt.act, *status_code, &message);
+            let message = explained(class, *status_code, message);
+            (class, message)
+        }
+        error => failure(error, &attempt.address),
+    };
+    ProviderError {
+        provider: ProviderName::Docker,
+        operation: attempt.words.clone(),
+        message: one_line(&message),
+        class,
+        retry_after: None,
+    }
+}
+
+fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
+    let message = message.to_ascii_lowercase();
+    let says = |signs: &[&str]| signs.iter().any(|sign| message.contains(sign));
+    if says(&ADDRESS_POOL_USED_UP) || status == 507 || says(&["no space left on device"]) {
+        return ErrorClass::Quota;
+    }
+    match status {
+        404 if act == Act::Make => ErrorClass::Invalid,
+        404 => ErrorClass::Gone,
+        409 if says(&["already in progress", "is being removed"]) => ErrorClass::InProgress,
+        409 => ErrorClass::InUse,
+        403 if says(&["active endpoints"]) => ErrorClass::InUse,
+        401 | 403 => ErrorClass::Denied,
+        429 => ErrorClass::Throttled,
+        408 | 425 => ErrorClass::Transient,
+        500.. if says(&IN_USE) => ErrorClass::InUse,
+        500.. if act == Act::Make && says(&NAMED_WRONGLY) => ErrorClass::Invalid,
+        500.. => ErrorClass::Transient,
+        _ => ErrorClass::Invalid,
+    }
+}
+
+/// How engines, old and new, say that no network can be made any more.
+const ADDRESS_POOL_USED_UP: [&str; 3] = [
+    "non-overlapping ipv4 address pool",
+    "predefined address pools have been fully subnetted",
+    "could not find free subnet",
+];
+
+/// How Podman says with a status of 500 that something is in use.
+const IN_USE: [&str; 4] =
+    ["container state improper", "is being used", "has active endpoints", "network is being used"];
+
+/// How Podman says with a status of 500 that a create names something that is not there.
+const NAMED_WRONGLY: [&str; 3] =
+    ["network not found", "command that was not found", "executable file not found"];
+
+/// Adds to the engine's words where they do not say what to do.
+fn explained(class: ErrorClass, status: u16, message: String) -> String {
+    let lower = message.to_ascii_lowercase();
+    if message.is_empty() {
+        return format!("the engine answered with status {status} and no words");
+    }
+    if ADDRESS_POOL_USED_UP.iter().any(|sign| lower.contains(sign)) {
+        return format!(
+            "{message} (remove networks nobody uses, or give the engine more address pools)"
+        );
+    }
+    let runs =
+        ["cannot remove a running container", "cannot remove a paused container", "without force"];
+    if class == ErrorClass::InUse && runs.iter().any(|sign| lower.contains(sign)) {
+        return format!("it is running now ({message})");
+    }
+    message
+}
+
+/// Says what it means that there was no answer, or none we can read.
+fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
+    use io::ErrorKind;
+
+    if let Some(broken) = json_error(error) {
+        let message = format!("{address} sent an answer we cannot read: {broken}");
+        return (ErrorClass::Invalid, message);
+    }
+    let Some(cause) = io_error(error) else {
+        return match error {
+            Error::RequestTimeoutError => unreachable(address, "did not answer in time", None),
+            error => unreachable(address, "broke off", Some(error.to_string())),
+        };
+    };
+    // An error of the system has a number; one of ours, or of TLS or ssh, has words.
+    let words = cause.raw_os_error().is_none().then(|| cause.to_string());
+    match cause.kind() {
+        ErrorKind::PermissionDenied => {
+            (ErrorClass::Denied, with_detail(format!("no permission to use {address}"), words))
+        }
+        ErrorKind::InvalidData => {
+            (ErrorClass::Denied, with_detail(format!("no trust in {address}"), words))
+        }
+        ErrorKind::InvalidInput => (ErrorClass::Invalid, words.unwrap_or_default()),
+        ErrorKind::NotFound => listens_nobody(address, "no such socket"),
+        ErrorKind::ConnectionRefused => listens_nobody(address, "connection refused"),
+        ErrorKind::NotConnected => unreachable(address, "cannot be reached", words),
+        ErrorKind::TimedOut => unreachable(address, "did not answer in time", None),
+        _ => unreachable(address, "broke off", Some(cause.to_string())),
+    }
+}
+
+fn listens_nobody(address: &str, why: &str) -> (ErrorClass, String) {
+    (ErrorClass::Unreachable, format!("no Docker Engine listens on {address} ({why})"))
+}
+
+fn unreachable(address: &str, what: &str, detail: Option<String>) -> (ErrorClass, String) {
+    (ErrorClass::Unreachable, with_detail(format!("{address} {what}"), detail))
+}
+
+fn with_detail(sentence: String, detail: Option<String>) -> String {
+    match detail {
+        Some(detail) => format!("{sentence} ({})", detail.trim_end_matches('.')),
+        None => sentence,
+    }
+}
+
+/// Finds the error of the operating system under an error, if there is one.
+fn io_error(error: &Error) -> Option<&io::Error> {
+    if let Error::IOError { err } = error {
+        return Some(err);
+    }
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<io::Error>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Returns what is wrong with an answer that is not the JSON it should be.
+fn json_error(error: &Error) -> Option<String> {
+    match error {
+        Error::JsonDataError { message, .. } => Some(message.clone()),
+        Error::JsonSerdeError { err } => Some(err.to_string()),
+        _ => None,
+    }
+}
+
+/// Folds a message into one line without a full stop, and cuts it to a sane length.
+fn one_line(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = uncapitalised(line.trim_end_matches('.'));
+    match line.char_indices().nth(MESSAGE_LIMIT) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// Starts a sentence in lower case, but leaves names such as `OCI` alone.
+fn uncapitalised(line: &str) -> String {
+    let mut letters = line.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            let rest = &line[first.len_utf8()..];
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(act: Act) -> Attempt {
+        Attempt { act, words: "try".to_owned(), address: "unix:///x".to_owned() }
+    }
+
+    fn answer(act: Act, status_code: u16, message: &str) -> ProviderError {
+        let message = message.to_owned();
+        classify(&Error::DockerResponseServerError { status_code, message }, &attempt(act))
+    }
+
+    fn broken(error: io::Error) -> ProviderError {
+        classify(&Error::from(error), &attempt(Act::Look))
+    }
+
+    #[test]
+    fn every_answer_has_its_class() {
+        use Act::{End, Look, Make};
+        use ErrorClass::*;
+
+        for (act, status, message, class) in [
+            (Look, 404, "No such container: x", Gone),
+            (End, 404, "network x not found", Gone),
+            (Make, 404, "No such image: nope:latest", Invalid),
+            (Make, 404, "network x not found", Invalid),
+            (
+                Make,
+                404,
+                "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network",
+                Quota,
+            ),
+            (Make, 500, "all predefined address pools have been fully subnetted", Quota),
+            (Make, 500, "write /x: no space left on device", Quota),
+            (End, 507, "", Quota),
+            (End, 409, "removal of container x is already in progress", InProgress),
+            (
+                End,
+                409,
+                "You cannot remove a running container x. Stop the container before attempting removal or force remove",
+                InUse,
+            ),
+            (End, 409, "remove v: volume is in use - [x]", InUse),
+            (
+                End,
+                409,
+                "conflict: unable to delete x (cannot be forced) - image is being used by running container y",
+                InUse,
+            ),
+            (End, 403, "error while removing network: network x id y has active endpoints", InUse),
+            (End, 409, "network x has active endpoints", InUse),
+            (End, 403, "bridge is a pre-defined network and cannot be removed", Denied),
+            (Look, 401, "unauthorized", Denied),
+            (Make, 400, "Minimum memory limit allowed is 6MB", Invalid),
+            (Make, 422, "odd", Invalid),
+            (Look, 429, "slow down", Throttled),
+            (Look, 408, "late", Transient),
+            (
+                End,
+                500,
+                "driver \"overlay2\" failed to remove root filesystem: device or resource busy",
+                Transient,
+            ),
+            (
+                End,
+                500,
+                "cannot remove container x as it is running - running or paused containers cannot be removed without force: container state improper",
+                InUse,
+            ),
+            (Make, 500, "unable to find network with name or ID x: network not found", Invalid),
+            (End, 503, "starting", Transient),
+        ] {
+            assert_eq!(answer(act, status, message).class, class, "{status} {message}");
+        }
+    }
+
+    #[test]
+    fn messages_are_one_line_and_say_what_to_do() {
+        let used_up = answer(
+            Act::Make,
+            404,
+            "could not find an available, non-overlapping IPv4 address pool.\n",
+        );
+        assert_eq!(
+            used_up.message,
+            "could not find an available, non-overlapping IPv4 address pool (remove networks \
+             nobody uses, or give the engine more address pools)"
+        );
+        let running = answer(Act::End, 409, "You cannot remove a running container x");
+        assert!(running.message.starts_with("it is running now ("), "{}", running.message);
+        assert_eq!(
+            answer(Act::End, 502, "").message,
+            "the engine answered with status 502 and no words"
+        );
+        assert_eq!(answer(Act::Make, 404, "No such image: x").message, "no such image: x");
+        assert_eq!(answer(Act::Make, 400, "OCI runtime failed").message, "OCI runtime failed");
+        assert_eq!(answer(Act::End, 500, &"é".repeat(999)).message.chars().count(), 401);
+    }
+
+    #[test]
+    fn no_answer_is_unreachable_or_denied() {
+        use io::ErrorKind::*;
+
+        for (kind, class, message) in [
+            (
+                ConnectionRefused,
+                ErrorClass::Unreachable,
+                "no Docker Engine listens on unix:///x (connection refused)",
+            ),
+            (
+                NotFound,
+                ErrorClass::Unreachable,
+                "no Docker Engine listens on unix:///x (no such socket)",
+            ),
+            (TimedOut, ErrorClass::Unreachable, "unix:///x did not answer in time"),
+            (ConnectionReset, ErrorClass::Unreachable, "unix:///x broke off (connection reset)"),
+            (
+                UnexpectedEof,
+                ErrorClass::Unreachable,
+                "unix:///x broke off (unexpected end of file)",
+            ),
+        ] {
+            let error = broken(io::Error::from(kind));
+            assert_eq!((error.class, error.message.as_str()), (class, message));
+        }
+        let denied = broken(io::Error::from_raw_os_error(13));
+        assert_eq!(denied.class, ErrorClass::Denied);
+        assert_eq!(denied.message, "no permission to use unix:///x");
+        let denied = broken(io::Error::new(PermissionDenied, "Permission denied (publickey)."));
+        assert_eq!(
+            denied.message,
+            "no permission to use unix:///x (Permission denied (publickey))"
+        );
+        let late = classify(&Error::RequestTimeoutError, &attempt(Act::End));
+        assert_eq!(late.class, ErrorClass::Unreachable);
+    }
+
+    #[test]
+    fn an_answer_we_cannot_read_is_not_tried_again() {
+        let error = serde_json::from_str::<u8>("x").unwrap_err();
+        let error = classify(&Error::from(error), &attempt(Act::Look));
+        assert_eq!(error.class, ErrorClass::Invalid);
+    }
+}

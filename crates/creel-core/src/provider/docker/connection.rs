@@ -1,0 +1,200 @@
+//! A connection to one engine: its version is agreed on once, at first use.
+//!
+//! What changes the world goes through the client library. What we read goes
+//! through slim models of our own: the library's are closed (an engine with
+//! one new state, or Podman with its own, would fail a whole list) and hold
+//! every field there is.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker, body_full};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::encode::encoded;
+use super::engine::Engine;
+use super::rows::RowCutter;
+use super::transport::Transport;
+
+/// How long one request may take as a whole; callers have deadlines of their own.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A query string in parts.
+pub(super) type Query<'a> = &'a [(&'a str, &'a str)];
+
+/// The way to one engine, and what is known about it.
+pub(super) struct Connection {
+    address: Address,
+    transport: Arc<Transport>,
+    library: Docker,
+    engine: OnceCell<Engine>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Prepares the connection; nothing is sent yet.
+    pub(super) fn new(address: Address) -> Result<Self, Error> {
+        let transport = Arc::new(Transport::new(address.clone())?);
+        let shared = Arc::clone(&transport);
+        let send = move |request: BollardRequest| {
+            let transport = Arc::clone(&shared);
+            async move { transport.exchange(request).await }
+        };
+        let library = Docker::connect_with_custom_transport(
+            send,
+            Some("http://docker"),
+            REQUEST_TIMEOUT.as_secs(),
+            API_DEFAULT_VERSION,
+        )?;
+        Ok(Self { address, transport, library, engine: OnceCell::new() })
+    }
+
+    /// Returns where the engine listens.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns the engine, after agreeing with it on a version of the API.
+    pub(super) async fn engine(&self) -> Result<&Engine, Error> {
+        self.engine
+            .get_or_try_init(|| async {
+                let engine: Engine = self.fetch("/version", &[]).await?;
+                self.transport.fix_version(&engine.path_prefix());
+                Ok(engine)
+            })
+            .await
+    }
+
+    /// Returns the client library, once the version is agreed on.
+    pub(super) async fn library(&self) -> Result<&Docker, Error> {
+        self.engine().await?;
+        Ok(&self.library)
+    }
+
+    /// Reads one object.
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: Query<'_>,
+    ) -> Result<T, Error> {
+        self.engine().await?;
+        self.fetch(path, query).await
+    }
+
+    /// Reads one object; `None` means that the engine knows none.
+    pub(super) async fn get_if_any<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<Option<T>, Error> {
+        match self.get(path, &[]).await {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a list row by row, so that it is never in memory as a whole.
+    pub(super) async fn rows<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        mut each: impl FnMut(T),
+    ) -> Result<(), Error> {
+        self.engine().await?;
+        in_time(async {
+            let mut body = self.send(Method::GET, path, query, Bytes::new()).await?.into_body();
+            let mut cutter = RowCutter::default();
+            while let Some(frame) = body.frame().await {
+                let Ok(bytes) = frame?.into_data() else { continue };
+                cutter.feed(&bytes, |row| serde_json::from_slice(row).map(&mut each))?;
+            }
+            match cutter.is_complete() {
+                true => Ok(()),
+                false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            }
+        })
+        .await
+    }
+
+    /// Sends an object and reads the answer.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        value: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.engine().await?;
+        let body = Bytes::from(serde_json::to_vec(value)?);
+        in_time(async { whole(self.send(Method::POST, path, &[], body).await?).await }).await
+    }
+
+    async fn fetch<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, Error> {
+        in_time(async { whole(self.send(Method::GET, path, query, Bytes::new()).await?).await })
+            .await
+    }
+
+    /// Sends a request and turns every answer but success into an error.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: Query<'_>,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let query: Vec<String> =
+            query.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{path}{mark}{}", query.join("&")))
+            .header(CONTENT_TYPE, "application/json")
+            .body(body_full(body))?;
+        let response = self.transport.exchange(request).await?;
+        let status = response.status();
+        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+            return Ok(response);
+        }
+        let body = response.into_body().collect().await?.to_bytes();
+        Err(Error::DockerResponseServerError {
+            status_code: status.as_u16(),
+            message: message_in(&body),
+        })
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(REQUEST_TIMEOUT, work).await.unwrap_or(Err(Error::RequestTimeoutError))
+}
+
+async fn whole<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Error> {
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(serde_json::from_slice(&body)?)
+}
+
+/// Returns what an engine said to a request that failed.
+fn message_in(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        message: String,
+    }
+    match serde_json::from_slice::<Answer>(body) {
+        Ok(answer) => answer.message,
+        Err(_) => String::from_utf8_lossy(body).into_owned(),
+    }
+}

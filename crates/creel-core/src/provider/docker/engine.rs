@@ -1,0 +1,92 @@
+//! What an engine says about itself.
+
+use serde::Deserialize;
+
+/// The newest version of the API that we know; a newer engine is asked for this one.
+const NEWEST_KNOWN: ApiVersion = ApiVersion(1, 47);
+
+/// An engine, as it introduces itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Engine {
+    /// The version of the engine.
+    #[serde(rename = "Version", default)]
+    pub version: String,
+    /// The newest version of the API it speaks.
+    #[serde(rename = "ApiVersion", default)]
+    pub api_version: String,
+    /// The oldest version of the API it speaks.
+    #[serde(rename = "MinAPIVersion", default)]
+    pub oldest_api_version: String,
+    /// Its operating system.
+    #[serde(rename = "Os", default)]
+    pub os: String,
+    /// Its processor architecture.
+    #[serde(rename = "Arch", default)]
+    pub architecture: String,
+    /// The parts it is made of.
+    #[serde(rename = "Components", default)]
+    pub components: Vec<Component>,
+}
+
+/// A part of an engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Component {
+    /// Its name.
+    #[serde(rename = "Name", default)]
+    pub name: String,
+    /// Its version.
+    #[serde(rename = "Version", default)]
+    pub version: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ApiVersion(u32, u32);
+
+impl ApiVersion {
+    fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        Some(Self(major.parse().ok()?, minor.parse().ok()?))
+    }
+}
+
+impl Engine {
+    /// Returns what the engine is: `Docker Engine` or `Podman`.
+    pub fn name(&self) -> &'static str {
+        if self.is_podman() { "Podman" } else { "Docker Engine" }
+    }
+
+    /// Returns whether it is Podman behind Docker's API.
+    pub fn is_podman(&self) -> bool {
+        self.components.iter().any(|component| component.name.starts_with("Podman"))
+    }
+
+    /// Returns the version of the API to speak with it, as the start of a path; empty leaves
+    /// the choice to the engine.
+    pub(super) fn path_prefix(&self) -> String {
+        let Some(newest) = ApiVersion::parse(&self.api_version) else { return String::new() };
+        let oldest = ApiVersion::parse(&self.oldest_api_version).unwrap_or(newest);
+        let ApiVersion(major, minor) = newest.min(NEWEST_KNOWN).max(oldest);
+        format!("/v{major}.{minor}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(oldest: &str, newest: &str) -> Engine {
+        Engine {
+            api_version: newest.to_owned(),
+            oldest_api_version: oldest.to_owned(),
+            ..Engine::default()
+        }
+    }
+
+    #[test]
+    fn the_newest_version_both_sides_know_is_spoken() {
+        assert_eq!(engine("1.12", "1.41").path_prefix(), "/v1.41");
+        assert_eq!(engine("1.44", "1.53").path_prefix(), "/v1.47");
+        assert_eq!(engine("1.60", "1.70").path_prefix(), "/v1.60");
+        assert_eq!(engine("", "").path_prefix(), "");
+    }
+}

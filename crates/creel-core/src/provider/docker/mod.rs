@@ -1,0 +1,35 @@
+//! Docker: containers, networks, volumes and images of one engine, or of
+//! Podman behind Docker's API.
+//!
+//! ```text
+//!   environment ─▶ endpoint ─▶ transport ─┬─▶ client library ─▶ create, release
+//!                              unix, tcp, └─▶ slim rows ──────▶ list, inspect, find
+//!                              tls, ssh            every error ─▶ classify
+//! ```
+//!
+//! A crash in the middle of a create leaves an object under its deterministic
+//! name with its label, which `find` finds; one in the middle of a release
+//! leaves an engine that finishes the release by itself, or an object that the
+//! next release ends.
+
+mod address;
+mod classify;
+mod connection;
+mod create;
+mod encode;
+mod endpoint;
+mod engine;
+mod model;
+mod observe;
+mod provider;
+mod read;
+mod release;
+mod rows;
+mod ssh;
+mod tls;
+mod transport;
+
+pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
+pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
+pub use engine::{Component, Engine};
+pub use provider::DockerProvider;

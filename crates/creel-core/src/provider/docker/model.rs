@@ -1,0 +1,184 @@
+//! The engine's objects as it sends them, cut down to what we use.
+//!
+//! Only an object's identity is required. Everything else may be absent or
+//! null: engines and Podman differ, and one odd row must not hide the rest.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::labels::Labels;
+
+/// Reads an absent or null field as its default.
+fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ContainerRow {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub names: Vec<String>,
+    #[serde(default, deserialize_with = "lenient", rename = "ImageID")]
+    pub image_id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created: i64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub state: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub labels: Labels,
+    #[serde(default, deserialize_with = "lenient")]
+    pub mounts: Vec<Mount>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub network_settings: NetworkSettings,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ContainerDetails {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub name: String,
+    /// The id of the image.
+    #[serde(default, deserialize_with = "lenient")]
+    pub image: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub state: ContainerState,
+    #[serde(default, deserialize_with = "lenient")]
+    pub config: Config,
+    #[serde(default, deserialize_with = "lenient")]
+    pub mounts: Vec<Mount>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub network_settings: NetworkSettings,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ContainerState {
+    #[serde(default, deserialize_with = "lenient")]
+    pub status: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub started_at: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub finished_at: String,
+}
+
+/// The configuration of a container or an image.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Config {
+    #[serde(default, deserialize_with = "lenient")]
+    pub labels: Labels,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Mount {
+    #[serde(default, deserialize_with = "lenient", rename = "Type")]
+    pub sort: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct NetworkSettings {
+    #[serde(default, deserialize_with = "lenient")]
+    pub networks: BTreeMap<String, JoinedNetwork>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct JoinedNetwork {
+    #[serde(default, deserialize_with = "lenient", rename = "NetworkID")]
+    pub network_id: String,
+}
+
+/// A network; only its inspection tells the containers.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Network {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub name: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub labels: Labels,
+    #[serde(default, deserialize_with = "lenient")]
+    pub containers: BTreeMap<String, serde::de::IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Volumes {
+    #[serde(default, deserialize_with = "lenient")]
+    pub volumes: Vec<Volume>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Volume {
+    pub name: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created_at: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub labels: Labels,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ImageRow {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub repo_digests: Vec<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created: i64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub size: i64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub labels: Labels,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ImageDetails {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub repo_digests: Vec<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub created: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub size: i64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub config: Config,
+}
+
+/// The answer to a create.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Made {
+    pub id: String,
+}
+
+/// What an engine says about its machine.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Machine {
+    #[serde(default, deserialize_with = "lenient", rename = "ID")]
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub name: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub docker_root_dir: String,
+}

@@ -1,0 +1,305 @@
+//! From the engine's objects to [`Observed`].
+//!
+//! States: a container has the engine's own word; a network is `present`; a
+//! volume is `named` or `anonymous`; an image is `tagged`, `digested` (pulled
+//! by digest, so still wanted by that name) or `dangling`.
+
+use jiff::Timestamp;
+
+use crate::labels::{self, Labels};
+use crate::provider::{Kind, Observed, ProviderName};
+
+use super::model::{
+    ContainerDetails, ContainerRow, ImageDetails, ImageRow, Mount, Network, NetworkSettings, Volume,
+};
+
+/// The label that newer engines put on volumes nobody named.
+const ANONYMOUS: &str = "com.docker.volume.anonymous";
+/// The networks that belong to the engine.
+const PREDEFINED: [&str; 5] = ["bridge", "host", "none", "ingress", "docker_gwbridge"];
+/// The network that belongs to Podman; under Docker the name is free.
+const PREDEFINED_BY_PODMAN: &str = "podman";
+
+/// What is common to all kinds; the rest has its default.
+fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
+    Observed {
+        provider: ProviderName::Docker,
+        kind,
+        name: String::new(),
+        state: String::new(),
+        created_at: None,
+        project: labels.get(labels::COMPOSE_PROJECT).cloned(),
+        labels,
+        size: None,
+        uses: Vec::new(),
+        predefined: false,
+        generation: String::new(),
+        id,
+    }
+}
+
+pub(super) fn container_row(row: ContainerRow) -> Observed {
+    let name = row.names.first().map_or("", |name| name.trim_start_matches('/'));
+    let state = row.state.to_ascii_lowercase();
+    Observed {
+        name: if name.is_empty() { short(&row.id) } else { name.to_owned() },
+        created_at: Timestamp::from_second(row.created).ok().filter(|_| row.created > 0),
+        uses: uses(&row.network_settings, &row.mounts, &row.image_id),
+        generation: generation(&row.id, &[&state]),
+        state,
+        ..observed(Kind::Container, row.id, row.labels)
+    }
+}
+
+pub(super) fn container(details: ContainerDetails) -> Observed {
+    let name = details.name.trim_start_matches('/');
+    let state = details.state.status.to_ascii_lowercase();
+    let (started, finished) = (details.state.started_at, details.state.finished_at);
+    Observed {
+        name: if name.is_empty() { short(&details.id) } else { name.to_owned() },
+        created_at: instant(&details.created),
+        uses: uses(&details.network_settings, &details.mounts, &details.image),
+        generation: generation(&details.id, &[&state, &started, &finished]),
+        state,
+        ..observed(Kind::Container, details.id, details.config.labels)
+    }
+}
+
+/// Returns what a container keeps in use. A network whose id the engine does not tell, as for
+/// a container that never started, goes by its name.
+fn uses(settings: &NetworkSettings, mounts: &[Mount], image: &str) -> Vec<(Kind, String)> {
+    let networks = settings.networks.iter().map(|(name, joined)| {
+        let id = if joined.network_id.is_empty() { name } else { &joined.network_id };
+        (Kind::Network, id.clone())
+    });
+    let volumes = mounts
+        .iter()
+        .filter(|mount| mount.sort == "volume" && !mount.name.is_empty())
+        .map(|mount| (Kind::Volume, mount.name.clone()));
+    let image = Some(image).filter(|id| !id.is_empty()).map(|id| (Kind::Image, image_id(id)));
+    networks.chain(volumes).chain(image).collect()
+}
+
+pub(super) fn network(network: Network, podman: bool) -> Observed {
+    let endpoints: Vec<&str> = network.containers.keys().map(String::as_str).collect();
+    let predefined = is_predefined(&network.name, podman);
+    Observed {
+        generation: generation(&network.id, &endpoints),
+        state: "present".to_owned(),
+        created_at: instant(&network.created),
+        predefined,
+        name: network.name,
+        ..observed(Kind::Network, network.id, network.labels)
+    }
+}
+
+/// Returns whether a network of this name belongs to the engine itself.
+pub(super) fn is_predefined(name: &str, podman: bool) -> bool {
+    PREDEFINED.contains(&name) || (podman && name == PREDEFINED_BY_PODMAN)
+}
+
+/// Maps a volume; who uses it is known only when it is inspected.
+pub(super) fn volume(volume: Volume, users: &[String]) -> Observed {
+    let anonymous = volume.labels.contains_key(ANONYMOUS) || is_digest(&volume.name);
+    let mut marks = vec![volume.created_at.as_str()];
+    marks.extend(users.iter().map(String::as_str));
+    Observed {
+        name: volume.name.clone(),
+        state: if anonymous { "anonymous" } else { "named" }.to_owned(),
+        created_at: instant(&volume.created_at),
+        generation: generation(&volume.name, &marks),
+        ..observed(Kind::Volume, volume.name, volume.labels)
+    }
+}
+
+pub(super) fn image_row(row: ImageRow) -> Observed {
+    let created_at = Timestamp::from_second(row.created).ok().filter(|_| row.created > 0);
+    let seen = ImageDetails {
+        id: row.id,
+        repo_tags: row.repo_tags,
+        repo_digests: row.repo_digests,
+        created: String::new(),
+        size: row.size,
+        config: super::model::Config { labels: row.labels },
+    };
+    Observed { created_at, ..image(seen) }
+}
+
+pub(super) fn image(details: ImageDetails) -> Observed {
+    let id = image_id(&details.id);
+    let tags = real_references(&details.repo_tags);
+    let state = if !tags.is_empty() {
+        "tagged"
+    } else if !real_references(&details.repo_digests).is_empty() {
+        "digested"
+    } else {
+        "dangling"
+    };
+    let marks: Vec<&str> = tags.iter().map(String::as_str).collect();
+    Observed {
+        generation: generation(&id, &marks),
+        name: details
+            .repo_tags
+            .into_iter()
+            .find(|tag| is_real_reference(tag))
+            .unwrap_or_else(|| short(&id)),
+        state: state.to_owned(),
+        created_at: instant(&details.created),
+        size: u64::try_from(details.size).ok(),
+        ..observed(Kind::Image, id, details.config.labels)
+    }
+}
+
+/// Returns the references that name something, sorted; engines write `<none>` for the rest.
+pub(super) fn real_references(references: &[String]) -> Vec<String> {
+    let mut real: Vec<String> =
+        references.iter().filter(|reference| is_real_reference(reference)).cloned().collect();
+    real.sort_unstable();
+    real
+}
+
+fn is_real_reference(reference: &str) -> bool {
+    !reference.contains("<none>")
+}
+
+/// Returns an image id in its one form; Podman leaves the algorithm out in places.
+pub(super) fn image_id(id: &str) -> String {
+    if is_digest(id) { format!("sha256:{id}") } else { id.to_owned() }
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn short(id: &str) -> String {
+    id.trim_start_matches("sha256:").chars().take(12).collect()
+}
+
+/// Joins an identity with what changes about it.
+fn generation(id: &str, marks: &[&str]) -> String {
+    let length = marks.iter().fold(id.len(), |sum, mark| sum + 1 + mark.len());
+    let mut text = String::with_capacity(length);
+    text.push_str(id);
+    for mark in marks {
+        text.push(' ');
+        text.push_str(mark);
+    }
+    text
+}
+
+/// Reads an instant; the year 1, which engines send for "never", is none.
+fn instant(text: &str) -> Option<Timestamp> {
+    text.parse::<Timestamp>().ok().filter(|instant| *instant > Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    fn row(json: serde_json::Value) -> Observed {
+        container_row(serde_json::from_value(json).unwrap())
+    }
+
+    #[test]
+    fn a_container_row_needs_nothing_but_its_id() {
+        let seen = row(serde_json::json!({ "Id": ID, "Labels": null, "Mounts": null }));
+        assert_eq!((seen.name.as_str(), seen.state.as_str()), ("aaaaaaaaaaaa", ""));
+        assert_eq!(seen.created_at, None);
+        assert!(seen.uses.is_empty());
+    }
+
+    #[test]
+    fn a_state_nobody_has_heard_of_is_passed_on() {
+        let seen = row(serde_json::json!({ "Id": ID, "State": "Initialized" }));
+        assert_eq!(seen.state, "initialized");
+    }
+
+    #[test]
+    fn a_container_uses_its_networks_volumes_and_image() {
+        let seen = row(serde_json::json!({
+            "Id": ID,
+            "Names": ["/web-1"],
+            "ImageID": ID,
+            "Created": 1_794_740_121,
+            "State": "running",
+            "Labels": { "com.docker.compose.project": "web" },
+            "Mounts": [
+                { "Type": "volume", "Name": "data", "Destination": "/data" },
+                { "Type": "bind", "Source": "/etc" },
+            ],
+            "NetworkSettings": {
+                "Networks": { "front": { "NetworkID": "n1" }, "late": { "NetworkID": "" } },
+            },
+        }));
+        assert_eq!(seen.name, "web-1");
+        assert_eq!(seen.project.as_deref(), Some("web"));
+        assert_eq!(seen.created_at.unwrap().as_second(), 1_794_740_121);
+        assert_eq!(
+            seen.uses,
+            [
+                (Kind::Network, "n1".to_owned()),
+                (Kind::Network, "late".to_owned()),
+                (Kind::Volume, "data".to_owned()),
+                (Kind::Image, format!("sha256:{ID}")),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_restart_changes_the_generation_of_an_inspected_container() {
+        let inspect = |started: &str| {
+            let json = serde_json::json!({
+                "Id": ID, "Name": "/web",
+                "State": { "Status": "running", "StartedAt": started, "FinishedAt": "f" },
+            });
+            container(serde_json::from_value(json).unwrap())
+        };
+        assert_eq!(inspect("s").generation, format!("{ID} running s f"));
+        assert_ne!(inspect("s").generation, inspect("t").generation);
+    }
+
+    #[test]
+    fn the_networks_of_the_engine_are_predefined() {
+        assert!(is_predefined("bridge", false) && is_predefined("ingress", true));
+        assert!(is_predefined("podman", true) && !is_predefined("podman", false));
+        assert!(!is_predefined("bridge2", false));
+    }
+
+    #[test]
+    fn a_volume_nobody_named_is_anonymous() {
+        let state = |name: &str, labels: Labels| {
+            let seen = Volume { name: name.to_owned(), created_at: String::new(), labels };
+            volume(seen, &[]).state
+        };
+        assert_eq!(state("data", Labels::new()), "named");
+        assert_eq!(state(ID, Labels::new()), "anonymous");
+        let marked = Labels::from([(ANONYMOUS.to_owned(), String::new())]);
+        assert_eq!(state("data", marked), "anonymous");
+    }
+
+    #[test]
+    fn an_image_is_tagged_digested_or_dangling() {
+        let seen = |tags: &[&str], digests: &[&str]| {
+            let json = serde_json::json!({
+                "Id": format!("sha256:{ID}"), "RepoTags": tags, "RepoDigests": digests, "Size": 7,
+            });
+            image_row(serde_json::from_value(json).unwrap())
+        };
+        let tagged = seen(&["b:1", "a:1"], &["b@sha256:x"]);
+        assert_eq!((tagged.name.as_str(), tagged.state.as_str()), ("b:1", "tagged"));
+        assert_eq!(tagged.generation, format!("sha256:{ID} a:1 b:1"));
+        assert_eq!(tagged.size, Some(7));
+        assert_eq!(seen(&[], &["b@sha256:x"]).state, "digested");
+        let dangling = seen(&["<none>:<none>"], &["<none>@<none>"]);
+        assert_eq!((dangling.name.as_str(), dangling.state.as_str()), ("aaaaaaaaaaaa", "dangling"));
+    }
+
+    #[test]
+    fn never_is_not_an_instant() {
+        assert_eq!(instant("0001-01-01T00:00:00Z"), None);
+        assert_eq!(instant(""), None);
+        assert!(instant("2026-11-15T12:56:15.5+02:00").is_some());
+    }
+}

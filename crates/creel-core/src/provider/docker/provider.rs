@@ -1,0 +1,187 @@
+//! The Docker provider: the edge where every error gets its class.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::errors::Error;
+
+use crate::provider::{
+    CreateOrder, ErrorClass, Kind, Marks, Observed, Provider, ProviderError, ProviderName,
+    ReleaseMode, Released, Result, Spec,
+};
+
+use super::classify::{Act, Attempt, classify};
+use super::connection::Connection;
+use super::encode::is_reference;
+use super::endpoint::Endpoint;
+use super::engine::Engine;
+use super::model::Machine;
+use super::{create, read, release};
+
+/// The kinds of object an engine has.
+const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
+
+/// One Docker Engine, or Podman behind its API.
+#[derive(Debug)]
+pub struct DockerProvider {
+    connection: Connection,
+}
+
+impl DockerProvider {
+    /// Prepares the connection to an engine; nothing is sent before the first call.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the certificates of a connection with TLS cannot be read.
+    pub fn connect(endpoint: Endpoint) -> Result<Self> {
+        let attempt = Attempt {
+            act: Act::Look,
+            words: "prepare the connection".to_owned(),
+            address: endpoint.address.to_string(),
+        };
+        let connection =
+            Connection::new(endpoint.address).map_err(|error| classify(&error, &attempt))?;
+        Ok(Self { connection })
+    }
+
+    /// Asks the engine what it is.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be reached.
+    pub async fn engine(&self) -> Result<Engine> {
+        let answer = self.connection.engine().await.cloned();
+        answer.map_err(|error| self.classified(error, Act::Look, "ask for its version"))
+    }
+
+    fn classified(&self, error: Error, act: Act, words: impl Into<String>) -> ProviderError {
+        let address = self.connection.address().to_string();
+        classify(&error, &Attempt { act, words: words.into(), address })
+    }
+
+    fn refused(words: String, class: ErrorClass, message: impl Into<String>) -> ProviderError {
+        ProviderError {
+            provider: ProviderName::Docker,
+            operation: words,
+            message: message.into(),
+            class,
+            retry_after: None,
+        }
+    }
+
+    /// Refuses what cannot be an id of an object here, before it gets into a path.
+    fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
+        let words = format!("{verb} {kind} {id}");
+        let problem = if !KINDS.contains(&kind) {
+            format!("a Docker Engine has no {kind}")
+        } else if !is_reference(kind, id) {
+            format!("`{id}` is not the id or name of a {kind}")
+        } else {
+            return Ok(words);
+        };
+        Err(Self::refused(words, ErrorClass::Invalid, problem))
+    }
+}
+
+#[async_trait]
+impl Provider for DockerProvider {
+    fn name(&self) -> ProviderName {
+        ProviderName::Docker
+    }
+
+    fn address(&self) -> String {
+        self.connection.address().to_string()
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        KINDS
+    }
+
+    async fn identity(&self) -> Result<String> {
+        let ask = async {
+            let podman = self.connection.engine().await?.is_podman();
+            let machine: Machine = self.connection.get("/info", &[]).await?;
+            Ok(identity(machine, podman))
+        };
+        ask.await.map_err(|error| self.classified(error, Act::Look, "ask for its identity"))
+    }
+
+    async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
+        let answer = read::list(&self.connection, kinds).await;
+        answer.map_err(|error| self.classified(error, Act::Look, "list its objects"))
+    }
+
+    async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let words = Self::check("inspect", kind, id)?;
+        let answer = read::inspect(&self.connection, kind, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
+    }
+
+    async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
+        let answer = read::find(&self.connection, marks).await;
+        answer.map_err(|error| {
+            self.classified(error, Act::Look, format!("find {} {}", marks.kind, marks.name))
+        })
+    }
+
+    async fn create(&self, order: &CreateOrder) -> Result<String> {
+        let words = Self::check("create", order.spec.kind(), &order.name)?;
+        let answer = match &order.spec {
+            Spec::Container(spec) => create::container(&self.connection, order, spec).await,
+            Spec::Network(spec) => create::network(&self.connection, order, spec).await,
+            Spec::Volume(_) => create::volume(&self.connection, order).await,
+            // Refused above: an engine has none of these.
+            Spec::Process(_) | Spec::Directory => Err(create::Refusal::NameTaken),
+        };
+        answer.map_err(|refusal| match refusal {
+            create::Refusal::Engine(error) => self.classified(error, Act::Make, words),
+            create::Refusal::NameTaken => {
+                let message = format!("`{}` exists already and is not ours", order.name);
+                Self::refused(words, ErrorClass::Invalid, message)
+            }
+        })
+    }
+
+    async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
+        let words = Self::check("stop", kind, id)?;
+        if kind != Kind::Container {
+            let message = format!("a {kind} does not run");
+            return Err(Self::refused(words, ErrorClass::Invalid, message));
+        }
+        let answer = release::stop(&self.connection, id, timeout).await;
+        answer.map_err(|error| self.classified(error, Act::End, words))
+    }
+
+    async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
+        let words = Self::check("remove", kind, id)?;
+        let answer = match kind {
+            Kind::Container => release::container(&self.connection, id, mode).await,
+            Kind::Network => release::network(&self.connection, id).await,
+            Kind::Volume => release::volume(&self.connection, id).await,
+            Kind::Image => release::image(&self.connection, id).await,
+            // Refused above: an engine has none of these.
+            Kind::Process | Kind::Directory => Ok(Released::AlreadyGone),
+        };
+        answer.map_err(|refusal| match refusal {
+            release::Refusal::Engine(error) => self.classified(error, Act::End, words),
+            release::Refusal::Predefined => {
+                let message = "it is a network of the engine itself";
+                Self::refused(words, ErrorClass::Denied, message)
+            }
+            release::Refusal::UsedBy(users) => {
+                let message = format!("it is used by container {}", users.join(", "));
+                Self::refused(words, ErrorClass::InUse, message)
+            }
+        })
+    }
+}
+
+/// Returns what stays the same about an engine. Podman makes up a new id for every question,
+/// so there the machine and the place of its files must do.
+fn identity(machine: Machine, podman: bool) -> String {
+    if podman || machine.id.is_empty() {
+        format!("{}:{}", machine.name, machine.docker_root_dir)
+    } else {
+        machine.id
+    }
+}

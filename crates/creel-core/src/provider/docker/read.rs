@@ -1,0 +1,198 @@
+//! Lists, inspects and finds.
+
+use std::collections::BTreeMap;
+
+use bollard::errors::Error;
+use futures::future::try_join_all;
+use futures::try_join;
+
+use crate::labels;
+use crate::provider::{Kind, Marks, Observed};
+
+use super::connection::Connection;
+use super::encode::encoded;
+use super::model::{ContainerRow, ImageRow, Network, Volumes};
+use super::observe;
+
+/// Lists all objects of the given kinds, concurrently.
+pub(super) async fn list(connection: &Connection, kinds: &[Kind]) -> Result<Vec<Observed>, Error> {
+    let wanted = |kind| kinds.contains(&kind).then_some("{}");
+    let (mut containers, networks, volumes, images) = try_join!(
+        containers(connection, wanted(Kind::Container)),
+        networks(connection, wanted(Kind::Network)),
+        volumes(connection, wanted(Kind::Volume)),
+        images(connection, wanted(Kind::Image)),
+    )?;
+    name_networks_by_id(&mut containers, &networks);
+    let mut all = containers;
+    all.extend(networks);
+    all.extend(volumes);
+    all.extend(images);
+    Ok(all)
+}
+
+/// Replaces the names of networks in use by ids, where the engine told only the names.
+fn name_networks_by_id(containers: &mut [Observed], networks: &[Observed]) {
+    let ids: BTreeMap<&str, &str> =
+        networks.iter().map(|network| (network.name.as_str(), network.id.as_str())).collect();
+    for (kind, used) in containers.iter_mut().flat_map(|container| &mut container.uses) {
+        if let (Kind::Network, Some(id)) = (*kind, ids.get(used.as_str())) {
+            *used = (*id).to_owned();
+        }
+    }
+}
+
+async fn containers(
+    connection: &Connection,
+    filters: Option<&str>,
+) -> Result<Vec<Observed>, Error> {
+    let mut seen = Vec::new();
+    if let Some(filters) = filters {
+        let query = [("all", "1"), ("filters", filters)];
+        let each = |row: ContainerRow| seen.push(observe::container_row(row));
+        connection.rows("/containers/json", &query, each).await?;
+    }
+    Ok(seen)
+}
+
+async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+    let mut seen = Vec::new();
+    if let Some(filters) = filters {
+        let podman = connection.engine().await?.is_podman();
+        let each = |row: Network| seen.push(observe::network(row, podman));
+        connection.rows("/networks", &[("filters", filters)], each).await?;
+    }
+    Ok(seen)
+}
+
+async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+    let Some(filters) = filters else { return Ok(Vec::new()) };
+    let answer: Volumes = connection.get("/volumes", &[("filters", filters)]).await?;
+    Ok(answer.volumes.into_iter().map(|volume| observe::volume(volume, &[])).collect())
+}
+
+async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+    let mut seen = Vec::new();
+    if let Some(filters) = filters {
+        let each = |row: ImageRow| seen.push(observe::image_row(row));
+        connection.rows("/images/json", &[("filters", filters)], each).await?;
+    }
+    Ok(seen)
+}
+
+/// Looks at one object; `None` means that the engine has none by that id.
+pub(super) async fn inspect(
+    connection: &Connection,
+    kind: Kind,
+    id: &str,
+) -> Result<Option<Observed>, Error> {
+    let name = encoded(id);
+    Ok(match kind {
+        Kind::Container => {
+            let found = connection.get_if_any(&format!("/containers/{name}/json")).await?;
+            found.map(observe::container)
+        }
+        Kind::Network => {
+            let podman = connection.engine().await?.is_podman();
+            let found = connection.get_if_any(&format!("/networks/{name}")).await?;
+            found.map(|network| observe::network(network, podman))
+        }
+        Kind::Volume => match connection.get_if_any(&format!("/volumes/{name}")).await? {
+            Some(volume) => Some(observe::volume(volume, &users_of_volume(connection, id).await?)),
+            None => None,
+        },
+        Kind::Image => {
+            let found = connection.get_if_any(&format!("/images/{name}/json")).await?;
+            found.map(observe::image)
+        }
+        Kind::Process | Kind::Directory => None,
+    })
+}
+
+/// Returns the sorted ids of the containers that use a volume, in whatever state.
+async fn users_of_volume(connection: &Connection, name: &str) -> Result<Vec<String>, Error> {
+    let found = containers(connection, Some(&filters("volume", name))).await?;
+    Ok(users_among(found, (Kind::Volume, name)))
+}
+
+/// Returns the sorted ids of the containers made from an image, in whatever state.
+///
+/// It asks for all containers: engines do not agree on what an image's id looks like in a
+/// filter, and nothing found would be taken for nobody uses it.
+pub(super) async fn users_of_image(
+    connection: &Connection,
+    id: &str,
+) -> Result<Vec<String>, Error> {
+    Ok(users_among(containers(connection, Some("{}")).await?, (Kind::Image, id)))
+}
+
+fn users_among(containers: Vec<Observed>, used: (Kind, &str)) -> Vec<String> {
+    let mut ids: Vec<String> = containers
+        .into_iter()
+        .filter(|seen| seen.uses.iter().any(|(kind, id)| (*kind, id.as_str()) == used))
+        .map(|seen| seen.id)
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn filters(name: &str, value: &str) -> String {
+    serde_json::json!({ name: [value] }).to_string()
+}
+
+/// Finds what a create left behind, by its name and by its label.
+///
+/// Either way it must carry the label of that very create: a name can be taken by someone
+/// else. And a container that carries it under another name is left out if its image carries
+/// it too, because then anyone's container may have it.
+pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
+    let resource = marks.resource.to_string();
+    let by_name = filters("name", &marks.name);
+    let by_label = filters("label", &format!("{}={resource}", labels::RESOURCE));
+    let (named, labelled) = try_join!(
+        matching(connection, marks.kind, &by_name),
+        matching(connection, marks.kind, &by_label),
+    )?;
+    let found: BTreeMap<String, Observed> = named
+        .into_iter()
+        .chain(labelled)
+        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(&resource))
+        .map(|seen| (seen.id.clone(), seen))
+        .collect();
+    let checked = found.into_values().map(|seen| async {
+        let ours = seen.name == marks.name || !inherits(connection, &seen, &resource).await?;
+        Ok::<_, Error>(ours.then_some(seen))
+    });
+    Ok(try_join_all(checked).await?.into_iter().flatten().collect())
+}
+
+async fn matching(
+    connection: &Connection,
+    kind: Kind,
+    filters: &str,
+) -> Result<Vec<Observed>, Error> {
+    match kind {
+        Kind::Container => containers(connection, Some(filters)).await,
+        Kind::Network => networks(connection, Some(filters)).await,
+        Kind::Volume => volumes(connection, Some(filters)).await,
+        // Images are never labelled by us, and have no name of our making.
+        Kind::Image | Kind::Process | Kind::Directory => Ok(Vec::new()),
+    }
+}
+
+/// Returns whether a container may have the label from its image. If the image is gone nobody
+/// can tell, and what may be someone else's is kept.
+async fn inherits(
+    connection: &Connection,
+    seen: &Observed,
+    resource: &String,
+) -> Result<bool, Error> {
+    if seen.kind != Kind::Container {
+        return Ok(false);
+    }
+    let Some((_, image)) = seen.uses.iter().find(|(kind, _)| *kind == Kind::Image) else {
+        return Ok(true);
+    };
+    let image = inspect(connection, Kind::Image, image).await?;
+    Ok(image.is_none_or(|image| image.labels.get(labels::RESOURCE) == Some(resource)))
+}

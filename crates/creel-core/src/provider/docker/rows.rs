@@ -1,0 +1,131 @@
+//! Reads a long JSON list row by row.
+//!
+//! A list of ten thousand containers is tens of megabytes of JSON. Held as a
+//! whole and then as a model of every field it would cost many times what we
+//! keep of it; so rows are cut out of the stream as they come, and each is
+//! read and dropped at once.
+
+/// Cuts the elements of a JSON array out of a stream of bytes.
+#[derive(Debug, Default)]
+pub(super) struct RowCutter {
+    /// The part of a row that is here already.
+    row: Vec<u8>,
+    /// How many brackets and braces are open; the list itself is the first.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl RowCutter {
+    /// Takes the next bytes and hands out every row that they complete.
+    ///
+    /// # Errors
+    ///
+    /// Passes on the first error of `each`.
+    pub(super) fn feed<E>(
+        &mut self,
+        bytes: &[u8],
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for &byte in bytes {
+            if self.take(byte) {
+                each(&self.row)?;
+                self.row.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the list came to its end.
+    pub(super) fn is_complete(&self) -> bool {
+        self.depth == 0 && self.row.is_empty()
+    }
+
+    /// Takes one byte; returns whether it completes a row.
+    fn take(&mut self, byte: u8) -> bool {
+        if self.in_string {
+            self.row.push(byte);
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return false;
+        }
+        match byte {
+            b'[' | b'{' => {
+                self.depth += 1;
+                if self.depth > 1 {
+                    self.row.push(byte);
+                }
+                false
+            }
+            b']' | b'}' => {
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth > 0 {
+                    self.row.push(byte);
+                }
+                self.depth == 1
+            }
+            // What stands between rows, or around the list.
+            _ if self.depth < 2 => false,
+            _ => {
+                self.in_string = byte == b'"';
+                self.row.push(byte);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cut(text: &str, chunk: usize) -> (Vec<String>, bool) {
+        let mut cutter = RowCutter::default();
+        let mut rows = Vec::new();
+        for part in text.as_bytes().chunks(chunk) {
+            cutter
+                .feed::<()>(part, |row| {
+                    rows.push(String::from_utf8(row.to_vec()).unwrap());
+                    Ok(())
+                })
+                .unwrap();
+        }
+        (rows, cutter.is_complete())
+    }
+
+    #[test]
+    fn rows_come_out_whole_whatever_the_chunks() {
+        let text = " [ {\"a\":[1,{\"b\":\"]}\\\"[{\"}]} ,\n{\"c\":null}]\n";
+        for chunk in 1..text.len() {
+            let (rows, complete) = cut(text, chunk);
+            assert_eq!(rows, [r#"{"a":[1,{"b":"]}\"[{"}]}"#, r#"{"c":null}"#]);
+            assert!(complete);
+        }
+    }
+
+    #[test]
+    fn an_empty_list_has_no_rows_and_a_cut_one_is_incomplete() {
+        assert_eq!(cut("[]\n", 1), (vec![], true));
+        assert!(!cut(r#"[{"a":1},"#, 3).1);
+        assert!(!cut(r#"[{"a":"1"#, 3).1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_objects_survive_the_cut(texts in prop::collection::vec(".*", 0..8), chunk in 1usize..9) {
+            let rows: Vec<serde_json::Value> =
+                texts.iter().map(|text| serde_json::json!({ "t": text, "n": [text] })).collect();
+            let (cut_rows, complete) = cut(&serde_json::to_string(&rows).unwrap(), chunk);
+            let read: Vec<serde_json::Value> =
+                cut_rows.iter().map(|row| serde_json::from_str(row).unwrap()).collect();
+            prop_assert_eq!(read, rows);
+            prop_assert!(complete);
+        }
+    }
+}

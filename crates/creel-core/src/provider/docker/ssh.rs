@@ -1,0 +1,179 @@
+//! An engine behind `ssh`.
+//!
+//! As the Docker command line does it: one `ssh` per request runs
+//! `docker system dial-stdio` over there, and HTTP goes over its standard
+//! input and output. Keys, aliases, jump hosts, known hosts and connection
+//! sharing are those of the user's `ssh` configuration. Nobody is there to
+//! answer a question, so `ssh` may not ask one.
+
+use std::io;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::oneshot;
+
+use crate::task;
+
+use super::address::SshTarget;
+
+/// How much of what `ssh` complains about is kept.
+const COMPLAINT_LIMIT: usize = 4096;
+/// How long a failed `ssh` has to finish its complaint.
+const COMPLAINT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A running `ssh`, whose standard input and output are the connection.
+#[derive(Debug)]
+pub(super) struct SshStream {
+    stream: Join<ChildStdout, ChildStdin>,
+    /// Ends with the connection: it is killed when dropped.
+    _child: Child,
+}
+
+/// What `ssh` will have written to its standard error once it ended.
+#[derive(Debug)]
+pub(super) struct Complaint(oneshot::Receiver<String>);
+
+/// Starts `ssh`; whether it reaches anything shows when the connection is used.
+pub(super) fn open(target: &SshTarget) -> io::Result<(SshStream, Complaint)> {
+    let mut child = Command::new("ssh")
+        .args(arguments(target))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // An interrupt at the terminal is ours to handle: cleaning up needs the connection.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::new(io::ErrorKind::NotConnected, "the program ssh is not installed")
+            }
+            _ => error,
+        })?;
+    let (Some(stdin), Some(stdout), Some(stderr)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return Err(io::Error::other("ssh has no pipes"));
+    };
+    let (sender, receiver) = oneshot::channel();
+    task::background(async move {
+        // The receiver is gone when the request succeeded: then nobody wants to know.
+        let _ = sender.send(read_complaint(stderr).await);
+    });
+    let stream = SshStream { stream: tokio::io::join(stdout, stdin), _child: child };
+    Ok((stream, Complaint(receiver)))
+}
+
+fn arguments(target: &SshTarget) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"].map(str::to_owned).into();
+    if let Some(user) = &target.user {
+        arguments.extend(["-l".to_owned(), user.clone()]);
+    }
+    if let Some(port) = target.port {
+        arguments.extend(["-p".to_owned(), port.to_string()]);
+    }
+    arguments.extend(["--".to_owned(), target.host.clone(), "docker".to_owned()]);
+    if let Some(socket) = &target.socket {
+        arguments.extend(["--host".to_owned(), quoted(&format!("unix://{socket}"))]);
+    }
+    arguments.extend(["system".to_owned(), "dial-stdio".to_owned()]);
+    arguments
+}
+
+/// Quotes a word for the shell over there.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Reads to the end, so that `ssh` never blocks, but keeps only the last part.
+async fn read_complaint(mut stderr: ChildStderr) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..count]);
+        let excess = kept.len().saturating_sub(COMPLAINT_LIMIT);
+        kept.drain(..excess);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+impl Complaint {
+    /// Turns what `ssh` said into the reason why the connection broke, if it said anything.
+    pub(super) async fn into_error(self) -> Option<io::Error> {
+        let text = tokio::time::timeout(COMPLAINT_PATIENCE, self.0).await.ok()?.ok()?;
+        as_error(&text)
+    }
+}
+
+fn as_error(text: &str) -> Option<io::Error> {
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    let refused = ["Permission denied", "Host key verification failed", "Too many authentication"];
+    let kind = if refused.iter().any(|sign| text.contains(sign)) {
+        io::ErrorKind::PermissionDenied
+    } else {
+        io::ErrorKind::NotConnected
+    };
+    Some(io::Error::new(kind, line.to_owned()))
+}
+
+impl AsyncRead for SshStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for SshStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ssh_is_called_without_questions_and_with_the_socket_quoted() {
+        let target = SshTarget {
+            user: Some("me".to_owned()),
+            host: "far".to_owned(),
+            port: Some(2222),
+            socket: Some("/run/it's.sock".to_owned()),
+        };
+        assert_eq!(
+            arguments(&target).join(" "),
+            r"-T -o BatchMode=yes -o ConnectTimeout=30 -l me -p 2222 -- far docker --host 'unix:///run/it'\''s.sock' system dial-stdio"
+        );
+    }
+
+    #[test]
+    fn a_complaint_becomes_a_reason() {
+        let denied = as_error("Warning: added.\nme@far: Permission denied (publickey).\n").unwrap();
+        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(denied.to_string(), "me@far: Permission denied (publickey).");
+        let refused = as_error("ssh: connect to host far port 22: Connection refused\r\n").unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::NotConnected);
+        assert!(as_error("\n").is_none());
+    }
+}
