@@ -80,7 +80,8 @@ impl Api {
     ///
     /// Fails when the socket cannot be reached or the answer is cut.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        let body = body.map(Value::to_string).unwrap_or_default();
+        // A body that the engine does not read resets the connection, and the answer is lost.
+        let body = body.filter(|body| !body.is_null()).map(Value::to_string).unwrap_or_default();
         self.send(method, path, "application/json", body.as_bytes())
     }
 
@@ -102,7 +103,7 @@ impl Api {
         expect_success(path, self.request("GET", path, None)?)?.json()
     }
 
-    /// Posts JSON and returns the answer; any status but 2xx is an error.
+    /// Posts JSON, or nothing for `null`, and returns the answer; any status but 2xx is an error.
     ///
     /// # Errors
     ///

@@ -225,8 +225,7 @@ impl PrivateEngine {
     }
 
     fn launch(&mut self) -> Result<()> {
-        // A killed daemon leaves its pid here, and the next one may meet another process under it.
-        let _ = fs::remove_file(self.path("dockerd.pid"));
+        self.forget_predecessor()?;
         let log = File::options().create(true).append(true).open(self.path("dockerd.log"))?;
         let mut command = Command::new("nsenter");
         command
@@ -241,6 +240,17 @@ impl PrivateEngine {
         let daemon = command.spawn().context("cannot run nsenter (package util-linux)")?;
         self.daemon = Some(daemon);
         self.await_answer()
+    }
+
+    /// Clears what a killed daemon leaves in the way of the next one.
+    fn forget_predecessor(&self) -> Result<()> {
+        // Its containerd dies with it; what nobody reaps still counts as running for the next
+        // daemon, which then waits for it in vain. The same goes for a pid that was reused.
+        leftovers::kill_program("containerd", &self.path("exec"))?;
+        for pidfile in ["dockerd.pid", "exec/containerd/containerd.pid"] {
+            let _ = fs::remove_file(self.path(pidfile));
+        }
+        Ok(())
     }
 
     fn daemon_arguments(&self) -> Vec<String> {

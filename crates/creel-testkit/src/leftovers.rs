@@ -71,13 +71,22 @@ pub fn kill_containers(directory: &Path) -> Result<()> {
     kill_all(|pid| has_root_below(pid, directory))
 }
 
+/// Kills every process of one program that names a path below the directory.
+///
+/// # Errors
+///
+/// Fails when one survives.
+pub fn kill_program(program: &str, directory: &Path) -> Result<()> {
+    kill_all(|pid| is_program_of(pid, &[program], directory))
+}
+
 /// Returns whether any daemon of the directory runs.
 pub fn any_daemon(directory: &Path) -> bool {
-    pids().into_iter().any(|pid| is_daemon_of(pid, directory))
+    pids().into_iter().any(|pid| is_program_of(pid, &DAEMONS, directory))
 }
 
 fn kill_daemons(directory: &Path) -> Result<()> {
-    kill_all(|pid| is_daemon_of(pid, directory))
+    kill_all(|pid| is_program_of(pid, &DAEMONS, directory))
 }
 
 fn kill_all(matches: impl Fn(i32) -> bool) -> Result<()> {
@@ -113,12 +122,12 @@ fn pids() -> Vec<i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-fn is_daemon_of(pid: i32, directory: &Path) -> bool {
+fn is_program_of(pid: i32, programs: &[&str], directory: &Path) -> bool {
     // A zombie has an empty command line, so it never matches.
     let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
     let mut arguments = line.split(|byte| *byte == 0);
     let program = Path::new(OsStr::from_bytes(arguments.next().unwrap_or_default()));
-    let known = program.file_name().is_some_and(|name| DAEMONS.iter().any(|known| name == *known));
+    let known = program.file_name().is_some_and(|name| programs.iter().any(|known| name == *known));
     known && arguments.any(|argument| names_path_below(argument, directory))
 }
 
