@@ -46,7 +46,7 @@ pub(crate) fn run(act: &Act) -> Result<ExitCode> {
 fn start(directory: &Path) -> Result<ExitCode> {
     step("packages", packages::install_missing)?;
     if !address(directory).answers() {
-        step("engine", || Ok(start_in(directory)?.detach()))?;
+        step("engine", || Ok(start_in(directory, EngineOptions::default())?.detach()))?;
     }
     println!("\nexport {HOST_VARIABLE}={}", address(directory).host());
     println!("export {DIRECTORY_VARIABLE}={}", directory.display());
@@ -56,7 +56,8 @@ fn start(directory: &Path) -> Result<ExitCode> {
 /// Runs an act with a fresh engine and stops the engine whatever became of the act.
 pub(crate) fn with_engine<T>(act: impl FnOnce(&PrivateEngine) -> Result<T>) -> Result<T> {
     let directory = directory("run");
-    let engine = step("engine start", || start_in(&directory))?;
+    let options = EngineOptions { end_orphaned_tests: true, ..EngineOptions::default() };
+    let engine = step("engine start", || start_in(&directory, options))?;
     // A panic in the act stops the engine too, by its drop.
     let result = act(&engine);
     let stopped = step("engine stop", || engine.stop());
@@ -75,11 +76,11 @@ pub(crate) fn point<'a>(command: &'a mut Command, engine: &PrivateEngine) -> &'a
         .env_remove("DOCKER_CONTEXT")
 }
 
-fn start_in(directory: &Path) -> Result<PrivateEngine> {
+fn start_in(directory: &Path, options: EngineOptions) -> Result<PrivateEngine> {
     if !rustix::process::geteuid().is_root() {
         bail!("a private Docker Engine needs root: run this chore as root");
     }
-    PrivateEngine::start(directory, EngineOptions::default())
+    PrivateEngine::start(directory, options)
 }
 
 fn address(directory: &Path) -> Engine {

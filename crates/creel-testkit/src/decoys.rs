@@ -8,9 +8,12 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::docker::{ContainerSpec, Docker, Labels};
+use crate::docker::{ContainerSpec, Docker, Labels, concurrently};
 use crate::engine::Engine;
 use crate::world::Kind;
+
+/// How many decoys are planted or removed at a time.
+const CONCURRENCY: usize = 6;
 
 /// The objects a test will release, and so what the decoys resemble.
 #[derive(Debug, Clone)]
@@ -51,13 +54,11 @@ impl Decoys {
         let docker = engine.docker();
         let image = format!("{}-decoy", original.name.to_lowercase());
         let mut decoys = Self { docker, planted: Vec::new(), image };
-        for (name, labels) in variants(original) {
-            decoys.plant_container(&ContainerSpec::sleeping(&name).labels(&labels))?;
-            decoys.plant_exited(&ContainerSpec::exiting(&format!("{name}.out")).labels(&labels))?;
-            let id = decoys.docker.create_network(&name, &labels)?;
-            decoys.remember(Kind::Network, id, &name)?;
-            let id = decoys.docker.create_volume(&name, &labels)?;
-            decoys.remember(Kind::Volume, id, &name)?;
+        let planted = concurrently(&variants(original), CONCURRENCY, |(name, labels)| {
+            Ok(plant_each_kind(&decoys.docker, name, labels))
+        });
+        for planted in planted?.into_iter().flatten() {
+            decoys.planted.push(planted?);
         }
         decoys.plant_inheriting(original)?;
         Ok(decoys)
@@ -83,16 +84,6 @@ impl Decoys {
         self.planted.iter().map(|planted| planted.id.as_str()).collect()
     }
 
-    fn plant_container(&mut self, spec: &ContainerSpec) -> Result<()> {
-        let id = self.docker.run(spec)?;
-        self.remember(Kind::Container, id, spec.name.as_deref().unwrap_or_default())
-    }
-
-    fn plant_exited(&mut self, spec: &ContainerSpec) -> Result<()> {
-        let id = self.docker.run_to_exit(spec)?;
-        self.remember(Kind::Container, id, spec.name.as_deref().unwrap_or_default())
-    }
-
     /// Plants an image that was committed from a labelled container, and a container of that
     /// image: both carry the test's own label without being the test's own.
     fn plant_inheriting(&mut self, original: &Lookalike) -> Result<()> {
@@ -101,15 +92,10 @@ impl Decoys {
         let source = self.docker.create(&source)?;
         let id = self.docker.commit(&source, &self.image, "latest")?;
         self.docker.remove_container(&source)?;
-        self.remember(Kind::Image, id, "inherited label")?;
+        self.planted.push(planted(&self.docker, Kind::Image, "inherited label", id)?);
         let name = format!("{}-inherited", original.name);
-        self.plant_container(&ContainerSpec::sleeping(&name).image(&self.image))
-    }
-
-    fn remember(&mut self, kind: Kind, id: String, name: &str) -> Result<()> {
-        let found = inspect(&self.docker, kind, &id)?.unwrap_or_default();
-        let print = fingerprint(kind, &found);
-        self.planted.push(Planted { kind, id, name: name.to_owned(), print });
+        let id = self.docker.run(&ContainerSpec::sleeping(&name).image(&self.image))?;
+        self.planted.push(planted(&self.docker, Kind::Container, &name, id)?);
         Ok(())
     }
 
@@ -129,15 +115,15 @@ impl Decoys {
     fn remove(&self) {
         // Containers first: they hold the others.
         for kind in [Kind::Container, Kind::Network, Kind::Volume, Kind::Image] {
-            for planted in self.planted.iter().filter(|planted| planted.kind == kind) {
-                // The engine is thrown away after the suite; a failed removal only costs space.
-                let _ = match kind {
-                    Kind::Container => self.docker.remove_container(&planted.id),
-                    Kind::Network => self.docker.remove_network(&planted.id),
-                    Kind::Volume => self.docker.remove_volume(&planted.id),
-                    Kind::Image => self.docker.remove_image(&planted.id),
-                };
-            }
+            let ids = self.planted.iter().filter(|planted| planted.kind == kind);
+            let ids: Vec<&str> = ids.map(|planted| planted.id.as_str()).collect();
+            // The engine is thrown away after the suite; a failed removal only costs space.
+            let _ = concurrently(&ids, CONCURRENCY, |id| match kind {
+                Kind::Container => self.docker.remove_container(id),
+                Kind::Network => self.docker.remove_network(id),
+                Kind::Volume => self.docker.remove_volume(id),
+                Kind::Image => self.docker.remove_image(id),
+            });
         }
     }
 }
@@ -146,6 +132,26 @@ impl Drop for Decoys {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// Plants a running and an exited container, a network and a volume of one variant.
+fn plant_each_kind(docker: &Docker, name: &str, labels: &Labels) -> Vec<Result<Planted>> {
+    let running = ContainerSpec::sleeping(name).labels(labels);
+    let exited_name = format!("{name}.out");
+    let exited = ContainerSpec::exiting(&exited_name).labels(labels);
+    let remember = |kind, name: &str, id: Result<String>| planted(docker, kind, name, id?);
+    vec![
+        remember(Kind::Container, name, docker.run(&running)),
+        remember(Kind::Container, &exited_name, docker.run_to_exit(&exited)),
+        remember(Kind::Network, name, docker.create_network(name, labels)),
+        remember(Kind::Volume, name, docker.create_volume(name, labels)),
+    ]
+}
+
+fn planted(docker: &Docker, kind: Kind, name: &str, id: String) -> Result<Planted> {
+    let found = inspect(docker, kind, &id)?.unwrap_or_default();
+    let print = fingerprint(kind, &found);
+    Ok(Planted { kind, id, name: name.to_owned(), print })
 }
 
 /// Returns names and labels that are one character away from the original's.

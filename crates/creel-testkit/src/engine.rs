@@ -101,13 +101,16 @@ pub struct EngineOptions {
     pub with_image: bool,
     /// More arguments for `dockerd`.
     pub arguments: Vec<String>,
+    /// Whether test programs that a killed run left behind are ended before the start. Only
+    /// for a directory that nobody but the suite ever names in its environment.
+    pub end_orphaned_tests: bool,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
         // 1,024 networks: the default pools end after 31.
         let address_pool = "base=10.213.0.0/16,size=26".to_owned();
-        Self { address_pool, with_image: true, arguments: Vec::new() }
+        Self { address_pool, with_image: true, arguments: Vec::new(), end_orphaned_tests: false }
     }
 }
 
@@ -133,7 +136,7 @@ impl PrivateEngine {
     /// come up; the error holds the end of its log.
     pub fn start(directory: impl Into<PathBuf>, options: EngineOptions) -> Result<Self> {
         let directory = directory.into();
-        let lock = lock_empty(&directory)?;
+        let lock = lock_empty(&directory, options.end_orphaned_tests)?;
         let mut engine = Self { directory, options, daemon: None, lock: Some(lock) };
         engine.make_namespace()?;
         fs::write(engine.path("daemon.json"), "{}\n")?;
@@ -341,7 +344,7 @@ impl Drop for PrivateEngine {
 ///
 /// Fails when another process uses the directory or something survives.
 pub fn clear(directory: &Path) -> Result<()> {
-    let lock = lock_empty(directory)?;
+    let lock = lock_empty(directory, false)?;
     let cleared = leftovers::clear(directory);
     drop(lock);
     cleared
@@ -364,8 +367,11 @@ pub fn temporary_directory() -> Result<PathBuf> {
 }
 
 /// Locks the directory and clears what is in it.
-fn lock_empty(directory: &Path) -> Result<File> {
+fn lock_empty(directory: &Path, end_orphaned_tests: bool) -> Result<File> {
     let lock = lock(directory)?;
+    if end_orphaned_tests {
+        leftovers::kill_pointed_at(DIRECTORY_VARIABLE, directory)?;
+    }
     if fs::read_dir(directory)?.next().is_none() {
         return Ok(lock);
     }

@@ -80,6 +80,19 @@ pub fn kill_program(program: &str, directory: &Path) -> Result<()> {
     kill_all(|pid| is_program_of(pid, &[program], directory))
 }
 
+/// Kills every process whose environment names exactly this directory.
+///
+/// # Errors
+///
+/// Fails when one survives.
+pub fn kill_pointed_at(variable: &str, directory: &Path) -> Result<()> {
+    let wanted = format!("{variable}={}", directory.display()).into_bytes();
+    kill_all(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == wanted)
+    })
+}
+
 /// Returns whether any daemon of the directory runs.
 pub fn any_daemon(directory: &Path) -> bool {
     pids().into_iter().any(|pid| is_program_of(pid, &DAEMONS, directory))
@@ -217,6 +230,23 @@ mod tests {
         for other in ["/var/tmp/creel-engine-12/data", "/var/tmp", "creel-engine-1", "-v", ""] {
             assert!(!names_path_below(other.as_bytes(), directory), "{other}");
         }
+    }
+
+    #[test]
+    fn an_orphan_is_known_by_its_environment() {
+        let directory = tempfile::tempdir().unwrap();
+        let start = |path: &Path| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("1000").env("CREEL_LEFTOVERS_TEST", path).spawn().unwrap()
+        };
+        let mut orphan = start(directory.path());
+        let mut other = start(&directory.path().join("below"));
+        // The killed child stays a zombie of ours, which has no environment any more.
+        kill_pointed_at("CREEL_LEFTOVERS_TEST", directory.path()).unwrap();
+        assert!(!orphan.wait().unwrap().success());
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

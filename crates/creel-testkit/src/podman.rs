@@ -57,6 +57,8 @@ impl Podman {
             .arg(format!("unix://{}", below(&directory, "podman.sock")))
             .env("CONTAINERS_CONF", directory.join("containers.conf"))
             .env("PATH", path_with_sbin())
+            // Imported archives stay in the temporary directory.
+            .env("TMPDIR", &directory)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -11,7 +11,7 @@ fn a_killed_engine_comes_back_with_its_objects() {
     let mut second = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
     let docker = second.engine().docker();
     docker.create_network("second", &Labels::new()).unwrap();
-    let id = docker.run(&ContainerSpec::stubborn("second").network("second")).unwrap();
+    let id = docker.run(&ContainerSpec::sleeping("second").network("second")).unwrap();
     second.kill_hard().unwrap();
     assert!(!second.engine().answers());
     second.restart().unwrap();
