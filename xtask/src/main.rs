@@ -1,2 +1,83 @@
-//! x
-fn main() {}
+//! The project's own chores: tests, torture, benchmarks.
+//!
+//! Everything runs on real parts, so each chore brings them: Debian's packages,
+//! a private Docker Engine, the test image. A part that is missing is a failure,
+//! never a skipped test. Whatever happens, the engine is stopped again; if this
+//! program itself is killed, its next start clears what stayed.
+#![expect(clippy::print_stdout, reason = "a chore talks to the developer who typed it")]
+
+mod bench;
+mod child;
+mod deny;
+mod engine;
+mod packages;
+mod step;
+mod suite;
+mod tally;
+mod torture_tier;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Run the project's own chores
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Install what is missing, check the code and run every test
+    Test {
+        /// Arguments for the test programs, such as a part of a test's name
+        #[arg(last = true)]
+        filters: Vec<String>,
+    },
+    /// Run the full matrices and random instants, and write their reports
+    Torture {
+        /// One suite; all of them without it
+        suite: Option<String>,
+        /// Print the suites and stop
+        #[arg(long)]
+        list: bool,
+    },
+    /// Measure against the other ways
+    Bench {
+        /// The benchmark; without it they are listed
+        name: Option<String>,
+    },
+    /// Check the dependencies' bans, licenses and sources with cargo-deny
+    Deny,
+    /// Keep an engine running for single tests by hand
+    Engine {
+        #[command(subcommand)]
+        act: engine::Act,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().chore) {
+        Ok(code) => code,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<ExitCode> {
+    child::heed_signals()?;
+    match chore {
+        Chore::Test { filters } => suite::run(&filters),
+        Chore::Torture { list: true, .. } => torture_tier::list(),
+        Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
+        Chore::Bench { name } => bench::run(name.as_deref()),
+        Chore::Deny => deny::run(),
+        Chore::Engine { act } => engine::run(&act),
+    }
+}

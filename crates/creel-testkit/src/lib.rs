@@ -1,1 +1,41 @@
-//! x
+//! Real parts for creel's tests.
+//!
+//! The promise under test is about the world outside the program, so the tests
+//! run against a real Docker Engine and the real binary; a fake stands in only
+//! where the real thing cannot be brought into the wanted state. Nothing here
+//! skips: a missing part is an error that names the command that provides it.
+//!
+//! ```text
+//!   test ──▶ Creel (the real binary) ──▶ Wire (faults) ──▶ PrivateEngine
+//!     │                                                        ▲
+//!     └── World, Decoys: what exists, what was touched ────────┘
+//! ```
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`engine`] | a Docker Engine of our own, and how tests find it |
+//! | [`api`] | one HTTP request over a unix socket |
+//! | [`docker`] | creates and inspects objects, by the API or the CLI |
+//! | [`image`] | the busybox image every test container runs |
+//! | [`world`] | what exists on an engine, and what differs from before |
+//! | [`decoys`] | look-alikes that must survive |
+//! | [`wire`] | a proxy that cuts, delays and falsifies answers |
+//! | [`fake_engine`] | scripted answers a real engine cannot give |
+//! | [`creel`] | runs the real binary with a deadline |
+//! | [`podman`], [`sshd`] | the other ways an engine is reached |
+//! | [`wait`] | polls for a condition with a deadline |
+//! | [`leftovers`] | ends everything that lives below a directory of ours |
+
+pub mod api;
+pub mod creel;
+pub mod decoys;
+pub mod docker;
+pub mod engine;
+pub mod fake_engine;
+pub mod image;
+pub mod leftovers;
+pub mod podman;
+pub mod sshd;
+pub mod wait;
+pub mod wire;
+pub mod world;

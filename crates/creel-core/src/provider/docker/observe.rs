@@ -32,6 +32,7 @@ fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
         labels,
         size: None,
         uses: Vec::new(),
+        users: Vec::new(),
         predefined: false,
         generation: String::new(),
         id,

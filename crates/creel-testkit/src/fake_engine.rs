@@ -1,0 +1,325 @@
+//! Scripted answers that a real engine cannot be made to give.
+//!
+//! Only for states that the real one does not hold still for: ten thousand
+//! containers, one that stays in `removing`, a removal in progress, a busy
+//! daemon that recovers. Everything else is tested on the real engine.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result};
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::engine::{Engine, temporary_directory};
+use crate::wire::Head;
+
+/// One scripted answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// A status and a JSON body.
+    Json(u16, Value),
+    /// A status without a body.
+    Empty(u16),
+    /// An error in the engine's form.
+    Error(u16, String),
+    /// No answer for as long as the fake lives.
+    Hang,
+}
+
+impl Reply {
+    /// Returns an error in the engine's form.
+    pub fn error(status: u16, message: &str) -> Self {
+        Self::Error(status, message.to_owned())
+    }
+}
+
+struct Route {
+    method: String,
+    path: Regex,
+    /// The answers in order; the last one is given for ever.
+    replies: Vec<Reply>,
+    asked: usize,
+}
+
+/// A running fake; it ends on drop, and what hangs on it is cut.
+pub struct FakeEngine {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for FakeEngine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "FakeEngine at {} asked {:?}", self.socket.display(), self.requests())
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    routes: Mutex<Vec<Route>>,
+    requests: Mutex<Vec<String>>,
+    hanging: Mutex<Vec<UnixStream>>,
+    stopped: AtomicBool,
+}
+
+impl FakeEngine {
+    /// Starts a fake of an empty engine of API 1.41.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the socket cannot be made.
+    pub fn start() -> Result<Self> {
+        let socket = temporary_directory()?.join("fake.sock");
+        let listener = UnixListener::bind(&socket)
+            .with_context(|| format!("cannot listen on {}", socket.display()))?;
+        let shared = Arc::<Shared>::default();
+        let acceptor = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || accept(&listener, &shared)
+        });
+        let fake = Self { socket, shared, acceptor: Some(acceptor) };
+        fake.route("GET", "/_ping$", [Reply::Json(200, json!("OK"))]);
+        fake.route("HEAD", "/_ping$", [Reply::Empty(200)]);
+        fake.route("GET", "/version$", [Reply::Json(200, version())]);
+        fake.route("GET", "/info$", [Reply::Json(200, info())]);
+        for list in ["/containers/json", "/networks", "/images/json"] {
+            fake.route("GET", &format!(r"{list}(\?|$)"), [Reply::Json(200, json!([]))]);
+        }
+        let volumes = json!({ "Volumes": [], "Warnings": null });
+        fake.route("GET", r"/volumes(\?|$)", [Reply::Json(200, volumes)]);
+        Ok(fake)
+    }
+
+    /// Scripts the answers to a method and a path expression; the newest matching route decides.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the expression is not one or there is no answer: both are written in the test.
+    pub fn route(&self, method: &str, path: &str, replies: impl IntoIterator<Item = Reply>) {
+        let replies: Vec<Reply> = replies.into_iter().collect();
+        assert!(!replies.is_empty(), "a route needs an answer");
+        let path = Regex::new(path).expect("the route's path is a regular expression");
+        let route = Route { method: method.to_owned(), path, replies, asked: 0 };
+        if let Ok(mut routes) = self.shared.routes.lock() {
+            routes.push(route);
+        }
+    }
+
+    /// Scripts the container listing.
+    pub fn list_containers(&self, rows: Vec<Value>) {
+        let replies = [Reply::Json(200, Value::Array(rows))];
+        self.route("GET", r"/containers/json(\?|$)", replies);
+    }
+
+    /// Returns the fake's address.
+    pub fn engine(&self) -> Engine {
+        Engine::at(&self.socket)
+    }
+
+    /// Returns the address in the form of `DOCKER_HOST`.
+    pub fn host(&self) -> String {
+        self.engine().host()
+    }
+
+    /// Returns every request so far as `METHOD path?query`.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.requests.lock().map(|requests| requests.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for FakeEngine {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        // Wakes the acceptor, which then sees the flag.
+        let _ = UnixStream::connect(&self.socket);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        if let Ok(mut hanging) = self.shared.hanging.lock() {
+            hanging.clear();
+        }
+        if let Some(directory) = self.socket.parent() {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Returns a row of the container listing as an engine would give it.
+pub fn container_row(number: usize, state: &str) -> Value {
+    json!({
+        "Id": container_id(number),
+        "Names": [format!("/fake-{number}")],
+        "Image": "creel-test:latest",
+        "ImageID": format!("sha256:{:064x}", 1),
+        "Command": "sh -c 'sleep 100000'",
+        "Created": 1_700_000_000 + number,
+        "Ports": [],
+        "Labels": { "dev.example.task": format!("task-{number}"), "dev.example.suite": "fake" },
+        "State": state,
+        "Status": state,
+        "HostConfig": { "NetworkMode": "none" },
+        "NetworkSettings": { "Networks": {} },
+        "Mounts": [],
+    })
+}
+
+/// Returns what inspect says of the same container.
+pub fn container_detail(number: usize, state: &str) -> Value {
+    json!({
+        "Id": container_id(number),
+        "Name": format!("/fake-{number}"),
+        "Created": "2023-11-14T22:13:20.000000000Z",
+        "Image": format!("sha256:{:064x}", 1),
+        "RestartCount": 0,
+        "State": {
+            "Status": state,
+            "Running": state == "running",
+            "Dead": state == "dead",
+            "Pid": 0,
+            "ExitCode": 0,
+            "StartedAt": "2023-11-14T22:13:21.000000000Z",
+            "FinishedAt": "0001-01-01T00:00:00Z",
+        },
+        "Config": {
+            "Image": "creel-test:latest",
+            "Labels": { "dev.example.task": format!("task-{number}"), "dev.example.suite": "fake" },
+        },
+        "HostConfig": { "NetworkMode": "none", "AutoRemove": false },
+        "NetworkSettings": { "Networks": {} },
+        "Mounts": [],
+    })
+}
+
+/// Returns the id of a fake container.
+pub fn container_id(number: usize) -> String {
+    format!("{:064x}", number + 1)
+}
+
+fn version() -> Value {
+    json!({
+        "Version": "20.10.24",
+        "ApiVersion": "1.41",
+        "MinAPIVersion": "1.12",
+        "Os": "linux",
+        "Arch": "amd64",
+    })
+}
+
+fn info() -> Value {
+    json!({
+        "ID": "FAKE:FAKE:FAKE",
+        "Name": "fake",
+        "ServerVersion": "20.10.24",
+        "OperatingSystem": "fake",
+        "OSType": "linux",
+        "Driver": "overlay2",
+    })
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    for client in listener.incoming() {
+        if shared.stopped.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(client) = client else { continue };
+        let shared = Arc::clone(shared);
+        // An error ends this one connection, which is what its client sees.
+        thread::spawn(move || drop(serve(client, &shared)));
+    }
+}
+
+fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
+    let Some(head) = Head::read(&mut client)? else { return Ok(()) };
+    head.drain_body(&mut client)?;
+    if let Ok(mut requests) = shared.requests.lock() {
+        requests.push(format!("{} {}", head.method, head.path));
+    }
+    match shared.reply(&head) {
+        Reply::Json(status, body) => respond(&mut client, status, &body.to_string()),
+        Reply::Empty(status) => respond(&mut client, status, ""),
+        Reply::Error(status, message) => {
+            respond(&mut client, status, &json!({ "message": message }).to_string())
+        }
+        Reply::Hang => {
+            if let Ok(mut hanging) = shared.hanging.lock() {
+                hanging.push(client);
+            }
+            Ok(())
+        }
+    }
+}
+
+impl Shared {
+    fn reply(&self, head: &Head) -> Reply {
+        let mut routes = self.routes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let route = routes
+            .iter_mut()
+            .rev()
+            .find(|route| route.method == head.method && route.path.is_match(&head.path));
+        let Some(route) = route else {
+            return Reply::error(404, &format!("no such object: {}", head.path));
+        };
+        let index = route.asked.min(route.replies.len() - 1);
+        route.asked += 1;
+        route.replies[index].clone()
+    }
+}
+
+fn respond(client: &mut UnixStream, status: u16, body: &str) -> io::Result<()> {
+    write!(
+        client,
+        "HTTP/1.1 {status} Scripted\r\nApi-Version: 1.41\r\nOstype: linux\r\n\
+         Server: Docker/20.10.24 (linux)\r\nContent-Type: application/json\r\n\
+         Connection: close\r\n"
+    )?;
+    // A 204 has no body and must not announce one.
+    if status != 204 {
+        write!(client, "Content-Length: {}\r\n", body.len())?;
+    }
+    write!(client, "\r\n{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_follow_the_script_and_the_last_one_stays() {
+        let fake = FakeEngine::start().unwrap();
+        assert!(fake.engine().answers());
+        let busy = Reply::error(500, "busy");
+        fake.route("DELETE", "/containers/1", [busy.clone(), busy, Reply::Empty(204)]);
+        let api = fake.engine().api();
+        let status = || api.request("DELETE", "/containers/1?force=true", None).unwrap().status;
+        assert_eq!([status(), status(), status(), status()], [500, 500, 204, 204]);
+        assert_eq!(fake.requests().len(), 5);
+    }
+
+    #[test]
+    fn ten_thousand_containers_are_listed() {
+        let fake = FakeEngine::start().unwrap();
+        fake.list_containers((0..10_000).map(|n| container_row(n, "exited")).collect());
+        let rows = fake.engine().api().get("/containers/json?all=true").unwrap();
+        assert_eq!(rows.as_array().map(Vec::len), Some(10_000));
+    }
+
+    #[test]
+    fn a_hanging_answer_ends_with_the_fake() {
+        let fake = FakeEngine::start().unwrap();
+        fake.route("GET", "/info$", [Reply::Hang]);
+        let api = fake.engine().api();
+        let asking = thread::spawn(move || api.get("/info"));
+        let asked = || fake.requests().iter().any(|request| request.ends_with("/info"));
+        assert!(crate::wait::eventually(std::time::Duration::from_secs(5), asked));
+        assert!(!asking.is_finished());
+        drop(fake);
+        assert!(asking.join().unwrap().is_err());
+    }
+}

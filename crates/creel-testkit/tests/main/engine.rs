@@ -1,0 +1,43 @@
+//! A second engine can be killed, restarted and cleared without the first one noticing.
+
+use std::fs;
+
+use creel_testkit::docker::{ContainerSpec, Labels};
+use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine, clear};
+use creel_testkit::leftovers;
+
+#[test]
+fn a_killed_engine_comes_back_with_its_objects() {
+    let mut second = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
+    let docker = second.engine().docker();
+    docker.create_network("second", &Labels::new()).unwrap();
+    let id = docker.run(&ContainerSpec::sleeping("second").network("second")).unwrap();
+    second.kill_hard().unwrap();
+    assert!(!second.engine().answers());
+    second.restart().unwrap();
+    let container = docker.inspect_container(&id).unwrap().unwrap();
+    assert_eq!(container["State"]["Status"], "exited");
+    docker.start(&id).unwrap();
+    let directory = second.directory().to_owned();
+    second.stop().unwrap();
+    assert!(!directory.exists());
+    assert!(!leftovers::any_daemon(&directory));
+    assert!(Engine::from_env().answers());
+}
+
+#[test]
+fn an_abandoned_engine_is_cleared_and_a_used_one_is_not() {
+    let second = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
+    let directory = second.directory().to_owned();
+    second.engine().docker().run(&ContainerSpec::stubborn("abandoned")).unwrap();
+    assert!(clear(&directory).unwrap_err().to_string().contains("another process"));
+    // What a killed test run leaves: everything runs and nobody holds the lock.
+    let engine = second.detach();
+    assert!(engine.answers());
+    clear(&directory).unwrap();
+    assert!(!engine.answers());
+    assert!(!directory.exists());
+    assert!(!leftovers::any_daemon(&directory));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&directory.display().to_string()));
+}

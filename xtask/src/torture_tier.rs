@@ -1,0 +1,154 @@
+//! The second tier: the full matrices and random instants, with a report each.
+//!
+//! A torture test is one whose path holds `torture::SUITE::`. It tells the
+//! reader of the report what it saw by printing lines that begin `report: `.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step::{seconds, step};
+use crate::suite::TORTURE;
+use crate::tally::Tally;
+use crate::{child, engine, packages, workspace};
+
+/// What a test puts before a line of its report.
+const REPORT: &str = "report: ";
+
+/// What one suite came to.
+struct Outcome {
+    tally: Tally,
+    lines: Vec<String>,
+    took: Duration,
+}
+
+/// Prints the suites.
+pub(crate) fn list() -> Result<ExitCode> {
+    for suite in suites()? {
+        println!("{suite}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs one suite, or all, and writes a report for each.
+pub(crate) fn run(wanted: Option<&str>) -> Result<ExitCode> {
+    step("packages", packages::install_missing)?;
+    let mut suites = step("suites", suites)?;
+    if let Some(wanted) = wanted {
+        if !suites.contains(wanted) {
+            let known = suites.into_iter().collect::<Vec<_>>().join(", ");
+            bail!("no torture suite {wanted}; there are: {known}");
+        }
+        suites.retain(|suite| suite == wanted);
+    }
+    let mut total = Tally::default();
+    for suite in &suites {
+        let outcome = torture(suite)?;
+        write_report(suite, &outcome)?;
+        total.passed += outcome.tally.passed;
+        total.failed += outcome.tally.failed;
+    }
+    println!("{total}");
+    Ok(if total.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn suites() -> Result<BTreeSet<String>> {
+    let mut command = workspace::cargo(&["test", "--workspace", "--tests", "--", "--list"]);
+    let mut suites = BTreeSet::new();
+    let status = child::run_reading(&mut command, |line| suites.extend(suite_of(line)))?;
+    if !status.success() {
+        bail!("cannot list the tests: {status}");
+    }
+    Ok(suites)
+}
+
+/// Returns the suite of a line such as `crash::torture::matrix::a_test: test`.
+fn suite_of(line: &str) -> Option<String> {
+    let path = line.strip_suffix(": test")?;
+    let (_, rest) = path.split_once(TORTURE)?;
+    Some(rest.split_once("::")?.0.to_owned())
+}
+
+fn torture(suite: &str) -> Result<Outcome> {
+    let started_at = Instant::now();
+    engine::with_engine(|engine| {
+        step(suite, || {
+            let filter = format!("{TORTURE}{suite}::");
+            let arguments = ["test", "--workspace", "--tests", "--no-fail-fast", "--"];
+            let mut command = workspace::cargo(&arguments);
+            // One at a time and unbuffered: the report's lines come out whole and in order.
+            command.args([&filter, "--include-ignored", "--nocapture", "--test-threads=1"]);
+            let mut tally = Tally::default();
+            let mut lines = Vec::new();
+            let status = child::run_reading(engine::point(&mut command, engine), |line| {
+                tally.add_line(line);
+                lines.extend(report_line(line));
+            })?;
+            if !status.success() && tally.failed == 0 {
+                tally.add_unreported_failure();
+            }
+            Ok(Outcome { tally, lines, took: started_at.elapsed() })
+        })
+    })
+}
+
+/// Returns what a line adds to the report; the first one follows the test's name.
+fn report_line(line: &str) -> Option<String> {
+    let line = match line.strip_prefix("test ") {
+        Some(rest) => rest.split_once(" ... ").map_or(line, |(_, printed)| printed),
+        None => line,
+    };
+    Some(line.strip_prefix(REPORT)?.to_owned())
+}
+
+fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
+    let mut text = format!("# Torture: {suite}\n\n");
+    writeln!(text, "- date: {}", jiff::Zoned::now().strftime("%Y-%m-%d"))?;
+    writeln!(text, "- commit: {}", commit())?;
+    writeln!(text, "- command: `cargo xtask torture {suite}`")?;
+    writeln!(text, "- took: {}", seconds(outcome.took))?;
+    writeln!(text, "- result: {}\n", outcome.tally)?;
+    for line in &outcome.lines {
+        writeln!(text, "- {line}")?;
+    }
+    let directory = workspace::root().join("docs/reports");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(format!("torture-{suite}.md"));
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("xtask: wrote {}", path.display());
+    Ok(())
+}
+
+fn commit() -> String {
+    let output = Command::new("git")
+        .args(["describe", "--always", "--dirty", "--abbrev=12"])
+        .current_dir(workspace::root())
+        .output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_the_module_after_torture() {
+        let line = "crash::torture::matrix::every_point: test";
+        assert_eq!(suite_of(line).as_deref(), Some("matrix"));
+        assert_eq!(suite_of("crash::matrix::every_point: test"), None);
+        assert_eq!(suite_of("crash::torture::loose: test"), None);
+    }
+
+    #[test]
+    fn report_lines_are_found_alone_and_after_a_test_name() {
+        assert_eq!(report_line("report: 3 of 3").as_deref(), Some("3 of 3"));
+        let after_name = "test a::torture::b::c ... report: 3 of 3";
+        assert_eq!(report_line(after_name).as_deref(), Some("3 of 3"));
+        assert_eq!(report_line("no report: here"), None);
+    }
+}
