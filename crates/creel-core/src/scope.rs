@@ -129,6 +129,13 @@ pub struct Held {
     courtesy: Option<Supervisor>,
 }
 
+impl Held {
+    /// Leaves the release to somebody else: [`Supervisor::release_all`], or a reconcile.
+    pub fn forget(mut self) {
+        self.courtesy = None;
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         let (Some(supervisor), Ok(_)) =

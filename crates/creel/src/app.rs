@@ -1,0 +1,214 @@
+//! What commands share: settings, ledger, providers, and what is out there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use creel_core::config::{Config, Layers};
+use creel_core::failure::Code;
+use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
+use creel_core::plan::World;
+use creel_core::provider::docker::{DockerProvider, Endpoint};
+use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
+use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
+use creel_core::reap::ReapOptions;
+use creel_core::reconcile::Reconciler;
+use creel_core::select::Roll;
+use futures::future::join_all;
+use serde::Serialize;
+
+use crate::environment::Environment;
+use crate::output::{Exit, Failure, Printer};
+
+/// What commands share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) printer: Printer,
+    pub(crate) environment: Environment,
+    pub(crate) layers: Layers,
+    pub(crate) config: Config,
+}
+
+/// What was found in all worlds that were asked.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Everything that was seen.
+    pub(crate) inventory: Vec<Observed>,
+    /// The worlds that could not be asked.
+    pub(crate) unreachable: Vec<ProviderError>,
+}
+
+/// A world that could not be asked, for JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct UnreachableJson {
+    provider: ProviderName,
+    error: String,
+}
+
+impl Listing {
+    /// Returns the worlds that could not be asked, for JSON.
+    pub(crate) fn unreachable_json(&self) -> Vec<UnreachableJson> {
+        let shown = |error: &ProviderError| UnreachableJson {
+            provider: error.provider,
+            error: error.message.clone(),
+        };
+        self.unreachable.iter().map(shown).collect()
+    }
+
+    /// Returns the first world that could not be asked as a failure.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.unreachable.first().map(|error| Failure::from(error.clone()).after_answer())
+    }
+}
+
+impl App {
+    /// Reads environment and settings.
+    pub(crate) fn start(printer: &Printer) -> Result<Self, Failure> {
+        let environment = Environment::read()?;
+        let layers = Layers::defaults().with_file(&environment.home.join("config.toml"))?;
+        let config = layers.config()?;
+        Ok(Self { printer: printer.clone(), environment, layers, config })
+    }
+
+    /// Opens the ledger for writing, making it where it is missing.
+    pub(crate) async fn ledger(&self) -> Result<Ledger, Failure> {
+        Ok(Ledger::open(&self.environment.home).await?)
+    }
+
+    /// Opens the ledger for a command that only reads; a ledger that cannot be used is noted.
+    pub(crate) async fn ledger_if_any(&self) -> Option<Ledger> {
+        if !Ledger::path(&self.environment.home).exists() {
+            return None;
+        }
+        match Ledger::open(&self.environment.home).await {
+            Ok(ledger) => Some(ledger),
+            Err(error) => {
+                self.printer.warn(&format!("warning: owners are told from labels alone: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Returns what the ledger knows, for asking whose an object is.
+    pub(crate) async fn roll(ledger: Option<&Ledger>) -> Result<Roll, Failure> {
+        Ok(match ledger {
+            Some(ledger) => Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await?),
+            None => Roll::default(),
+        })
+    }
+
+    /// Connects to the providers that are asked for, or to all that are configured.
+    pub(crate) fn providers(&self, wanted: &[ProviderName]) -> Result<Providers, Failure> {
+        let asked = |name| wanted.is_empty() || wanted.contains(&name);
+        let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
+        if asked(ProviderName::Docker) {
+            match self.docker()? {
+                Some(docker) => providers.push(Arc::new(docker)),
+                None if wanted.contains(&ProviderName::Docker) => return Err(no_docker()),
+                None => tracing::info!("no Docker Engine is configured here; going on without"),
+            }
+        }
+        if asked(ProviderName::Process) {
+            providers.push(Arc::new(self.process()));
+        }
+        Ok(Providers::new(providers))
+    }
+
+    /// Finds the Docker Engine that is meant, if one is.
+    pub(crate) fn docker_endpoint(&self) -> Result<Option<Endpoint>, Failure> {
+        let environment = &self.environment.docker;
+        let host = &self.config.docker.host;
+        let named = environment.docker_host.is_some() || environment.docker_context.is_some();
+        if !host.is_empty() && !named {
+            return Ok(Some(Endpoint::explicit(host)?));
+        }
+        Ok(environment.resolve()?)
+    }
+
+    fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
+        let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
+        Ok(Some(DockerProvider::connect(endpoint)?))
+    }
+
+    /// Returns the provider of processes and directories, which needs nothing installed.
+    pub(crate) fn process(&self) -> ProcessProvider {
+        ProcessProvider::new(ProcessSettings {
+            root: self.environment.home.join("sandboxes"),
+            holder: HolderProgram {
+                program: PathBuf::from("/proc/self/exe"),
+                args: vec![crate::cli::holder::NAME.to_owned()],
+            },
+            containment: None,
+        })
+    }
+
+    /// Lists all kinds in all worlds at once.
+    pub(crate) async fn list(&self, providers: &Providers, kinds: &[Kind]) -> Listing {
+        let lists = providers.iter().map(|provider| async move {
+            let all = provider.kinds();
+            let wanted: Vec<Kind> =
+                all.iter().copied().filter(|k| kinds.is_empty() || kinds.contains(k)).collect();
+            if wanted.is_empty() { Ok(Vec::new()) } else { provider.list(&wanted).await }
+        });
+        let mut listing = Listing::default();
+        for listed in join_all(lists).await {
+            match listed {
+                Ok(mut seen) => listing.inventory.append(&mut seen),
+                Err(error) => listing.unreachable.push(error),
+            }
+        }
+        listing
+    }
+
+    /// Asks the worlds for their identities.
+    pub(crate) async fn worlds(&self, providers: &Providers) -> Result<Vec<World>, Failure> {
+        let asked = providers.iter().map(|provider| async move {
+            let identity = provider.identity().await?;
+            Ok(World { provider: provider.name(), identity, address: provider.address() })
+        });
+        join_all(asked).await.into_iter().collect::<Result<_, ProviderError>>().map_err(Into::into)
+    }
+
+    /// Returns the options of releases as the settings have them.
+    pub(crate) fn reap_options(&self) -> ReapOptions {
+        ReapOptions {
+            retry: self.config.retry.clone(),
+            protect: self.config.protect.clone(),
+            concurrency: Some(self.config.release.concurrency).filter(|&number| number > 0),
+            ..ReapOptions::default()
+        }
+    }
+
+    /// Makes a reconciler that acts as this process.
+    pub(crate) fn reconciler(
+        &self,
+        ledger: &Ledger,
+        providers: &Providers,
+    ) -> Result<Reconciler, Failure> {
+        let me = this_process()?;
+        Ok(Reconciler::new(ledger.clone(), providers.clone(), me)
+            .with_intent_window(self.config.ledger.intent_window)
+            .with_options(self.reap_options()))
+    }
+}
+
+/// Describes this process as an owner, by its subcommand.
+pub(crate) fn this_process() -> Result<OwnerRecord, Failure> {
+    OwnerRecord::this_process(&command_name())
+        .map_err(|error| Failure::internal("cannot read /proc", &error))
+}
+
+/// Returns the subcommand, without arguments: those may hold what is nobody's business.
+pub(crate) fn command_name() -> String {
+    let words = std::env::args().skip(1).take_while(|word| !word.starts_with('-'));
+    let words: Vec<String> = words.take(2).collect();
+    match words.first().map(String::as_str) {
+        Some("dev") => format!("creel {}", words.join(" ")),
+        Some(first) => format!("creel {first}"),
+        None => "creel".to_owned(),
+    }
+}
+
+fn no_docker() -> Failure {
+    Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here")
+        .hint("set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for")
+}

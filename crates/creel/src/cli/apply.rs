@@ -1,0 +1,73 @@
+//! `creel apply`: release exactly what a kept plan says.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::plan::{Plan, World};
+use creel_core::provider::{ProviderName, Providers};
+use creel_core::reap::Reaper;
+
+use crate::app::App;
+use crate::output::progress::SweepBar;
+use crate::output::{Exit, Failure};
+
+use super::release_args::ReleaseArgs;
+use super::report::{Shown, verdict};
+
+/// Release exactly what a kept plan says
+///
+/// The plan is bound to the engine it was made for and to what each resource was
+/// like then. What has changed since is left alone and said so (exit code 4).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel sweep --label bench --plan-out plan.json
+  creel apply plan.json
+  creel apply plan.json --json | jq .gone")]
+pub(crate) struct Apply {
+    /// A plan made by `creel sweep --plan-out`
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
+    #[command(flatten)]
+    release: ReleaseArgs,
+}
+
+impl Apply {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let started = Instant::now();
+        let plan = Plan::read(&self.plan)?;
+        let names: Vec<ProviderName> = plan.worlds.iter().map(|world| world.provider).collect();
+        let providers = app.providers(&names)?;
+        check_worlds(&plan.worlds, &providers).await?;
+        let options = self.release.options(app)?;
+        let reaper = Reaper::new(providers, Some(app.ledger().await?));
+        let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
+        Shown {
+            report: &report,
+            applied: true,
+            planned: plan.items.len(),
+            unreachable: Vec::new(),
+            took: started.elapsed(),
+        }
+        .print(app);
+        verdict(&report, options.cancel.is_cancelled())
+    }
+}
+
+/// Refuses a plan whose ids would mean other things here.
+async fn check_worlds(worlds: &[World], providers: &Providers) -> Result<(), Failure> {
+    for world in worlds {
+        let identity = providers.get(world.provider)?.identity().await?;
+        if identity != world.identity {
+            let message = format!(
+                "the plan was made for {} at {}, which is another one than this",
+                world.provider, world.address
+            );
+            return Err(Failure::new(Code::OtherWorld, Exit::Refused, message)
+                .hint("point DOCKER_HOST or the context there, or make a new plan"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! `creel demo`: the promise, before your eyes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::ledger::{Event, Ledger, RecordFilter, StateName};
+use creel_core::provider::{Kind, Observed, Providers};
+use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report, Verdict};
+use jiff::Timestamp;
+use owo_colors::OwoColorize;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::app::App;
+use crate::environment::CREEL_HOME;
+use crate::output::{Exit, Failure, table};
+
+use super::dev::HeldJson;
+
+/// How long the watchdog may take before the demo calls it a failure.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an engine may take to answer before the demo goes on without.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(2);
+/// A tree that daemonises: a double fork, a session of its own, children that ignore SIGTERM.
+const STUBBORN_TREE: &str =
+    "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & sleep 1000 & wait' &) ; exec sleep 1000";
+
+/// Show the promise: kill a supervisor, watch everything come back
+///
+/// Starts supervised work (a process tree with a directory, and containers where
+/// an engine answers) in a throw-away state directory, kills its supervisor with
+/// -9, shows the watchdog giving everything back, and prints the leak
+/// certificate.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  creel demo\n  creel demo --json | jq .verdict")]
+pub(crate) struct Demo {}
+
+impl Demo {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let stage = Stage::new()?;
+        let app = &stage.app(app);
+        let providers = stage.providers(app).await?;
+        let baseline = app.list(&providers, &[]).await.inventory;
+        let image = usable_image(&baseline);
+        let mut supervisor = stage.start_supervisor(&providers, image)?;
+        let held = supervisor.held()?;
+        let during = app.list(&providers, &[]).await.inventory;
+        tell_held(app, &held);
+        let killed = supervisor.kill(app)?;
+        let ledger = app.ledger().await?;
+        wait_until_all_is_back(&ledger, killed).await?;
+        let took = killed.elapsed();
+        tell_story(app, &ledger).await?;
+        let after = app.list(&providers, &[]).await.inventory;
+        let report = report_of(&ledger).await?;
+        let certificate = Certificate::issue(Evidence {
+            ledger: Some(ledger.id()),
+            worlds: app.worlds(&providers).await?,
+            started_at: Timestamp::now(),
+            baseline: &during,
+            report: &report,
+            inventory: &after,
+        });
+        tell_certificate(app, &certificate, &baseline, took);
+        supervisor.wait_for_watchdog(&held);
+        stage.clear();
+        if certificate.verdict == Verdict::Clean {
+            return Ok(Exit::Done);
+        }
+        Err(Failure::new(Code::NotGone, Exit::Unverified, "something is left").after_answer())
+    }
+}
+
+/// The throw-away directory everything happens in.
+struct Stage {
+    home: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Result<Self, Failure> {
+        let name = format!("creel-demo-{}", creel_core::id::RunId::new().digits());
+        let home = std::env::temp_dir().join(name);
+        std::fs::create_dir(&home)
+            .map_err(|error| Failure::internal("cannot make a throw-away directory", &error))?;
+        Ok(Self { home })
+    }
+
+    /// Returns the app with its state on the stage.
+    fn app(&self, app: &App) -> App {
+        let mut environment = app.environment.clone();
+        environment.home.clone_from(&self.home);
+        App {
+            printer: app.printer.clone(),
+            environment,
+            layers: app.layers.clone(),
+            config: app.config.clone(),
+        }
+    }
+
+    /// Takes the providers that answer: the demo needs none but processes.
+    async fn providers(&self, app: &App) -> Result<Providers, Failure> {
+        let all = app.providers(&[]).unwrap_or_default();
+        let mut answering = Vec::new();
+        for provider in all.iter() {
+            let asked = tokio::time::timeout(ENGINE_PATIENCE, provider.identity()).await;
+            match asked {
+                Ok(Ok(_)) => answering.push(provider.clone()),
+                _ => app
+                    .printer
+                    .say(&format!("{} does not answer; going on without it", provider.name())),
+            }
+        }
+        Ok(Providers::new(answering))
+    }
+
+    fn start_supervisor(
+        &self,
+        providers: &Providers,
+        image: Option<String>,
+    ) -> Result<Supervisor, Failure> {
+        let has_engine = providers.get(creel_core::provider::ProviderName::Docker).is_ok();
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["dev", "hold", "--process", "--directory"]).env(CREEL_HOME, &self.home);
+        if has_engine {
+            command.args(["--network", "--volume"]);
+            command.args(image.iter().flat_map(|image| ["--container", image.as_str()]));
+        } else {
+            command.env("DOCKER_HOST", format!("unix://{}", self.home.join("none").display()));
+        }
+        command.args(["--", "sh", "-c", STUBBORN_TREE]);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| Failure::internal("cannot start a supervisor", &error))?;
+        Ok(Supervisor { child })
+    }
+
+    fn clear(&self) {
+        // Ours alone, in the temporary directory; what is left of it hurts nobody.
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+/// The process that is going to be killed.
+struct Supervisor {
+    child: Child,
+}
+
+impl Supervisor {
+    /// Waits until it holds everything, and returns what.
+    fn held(&mut self) -> Result<HeldJson, Failure> {
+        let stdout = self.child.stdout.take().expect("stdout was asked for as a pipe");
+        let mut line = String::new();
+        let read = BufReader::new(stdout).read_line(&mut line);
+        read.map_err(|error| Failure::internal("the supervisor said nothing", &error))?;
+        serde_json::from_str(&line)
+            .map_err(|error| Failure::internal("the supervisor could not take everything", &error))
+    }
+
+    /// Kills it as the kernel would: no handler runs, nothing is flushed.
+    fn kill(&mut self, app: &App) -> Result<Instant, Failure> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a pid");
+        app.printer.say(&format!("\n{} {}", "$ kill -9".bold(), self.child.id().bold()));
+        kill_process(pid, Signal::KILL)
+            .map_err(|error| Failure::internal("cannot kill the supervisor", &error))?;
+        let killed = Instant::now();
+        self.child.wait().map_err(|error| Failure::internal("cannot reap", &error))?;
+        Ok(killed)
+    }
+
+    /// The watchdog leaves last; its directory is removed only after that.
+    fn wait_for_watchdog(&self, held: &HeldJson) {
+        let end = Instant::now() + Duration::from_secs(2);
+        let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        while held.watchdog.is_some_and(lives) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Picks an image that is there already and most likely has a shell.
+fn usable_image(inventory: &[Observed]) -> Option<String> {
+    const LIKELY: [&str; 6] = ["busybox", "alpine", "debian", "ubuntu", "creel-test", "python"];
+    let tagged =
+        || inventory.iter().filter(|seen| seen.kind == Kind::Image && seen.state == "tagged");
+    LIKELY.iter().find_map(|name| {
+        tagged().find(|seen| seen.name.contains(name)).map(|seen| seen.name.clone())
+    })
+}
+
+fn tell_held(app: &App, held: &HeldJson) {
+    app.printer.say(&format!(
+        "supervisor {} holds {} resources, its watchdog is {}:",
+        held.pid,
+        held.held.len(),
+        held.watchdog.map_or("missing".to_owned(), |pid| pid.to_string())
+    ));
+    let mut table = table::new(&["KIND", "ID", "RESOURCE"]);
+    for item in &held.held {
+        table.add_row([
+            item.kind.to_string(),
+            table::short_id(&item.id).to_owned(),
+            item.resource.to_string(),
+        ]);
+    }
+    app.printer.say(&table::render(&table));
+}
+
+/// Waits until every record is closed.
+async fn wait_until_all_is_back(ledger: &Ledger, killed: Instant) -> Result<(), Failure> {
+    while !ledger.records(&RecordFilter::open()).await?.is_empty() {
+        if killed.elapsed() > PATIENCE {
+            let message = "the watchdog did not give everything back in time";
+            return Err(Failure::new(Code::NotGone, Exit::Unverified, message)
+                .hint("its log is watchdog.log in the demo's directory"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Tells from the ledger what the watchdog did, and when.
+async fn tell_story(app: &App, ledger: &Ledger) -> Result<(), Failure> {
+    let mut story = Vec::new();
+    for record in ledger.records(&RecordFilter::default()).await? {
+        for stored in ledger.history(record.id).await? {
+            let what = match &stored.event {
+                Event::OwnerChanged { .. } => "the watchdog takes over",
+                Event::VerifiedGone => "verified gone",
+                _ => continue,
+            };
+            story.push((stored.at_ms, record.kind, what));
+        }
+    }
+    story.sort();
+    let Some(&(first, ..)) = story.first() else { return Ok(()) };
+    for (at, kind, what) in story {
+        app.printer.say(&format!("  +{:>4} ms  {what}: {kind}", at - first));
+    }
+    Ok(())
+}
+
+async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
+    let records = ledger.records(&RecordFilter::default()).await?;
+    let mut report = Report::default();
+    for record in records {
+        let gone = record.state.name() == StateName::Gone;
+        let created =
+            ledger.history(record.id).await?.into_iter().find_map(|stored| match stored.event {
+                Event::Created { object } | Event::Found { object } => Some(object),
+                _ => None,
+            });
+        report.items.push(ItemReport {
+            provider: record.provider,
+            kind: record.kind,
+            id: created.unwrap_or_default(),
+            name: record.name,
+            rule: "its supervisor was killed".to_owned(),
+            result: if gone { Outcome::Gone } else { Outcome::Failed },
+            tries: 1,
+            reason: None,
+            resource: Some(record.id),
+            class: None,
+        });
+    }
+    Ok(report)
+}
+
+fn tell_certificate(app: &App, certificate: &Certificate, before: &[Observed], took: Duration) {
+    if app.printer.json {
+        app.printer.json(certificate);
+        return;
+    }
+    let verdict = match certificate.verdict {
+        Verdict::Clean => "CLEAN".green().bold().to_string(),
+        Verdict::Leaking => "LEAKING".red().bold().to_string(),
+    };
+    let difference = &certificate.difference;
+    app.printer.data(&format!(
+        "\nleak certificate: {verdict}\n  \
+           before the run     {} resources\n  \
+           held by the run    {}\n  \
+           released, verified {} in {:.2} s after kill -9\n  \
+           left behind        {}\n  \
+           after the run      {} resources",
+        before.len(),
+        certificate.actions.len(),
+        difference.released.len(),
+        took.as_secs_f64(),
+        difference.remaining.len(),
+        certificate.inventory.len(),
+    ));
+}

@@ -1,0 +1,231 @@
+//! `creel doctor`: what works here, and what to do about the rest.
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::ledger::{Ledger, RecordFilter};
+use creel_core::os::ProcessKey;
+use creel_core::provider::docker::DockerProvider;
+use creel_core::watchdog::Watch;
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+/// Less room than this is worth a warning.
+const LITTLE_ROOM: u64 = 100 << 20;
+
+/// Check what works here, and say what to do about the rest
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  creel doctor\n  creel doctor --json | jq '.checks[] | select(.status != \"ok\")'"
+)]
+pub(crate) struct Doctor {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Health {
+    Ok,
+    Note,
+    Problem,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Health,
+    detail: String,
+    hint: Option<String>,
+    #[serde(skip)]
+    exit: Exit,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, status: Health::Ok, detail: detail.into(), hint: None, exit: Exit::Done }
+    }
+
+    fn note(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        let hint = Some(hint.to_owned());
+        Self { name, status: Health::Note, detail: detail.into(), hint, exit: Exit::Done }
+    }
+
+    fn problem(name: &'static str, exit: Exit, detail: impl Into<String>, hint: &str) -> Self {
+        let hint = Some(hint.to_owned());
+        Self { name, status: Health::Problem, detail: detail.into(), hint, exit }
+    }
+}
+
+#[derive(Serialize)]
+struct DoctorJson<'a> {
+    version: u32,
+    healthy: bool,
+    checks: &'a [Check],
+}
+
+impl Doctor {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let checks = vec![
+            state_directory(app),
+            ledger(app).await,
+            watchdog(),
+            docker(app).await,
+            process(app).await,
+        ];
+        let exit = checks.iter().fold(Exit::Done, |exit, check| exit.and(check.exit));
+        if app.printer.json {
+            app.printer.json(&DoctorJson {
+                version: 1,
+                healthy: exit == Exit::Done,
+                checks: &checks,
+            });
+        } else {
+            show(app, &checks);
+        }
+        match exit {
+            Exit::Done => Ok(Exit::Done),
+            exit => {
+                let code = if exit == Exit::Provider { Code::Unreachable } else { Code::Home };
+                let count = checks.iter().filter(|c| c.status == Health::Problem).count();
+                Err(Failure::new(code, exit, format!("{count} problems found")).after_answer())
+            }
+        }
+    }
+}
+
+fn show(app: &App, checks: &[Check]) {
+    let mut table = table::new(&["", "CHECK", "FOUND"]);
+    for check in checks {
+        let mark = match check.status {
+            Health::Ok => "ok".green().to_string(),
+            Health::Note => "note".yellow().to_string(),
+            Health::Problem => "problem".red().to_string(),
+        };
+        table.add_row([mark, check.name.to_owned(), check.detail.clone()]);
+    }
+    app.printer.data(&table::render(&table));
+    for check in checks {
+        if let Some(hint) = &check.hint {
+            app.printer.say(&format!("{}: {}: {hint}", "hint".cyan(), check.name));
+        }
+    }
+}
+
+fn state_directory(app: &App) -> Check {
+    const NAME: &str = "state directory";
+    let home = &app.environment.home;
+    let place = home.ancestors().find(|path| path.exists()).unwrap_or(home);
+    if rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_err() {
+        let detail = format!("{} cannot be written", home.display());
+        return Check::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to a directory that can");
+    }
+    let room = rustix::fs::statvfs(place).map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
+    let detail = format!("{}, {} MiB free", home.display(), room >> 20);
+    if room < LITTLE_ROOM {
+        return Check::note(NAME, detail, "a full disk stops every create: free some space");
+    }
+    Check::ok(NAME, detail)
+}
+
+async fn ledger(app: &App) -> Check {
+    const NAME: &str = "ledger";
+    let path = Ledger::path(&app.environment.home);
+    if !path.exists() {
+        return Check::ok(NAME, "none yet; it is begun with the first create");
+    }
+    let looked = async {
+        let ledger = Ledger::open(&app.environment.home).await?;
+        let problems = ledger.check().await?;
+        Ok::<_, creel_core::ledger::LedgerError>((
+            ledger.records(&RecordFilter::open()).await?,
+            problems,
+        ))
+    };
+    match looked.await {
+        Ok((open, problems)) if problems.is_empty() => {
+            Check::ok(NAME, format!("{}, sound, {} open records", path.display(), open.len()))
+        }
+        Ok((_, problems)) => {
+            Check::problem(NAME, Exit::Internal, problems.join("; "), "creel explain CR0013")
+        }
+        Err(error) => {
+            let failure = Failure::from(error);
+            let hint = format!("creel explain {}", failure.code);
+            Check::problem(NAME, failure.exit, failure.sentence(), &hint)
+        }
+    }
+}
+
+fn watchdog() -> Check {
+    const NAME: &str = "watchdog";
+    match ProcessKey::of_this_process().and_then(Watch::over) {
+        Ok(_) => Check::ok(NAME, "a killed supervisor is noticed at once (pidfd)"),
+        Err(error) => Check::note(
+            NAME,
+            format!("a killed supervisor is not noticed: {error}"),
+            "run creel reconcile after a crash; the kernel is older than 5.3",
+        ),
+    }
+}
+
+async fn docker(app: &App) -> Check {
+    const NAME: &str = "docker";
+    let endpoint = match app.docker_endpoint() {
+        Ok(Some(endpoint)) => endpoint,
+        Ok(None) => {
+            return Check::note(
+                NAME,
+                "not configured: no DOCKER_HOST, no context, no socket at the usual places",
+                "start an engine or set DOCKER_HOST to use containers",
+            );
+        }
+        Err(failure) => {
+            let hint = format!("creel explain {}", failure.code);
+            return Check::problem(NAME, Exit::Usage, failure.sentence(), &hint);
+        }
+    };
+    let asked = async {
+        let provider = DockerProvider::connect(endpoint)?;
+        let engine = provider.engine().await?;
+        Ok::<_, creel_core::provider::ProviderError>((
+            creel_core::provider::Provider::address(&provider),
+            engine,
+        ))
+    };
+    match asked.await {
+        Ok((address, engine)) => Check::ok(
+            NAME,
+            format!(
+                "{} {} (API {}) at {address}",
+                engine.name(),
+                engine.version,
+                engine.api_version
+            ),
+        ),
+        Err(error) => {
+            let failure = Failure::from(error);
+            let hint = format!("creel explain {}", failure.code);
+            Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
+        }
+    }
+}
+
+async fn process(app: &App) -> Check {
+    const NAME: &str = "process";
+    match app.process().capabilities().await {
+        Ok(can) => {
+            let limits =
+                if can.limits.is_empty() { "none".to_owned() } else { can.limits.join(", ") };
+            let groups = can.cgroup.map_or("no cgroups".to_owned(), |version| version.to_string());
+            let detail =
+                format!("trees are held by a {}, {groups}, limits: {limits}", can.containment);
+            Check::ok(NAME, detail)
+        }
+        Err(error) => Check::problem(
+            NAME,
+            Exit::Provider,
+            error.message,
+            "process sandboxes cannot be used on this machine",
+        ),
+    }
+}

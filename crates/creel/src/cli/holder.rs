@@ -1,0 +1,26 @@
+//! The hidden `holder`: the root of a process tree, a re-exec of this program.
+//!
+//! It runs before anything else starts, because a process that has threads
+//! cannot make a pid namespace of its own.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use creel_core::provider::process::holder;
+
+/// The name of the hidden subcommand.
+pub(crate) const NAME: &str = "holder";
+
+/// Returns whether this process was started as a holder.
+pub(crate) fn is_meant(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.nth(1).is_some_and(|word| word == NAME)
+}
+
+/// Holds until the tree has ended.
+pub(crate) fn run() -> ExitCode {
+    // Whoever ordered it was told already; nobody reads a holder's stderr.
+    match holder::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,222 @@
+//! `creel ledger`: what is on record.
+
+use clap::{Args, Subcommand};
+use creel_core::failure::Code;
+use creel_core::id::ResourceId;
+use creel_core::ledger::{Ledger, Record, RecordFilter, StateName, StoredEvent, Try};
+use creel_core::owner::Liveness;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+use super::ls::OwnerJson;
+
+/// Show what is on record: resources, their events, every try
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  creel ledger                  what may still have to be given back
+  creel ledger --all            everything that ever was
+  creel ledger show res_…       one resource: its events and every try
+  creel ledger check            prove that the ledger is sound"
+)]
+pub(crate) struct LedgerCommand {
+    #[command(subcommand)]
+    command: Option<LedgerSubcommand>,
+    /// Also what is gone or lost
+    #[arg(long)]
+    all: bool,
+    /// Only in this state: intended, created, releasing, gone, quarantined, lost
+    #[arg(long, value_name = "STATE", conflicts_with = "all")]
+    state: Vec<StateName>,
+}
+
+#[derive(Debug, Subcommand)]
+enum LedgerSubcommand {
+    /// Show one resource with its events and every try
+    #[command(after_help = "Example:\n  creel ledger show res_0198c0ffee00700080000000000000aa")]
+    Show {
+        /// The resource
+        #[arg(value_name = "ID")]
+        id: ResourceId,
+    },
+    /// Check the ledger: the file's integrity, and that its events give its states
+    #[command(after_help = "Example:\n  creel ledger check --json | jq .sound")]
+    Check,
+}
+
+#[derive(Serialize)]
+struct RecordJson<'a> {
+    resource: ResourceId,
+    run: Option<String>,
+    provider: &'a str,
+    kind: &'a str,
+    name: &'a str,
+    id: Option<&'a str>,
+    state: StateName,
+    reason: Option<&'a str>,
+    on_owner_death: &'a str,
+    owner: OwnerJson,
+    intended_at: Timestamp,
+    changed_at: Timestamp,
+}
+
+impl<'a> RecordJson<'a> {
+    fn of(record: &'a Record) -> Self {
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH);
+        Self {
+            resource: record.id,
+            run: record.run.map(|run| run.to_string()),
+            provider: record.provider.name(),
+            kind: record.kind.name(),
+            name: &record.name,
+            id: record.state.object(),
+            state: record.state.name(),
+            reason: record.state.reason(),
+            on_owner_death: record.on_owner_death.name(),
+            owner: OwnerJson::from_owner(
+                &record.owner.owner,
+                record.owner.started_at(),
+                Some(record.owner.command.clone()),
+                record.owner_liveness(),
+            ),
+            intended_at: at(record.intended_at_ms),
+            changed_at: at(record.changed_at_ms),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RecordsJson<'a> {
+    version: u32,
+    ledger: String,
+    records: Vec<RecordJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShowJson<'a> {
+    version: u32,
+    record: RecordJson<'a>,
+    events: Vec<StoredEvent>,
+    tries: Vec<Try>,
+}
+
+#[derive(Serialize)]
+struct CheckJson {
+    version: u32,
+    sound: bool,
+    problems: Vec<String>,
+}
+
+impl LedgerCommand {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let ledger = app.ledger().await?;
+        match self.command {
+            None => self.list(app, &ledger).await,
+            Some(LedgerSubcommand::Show { id }) => show(app, &ledger, id).await,
+            Some(LedgerSubcommand::Check) => check(app, &ledger).await,
+        }
+    }
+
+    async fn list(self, app: &App, ledger: &Ledger) -> Result<Exit, Failure> {
+        let filter = match (self.all, self.state.is_empty()) {
+            (true, _) => RecordFilter::default(),
+            (false, true) => RecordFilter::open(),
+            (false, false) => RecordFilter { states: self.state, owner: None },
+        };
+        let records = ledger.records(&filter).await?;
+        if app.printer.json {
+            let shown = records.iter().map(RecordJson::of).collect();
+            app.printer.json(&RecordsJson {
+                version: 1,
+                ledger: ledger.id().to_string(),
+                records: shown,
+            });
+        } else if records.is_empty() {
+            app.printer.say("nothing is on record that is still to be given back");
+        } else {
+            app.printer.data(&table::render(&records_table(&records)));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn records_table(records: &[Record]) -> comfy_table::Table {
+    let now = Timestamp::now();
+    let mut table = table::new(&["RESOURCE", "KIND", "STATE", "ID", "AGE", "OWNER", "REASON"]);
+    for record in records {
+        let liveness = record.owner_liveness();
+        let owner = match liveness {
+            Liveness::Alive => format!("alive pid {}", record.owner.owner.process.pid),
+            other => other.to_string(),
+        };
+        table.add_row([
+            record.id.to_string(),
+            record.kind.to_string(),
+            record.state.name().to_string(),
+            table::short_id(record.state.object().unwrap_or("")).to_owned(),
+            table::age(Timestamp::from_millisecond(record.intended_at_ms).ok(), now),
+            owner,
+            record.state.reason().unwrap_or("").to_owned(),
+        ]);
+    }
+    table
+}
+
+async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failure> {
+    let record = ledger.record(id).await?.ok_or(creel_core::ledger::LedgerError::Unknown { id })?;
+    let events = ledger.history(id).await?;
+    let tries = ledger.tries(Some(id), 1000).await?;
+    if app.printer.json {
+        let record = RecordJson::of(&record);
+        app.printer.json(&ShowJson { version: 1, record, events, tries });
+        return Ok(Exit::Done);
+    }
+    app.printer.data(&table::render(&records_table(std::slice::from_ref(&record))));
+    let mut table = table::new(&["WHEN", "EVENT", "BY"]);
+    for stored in &events {
+        let text = serde_json::to_string(&stored.event).unwrap_or_default();
+        table.add_row([clock_time(stored.at_ms), text, stored.actor.clone()]);
+    }
+    app.printer.data(&format!("\n{}", table::render(&table)));
+    if !tries.is_empty() {
+        let mut table = table::new(&["WHEN", "TRY", "OPERATION", "OUTCOME", "DETAIL"]);
+        for one in tries.iter().rev() {
+            table.add_row([
+                clock_time(one.at_ms),
+                one.attempt.to_string(),
+                one.operation.clone(),
+                one.outcome.clone(),
+                one.detail.clone(),
+            ]);
+        }
+        app.printer.data(&format!("\n{}", table::render(&table)));
+    }
+    Ok(Exit::Done)
+}
+
+fn clock_time(at_ms: i64) -> String {
+    Timestamp::from_millisecond(at_ms).map(|at| at.to_string()).unwrap_or_default()
+}
+
+async fn check(app: &App, ledger: &Ledger) -> Result<Exit, Failure> {
+    let problems = ledger.check().await?;
+    if app.printer.json {
+        let sound = problems.is_empty();
+        app.printer.json(&CheckJson { version: 1, sound, problems: problems.clone() });
+    }
+    if problems.is_empty() {
+        app.printer.say("the ledger is sound: its file is whole, its events give its states");
+        return Ok(Exit::Done);
+    }
+    let mut failure =
+        Failure::new(Code::LedgerCorrupt, Exit::Internal, "the ledger is not sound").after_answer();
+    for problem in problems {
+        failure = failure.because(&std::io::Error::other(problem));
+    }
+    Err(failure.hint("creel explain CR0013"))
+}

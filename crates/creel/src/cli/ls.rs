@@ -1,0 +1,188 @@
+//! `creel ls`: what is there, and whose it is.
+
+use clap::Args;
+use creel_core::labels;
+use creel_core::ledger::Ledger;
+use creel_core::os;
+use creel_core::owner::{Liveness, Owner};
+use creel_core::provider::{Kind, Observed, ProviderName};
+use creel_core::select::{Ownership, Roll, protection};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::app::{App, Listing, UnreachableJson};
+use crate::output::{Exit, Failure, table};
+
+use super::selector_args::SelectorArgs;
+
+/// List what is there, and whose it is
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel ls                                 everything, in every provider that is configured
+  creel ls --kind container --state exited
+  creel ls --label terminal-bench --older-than 2h
+  creel ls --owned                         only what creel made
+  creel ls --json | jq '.resources[].name'")]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    selectors: SelectorArgs,
+}
+
+/// The shape scripts rely on; documented in `docs/reference/json.md`.
+#[derive(Serialize)]
+struct LsJson<'a> {
+    version: u32,
+    resources: Vec<ResourceJson<'a>>,
+    unreachable: Vec<UnreachableJson>,
+}
+
+#[derive(Serialize)]
+struct ResourceJson<'a> {
+    provider: ProviderName,
+    kind: Kind,
+    id: &'a str,
+    name: &'a str,
+    state: &'a str,
+    created_at: Option<Timestamp>,
+    labels: &'a labels::Labels,
+    owner: Option<OwnerJson>,
+    run: Option<String>,
+    protected: bool,
+    project: Option<&'a str>,
+    size: Option<u64>,
+}
+
+/// An owner as scripts see it.
+#[derive(Debug, Serialize)]
+pub(crate) struct OwnerJson {
+    host: String,
+    boot: String,
+    pid: i32,
+    started_at: Timestamp,
+    command: Option<String>,
+    state: Liveness,
+}
+
+impl OwnerJson {
+    /// Tells the owner from the ledger, or from the labels where the ledger does not know it.
+    fn of(seen: &Observed, ownership: &Ownership) -> Option<Self> {
+        match ownership {
+            Ownership::Foreign => None,
+            Ownership::Ours { record, liveness } => Some(Self::from_owner(
+                &record.owner.owner,
+                record.owner.started_at(),
+                Some(record.owner.command.clone()),
+                *liveness,
+            )),
+            Ownership::Unrecorded { liveness, .. } | Ownership::OtherLedger { liveness, .. } => {
+                let owner = labels::claimed_owner(&seen.labels)?;
+                let started_ms = os::started_at_ms(&owner.process);
+                let started_at = Timestamp::from_millisecond(started_ms).ok()?;
+                Some(Self::from_owner(&owner, started_at, None, *liveness))
+            }
+        }
+    }
+
+    pub(crate) fn from_owner(
+        owner: &Owner,
+        started_at: Timestamp,
+        command: Option<String>,
+        state: Liveness,
+    ) -> Self {
+        let (host, boot, pid) = (owner.host.clone(), owner.boot.clone(), owner.process.pid);
+        Self { host, boot, pid, started_at, command, state }
+    }
+
+    fn short(&self) -> String {
+        format!("{} pid {}", self.state, self.pid)
+    }
+}
+
+impl Ls {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let selector = self.selectors.selector()?;
+        let providers = app.providers(&selector.providers)?;
+        let ledger = app.ledger_if_any().await;
+        let roll = App::roll(ledger.as_ref()).await?;
+        let mut listing = app.list(&providers, &selector.kinds).await;
+        let now = Timestamp::now();
+        listing.inventory.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        let mut rows: Vec<(&Observed, Ownership)> = Vec::with_capacity(listing.inventory.len());
+        for seen in &listing.inventory {
+            let ownership = roll.ownership(seen);
+            if selector.matches(seen, &ownership, now) {
+                rows.push((seen, ownership));
+            }
+        }
+        if app.printer.json {
+            print_json(app, &rows, &listing, now);
+        } else {
+            print_table(app, &rows, now);
+        }
+        note_orphans(app, ledger.as_ref(), &listing, &roll);
+        listing.failure().map_or(Ok(Exit::Done), Err)
+    }
+}
+
+fn print_json(app: &App, rows: &[(&Observed, Ownership)], listing: &Listing, now: Timestamp) {
+    let resources = rows.iter().map(|(seen, ownership)| ResourceJson {
+        provider: seen.provider,
+        kind: seen.kind,
+        id: &seen.id,
+        name: &seen.name,
+        state: &seen.state,
+        created_at: seen.created_at,
+        labels: &seen.labels,
+        owner: OwnerJson::of(seen, ownership),
+        run: run_of(seen, ownership),
+        protected: protection(&app.config.protect, seen, now).is_some(),
+        project: seen.project.as_deref(),
+        size: seen.size,
+    });
+    let resources = resources.collect();
+    app.printer.json(&LsJson { version: 1, resources, unreachable: listing.unreachable_json() });
+}
+
+fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {
+    match ownership {
+        Ownership::Foreign => None,
+        _ => seen.labels.get(labels::RUN).cloned(),
+    }
+}
+
+fn print_table(app: &App, rows: &[(&Observed, Ownership)], now: Timestamp) {
+    if rows.is_empty() {
+        app.printer.say("nothing is there that fits");
+        return;
+    }
+    let mut table = table::new(&["KIND", "ID", "NAME", "STATE", "AGE", "PROJECT", "OWNER"]);
+    for (seen, ownership) in rows {
+        let protected = protection(&app.config.protect, seen, now).is_some();
+        let owner = OwnerJson::of(seen, ownership).map(|owner| owner.short()).unwrap_or_default();
+        table.add_row([
+            seen.kind.to_string(),
+            table::short_id(&seen.id).to_owned(),
+            seen.name.clone(),
+            if protected { format!("{} (protected)", seen.state) } else { seen.state.clone() },
+            table::age(seen.created_at, now),
+            seen.project.clone().unwrap_or_default(),
+            owner,
+        ]);
+    }
+    app.printer.data(&table::render(&table));
+}
+
+/// Reading never deletes; it only tells how much there is to give back.
+fn note_orphans(app: &App, ledger: Option<&Ledger>, listing: &Listing, roll: &Roll) {
+    let is_orphan = |seen: &&Observed| match roll.ownership(seen) {
+        Ownership::Ours { liveness, .. } | Ownership::Unrecorded { liveness, .. } => {
+            liveness == Liveness::Dead
+        }
+        _ => false,
+    };
+    let orphans = ledger.map_or(0, |_| listing.inventory.iter().filter(is_orphan).count());
+    if orphans > 0 {
+        app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The command line: one file per subcommand.
+
+mod apply;
+mod completions;
+mod config;
+mod demo;
+mod dev;
+mod doctor;
+mod explain;
+pub(crate) mod holder;
+mod ledger;
+mod ls;
+mod named;
+mod reconcile;
+mod release_args;
+mod report;
+mod rm;
+mod selector_args;
+mod stop;
+mod sweep;
+mod watchdog;
+
+use clap::{Parser, Subcommand};
+
+use crate::app::App;
+use crate::output::{Exit, Failure, Global, Printer};
+
+/// Run agent work in sandboxes; get everything back, provably
+///
+/// creel records every resource before it is created, releases it on every
+/// path, verifies that it is gone, and finishes the work of whatever was killed
+/// in between.
+#[derive(Debug, Parser)]
+#[command(
+    name = "creel",
+    version,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  creel demo                                       see it work, in a throw-away directory
+  creel ls                                         what is there, and whose it is
+  creel sweep --preset stopped                     what would go (a dry run)
+  creel sweep --label bench --older-than 2h --apply
+  creel reconcile                                  finish what was interrupted
+  creel explain CR0020                             what an error code means"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Demo),
+    Ls(ls::Ls),
+    Sweep(sweep::Sweep),
+    Apply(apply::Apply),
+    Stop(stop::Stop),
+    Rm(rm::Rm),
+    Reconcile(reconcile::Reconcile),
+    Ledger(ledger::LedgerCommand),
+    Doctor(doctor::Doctor),
+    Config(config::ConfigCommand),
+    Explain(explain::Explain),
+    Completions(completions::Completions),
+    Dev(dev::Dev),
+    #[command(hide = true)]
+    Watchdog(watchdog::WatchdogCommand),
+}
+
+/// Runs the command.
+pub(crate) async fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
+    // These need neither settings nor state, so that they work when those are broken.
+    match cli.command {
+        Command::Explain(command) => return command.run(printer),
+        Command::Completions(command) => return command.run(printer),
+        Command::Config(ref command) if command.is_defaults() => {
+            return Ok(config::print_defaults(printer));
+        }
+        _ => {}
+    }
+    let app = App::start(printer)?;
+    match cli.command {
+        Command::Demo(command) => command.run(&app).await,
+        Command::Ls(command) => command.run(&app).await,
+        Command::Sweep(command) => command.run(&app).await,
+        Command::Apply(command) => command.run(&app).await,
+        Command::Stop(command) => command.run(&app).await,
+        Command::Rm(command) => command.run(&app).await,
+        Command::Reconcile(command) => command.run(&app).await,
+        Command::Ledger(command) => command.run(&app).await,
+        Command::Doctor(command) => command.run(&app).await,
+        Command::Config(command) => command.run(&app),
+        Command::Dev(command) => command.run(&app).await,
+        Command::Watchdog(command) => command.run(&app).await,
+        Command::Explain(command) => command.run(printer),
+        Command::Completions(command) => command.run(printer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        fn check(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                let path = format!("{path} {}", sub.get_name());
+                let has_examples =
+                    sub.get_after_help().is_some_and(|help| help.to_string().contains("Example"));
+                assert!(has_examples || sub.has_subcommands(), "{path} has no examples");
+                check(sub, &path);
+            }
+        }
+        check(&Cli::command(), "creel");
+    }
+}

@@ -1,0 +1,127 @@
+//! Resources that the user names one by one: `stop` and `rm`.
+
+use creel_core::failure::Code;
+use creel_core::id::ResourceId;
+use creel_core::ledger::Ledger;
+use creel_core::owner::Liveness;
+use creel_core::plan::{Binding, PlanItem};
+use creel_core::provider::{Kind, Observed};
+use creel_core::select::{Ownership, Roll, protection};
+use jiff::Timestamp;
+
+use crate::app::{App, Listing};
+use crate::output::{Exit, Failure};
+
+/// What a name turned out to mean.
+pub(crate) enum Meant {
+    /// This object.
+    Object(Box<PlanItem>),
+    /// A record of ours whose object is gone already.
+    AlreadyGone(ResourceId),
+}
+
+/// Finds named resources among what is there.
+pub(crate) struct Finder<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) ledger: Option<&'a Ledger>,
+    pub(crate) listing: &'a Listing,
+    pub(crate) roll: &'a Roll,
+    /// Take also what a live owner holds.
+    pub(crate) force: bool,
+}
+
+impl Finder<'_> {
+    /// Finds one, and refuses what may not be touched.
+    pub(crate) async fn find(&self, name: &str) -> Result<Meant, Failure> {
+        if let Ok(resource) = name.parse::<ResourceId>() {
+            return self.find_resource(resource).await;
+        }
+        let seen = self.find_object(name)?;
+        self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item)))
+    }
+
+    async fn find_resource(&self, resource: ResourceId) -> Result<Meant, Failure> {
+        let record = match self.ledger {
+            Some(ledger) => ledger.record(resource).await?,
+            None => None,
+        };
+        let Some(record) = record else { return Err(self.no_such(&resource.to_string())) };
+        let is_it = |seen: &&Observed| {
+            seen.provider == record.provider
+                && seen.kind == record.kind
+                && record.state.object().map_or(seen.name == record.name, |id| seen.id == id)
+        };
+        match self.listing.inventory.iter().find(is_it) {
+            Some(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
+            None if !record.state.name().is_open() => Ok(Meant::AlreadyGone(resource)),
+            None => Err(self
+                .no_such(&resource.to_string())
+                .hint("creel reconcile closes records whose object is gone")),
+        }
+    }
+
+    /// Finds by kind/name, by whole name or id, or by the start of an id.
+    fn find_object(&self, name: &str) -> Result<&Observed, Failure> {
+        let (kind, wanted) = match name.split_once('/') {
+            Some((kind, rest)) if kind.parse::<Kind>().is_ok() => (kind.parse().ok(), rest),
+            _ => (None, name),
+        };
+        let of_kind = |seen: &&Observed| kind.is_none_or(|kind: Kind| kind == seen.kind);
+        let all = || self.listing.inventory.iter().filter(of_kind);
+        let whole: Vec<&Observed> =
+            all().filter(|seen| seen.name == wanted || bare(&seen.id) == bare(wanted)).collect();
+        let is_prefix = |seen: &&Observed| {
+            // Shorter starts are more likely a typo than an id.
+            wanted.len() >= 4 && bare(&seen.id).starts_with(bare(wanted))
+        };
+        let found = if whole.is_empty() { all().filter(is_prefix).collect() } else { whole };
+        match found.as_slice() {
+            [one] => Ok(one),
+            [] => Err(self.no_such(name)),
+            several => {
+                let shown: Vec<String> =
+                    several.iter().map(|seen| format!("{}/{}", seen.kind, seen.name)).collect();
+                let message = format!("`{name}` may mean {}", shown.join(", "));
+                Err(Failure::new(Code::Ambiguous, Exit::Usage, message)
+                    .hint("give more of the id, or the kind: container/NAME"))
+            }
+        }
+    }
+
+    fn no_such(&self, name: &str) -> Failure {
+        if let Some(failure) = self.listing.failure() {
+            return failure;
+        }
+        Failure::new(Code::NoSuch, Exit::Usage, format!("there is no resource `{name}`"))
+            .hint("creel ls lists what is there")
+    }
+
+    /// Refuses what is protected or held by somebody who lives.
+    fn admit(&self, seen: Observed) -> Result<PlanItem, Failure> {
+        let what = format!("{} {}", seen.kind, seen.name);
+        if let Some(reason) = protection(&self.app.config.protect, &seen, Timestamp::now()) {
+            let message = format!("{what} is left alone: it is {reason}");
+            return Err(Failure::new(Code::Protected, Exit::Refused, message)
+                .hint("no flag overrides protection: creel explain CR0033"));
+        }
+        let ownership = self.roll.ownership(&seen);
+        let liveness = match &ownership {
+            Ownership::Foreign => Liveness::Dead,
+            Ownership::Ours { liveness, .. }
+            | Ownership::Unrecorded { liveness, .. }
+            | Ownership::OtherLedger { liveness, .. } => *liveness,
+        };
+        if liveness != Liveness::Dead && !self.force {
+            let message = format!("{what} is held by an owner that is {liveness}");
+            return Err(Failure::new(Code::Held, Exit::Refused, message)
+                .hint("end that process, or take it away with --force"));
+        }
+        let resource = ownership.record().map(|record| record.id);
+        let rule = "named".to_owned();
+        Ok(PlanItem { seen, rule, resource, binding: Binding::Identity })
+    }
+}
+
+fn bare(id: &str) -> &str {
+    id.strip_prefix("sha256:").unwrap_or(id)
+}

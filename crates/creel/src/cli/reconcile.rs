@@ -1,0 +1,87 @@
+//! `creel reconcile`: make ledger and world agree again.
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::reconcile::Status;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+use super::report::items_table;
+
+/// Finish what was interrupted: release orphans, close records
+///
+/// Looks at every open record and at everything that carries this ledger's
+/// labels. What a dead owner left is released and verified; creates whose answer
+/// never came are searched for until they can no longer land. Running it twice
+/// changes nothing the second time.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel reconcile
+  creel reconcile --json | jq .open_intents")]
+pub(crate) struct Reconcile {}
+
+#[derive(Serialize)]
+struct ReconcileJson<'a> {
+    version: u32,
+    #[serde(flatten)]
+    status: &'a Status,
+}
+
+impl Reconcile {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let providers = app.providers(&[])?;
+        let ledger = app.ledger().await?;
+        let status = app.reconciler(&ledger, &providers)?.round().await?;
+        if app.printer.json {
+            app.printer.json(&ReconcileJson { version: 1, status: &status });
+        } else {
+            show(app, &status);
+        }
+        verdict(&status)
+    }
+}
+
+fn show(app: &App, status: &Status) {
+    if !status.items.is_empty() {
+        app.printer.data(&table::render(&items_table(&status.items)));
+    }
+    let parts = [
+        (status.examined, "records examined"),
+        (status.released(), "released"),
+        (status.kept, "kept by their owners"),
+        (status.recovered, "found without a record"),
+        (status.open_intents, "creates still unanswered"),
+        (status.closed_intents, "creates that came to nothing"),
+        (status.lost, "vanished by themselves"),
+        (status.granted_leases, "leases granted after a clock jump"),
+        (status.quarantined, "quarantined"),
+    ];
+    let told: Vec<String> = parts
+        .iter()
+        .enumerate()
+        .filter(|(place, (count, _))| *place < 2 || *count > 0)
+        .map(|(_, (count, what))| format!("{count} {what}"))
+        .collect();
+    app.printer.say(&told.join(", "));
+}
+
+fn verdict(status: &Status) -> Result<Exit, Failure> {
+    if let Some(unreachable) = status.unreachable.first() {
+        return Err(Failure::new(Code::Unreachable, Exit::Provider, unreachable.error.clone())
+            .hint("creel doctor shows what was tried and what answered")
+            .after_answer());
+    }
+    if !status.is_settled() || status.quarantined > 0 {
+        return Err(Failure::new(
+            Code::NotGone,
+            Exit::Unverified,
+            "something is not verified gone, or quarantined",
+        )
+        .hint("creel ledger lists what is left; creel rm ID tries it again")
+        .after_answer());
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,155 @@
+//! How the outcome of releases is shown, and which exit code it means.
+
+use std::time::Duration;
+
+use creel_core::failure::Code;
+use creel_core::reap::{ItemReport, Outcome, Report};
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use crate::app::{App, UnreachableJson};
+use crate::output::{Exit, Failure, table};
+
+/// The shape scripts rely on; documented in `docs/reference/json.md`.
+#[derive(Serialize)]
+struct SweepJson<'a> {
+    version: u32,
+    applied: bool,
+    planned: usize,
+    gone: usize,
+    accepted: usize,
+    quarantined: usize,
+    failed: usize,
+    drifted: usize,
+    spared: usize,
+    items: &'a [ItemReport],
+    unreachable: Vec<UnreachableJson>,
+    seconds: f64,
+}
+
+/// What a sweep, apply or rm has to show.
+pub(crate) struct Shown<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) applied: bool,
+    /// How many items the plan had.
+    pub(crate) planned: usize,
+    pub(crate) unreachable: Vec<UnreachableJson>,
+    pub(crate) took: Duration,
+}
+
+impl Shown<'_> {
+    /// Prints the outcome: one line of JSON, or a table and totals.
+    pub(crate) fn print(self, app: &App) {
+        let report = self.report;
+        if app.printer.json {
+            app.printer.json(&SweepJson {
+                version: 1,
+                applied: self.applied,
+                planned: self.planned,
+                gone: report.count(Outcome::Gone),
+                accepted: report.count(Outcome::Accepted),
+                quarantined: report.count(Outcome::Quarantined),
+                failed: report.count(Outcome::Failed),
+                drifted: report.count(Outcome::Drifted),
+                spared: report.count(Outcome::Spared),
+                items: &report.items,
+                unreachable: self.unreachable,
+                seconds: (self.took.as_secs_f64() * 1000.0).round() / 1000.0,
+            });
+            return;
+        }
+        if !report.items.is_empty() {
+            app.printer.data(&table::render(&items_table(&report.items)));
+        }
+        app.printer.say(&self.totals());
+    }
+
+    fn totals(&self) -> String {
+        if !self.applied {
+            let spared = self.report.count(Outcome::Spared);
+            return match self.planned {
+                0 => format!("nothing would be released, {spared} spared"),
+                planned => format!(
+                    "{planned} would be released, {spared} spared; add --apply to release them"
+                ),
+            };
+        }
+        let counted = [
+            Outcome::Gone,
+            Outcome::Accepted,
+            Outcome::Quarantined,
+            Outcome::Failed,
+            Outcome::Drifted,
+            Outcome::Spared,
+        ];
+        let parts: Vec<String> = counted
+            .into_iter()
+            .map(|outcome| (outcome, self.report.count(outcome)))
+            .filter(|(outcome, count)| *count > 0 || *outcome == Outcome::Gone)
+            .map(|(outcome, count)| format!("{count} {}", outcome.name()))
+            .collect();
+        format!("{} in {:.1}s", parts.join(", "), self.took.as_secs_f64())
+    }
+}
+
+/// Makes the table of items.
+pub(crate) fn items_table(items: &[ItemReport]) -> comfy_table::Table {
+    let mut table = table::new(&["RESULT", "KIND", "ID", "NAME", "RULE", "REASON"]);
+    for item in items {
+        let mut reason = item.reason.clone().unwrap_or_default();
+        if item.tries > 1 {
+            reason = format!("{reason} ({} tries)", item.tries).trim().to_owned();
+        }
+        table.add_row([
+            coloured(item.result),
+            item.kind.to_string(),
+            table::short_id(&item.id).to_owned(),
+            item.name.clone(),
+            item.rule.clone(),
+            reason,
+        ]);
+    }
+    table
+}
+
+fn coloured(outcome: Outcome) -> String {
+    let name = outcome.name();
+    match outcome {
+        Outcome::Gone => name.green().to_string(),
+        Outcome::Failed | Outcome::Quarantined => name.red().to_string(),
+        Outcome::Accepted | Outcome::Drifted => name.yellow().to_string(),
+        Outcome::Planned | Outcome::Spared => name.to_owned(),
+    }
+}
+
+/// Returns what the outcome means for the exit code, as a failure where it is one.
+pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failure> {
+    let not_gone = report
+        .items
+        .iter()
+        .filter(|item| {
+            matches!(item.result, Outcome::Accepted | Outcome::Quarantined | Outcome::Failed)
+        })
+        .count();
+    let failure = if interrupted {
+        Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before the end")
+            .hint("run the same command again to finish")
+    } else if report.lost_a_provider() {
+        Failure::new(
+            Code::Unreachable,
+            Exit::Provider,
+            format!("a provider stopped answering; {not_gone} are not verified gone"),
+        )
+        .hint("run the same command again once it answers; creel doctor shows whether it does")
+    } else if !report.is_all_gone() {
+        Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} are not verified gone"))
+            .hint("each line says why; run the same command again, or: creel explain CR0040")
+    } else if report.count(Outcome::Drifted) > 0 {
+        let drifted = report.count(Outcome::Drifted);
+        Failure::new(Code::Drifted, Exit::Refused, format!("{drifted} changed and were left alone"))
+            .hint("make a new plan: creel sweep … --plan-out FILE")
+    } else {
+        return Ok(Exit::Done);
+    };
+    Err(failure.after_answer())
+}

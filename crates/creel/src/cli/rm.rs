@@ -1,0 +1,85 @@
+//! `creel rm`: release what is named.
+
+use std::time::Instant;
+
+use clap::Args;
+use creel_core::plan::{Plan, VERSION};
+use creel_core::provider::ProviderName;
+use creel_core::reap::Reaper;
+use jiff::Timestamp;
+
+use crate::app::App;
+use crate::output::progress::SweepBar;
+use crate::output::{Exit, Failure};
+
+use super::named::{Finder, Meant};
+use super::release_args::ReleaseArgs;
+use super::report::{Shown, verdict};
+
+/// Release the named resources at once, running or not
+///
+/// A name is a whole name, an id or the start of one, KIND/NAME, or a resource
+/// id of the ledger. All names are found before the first release; one that is
+/// unknown, ambiguous, protected or held by a live owner stops the command.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel rm web-1
+  creel rm 3f2a9c network/web_default
+  creel rm res_0198c0ffee00700080000000000000aa     a record of `creel ledger`
+  creel rm web-1 --stop-timeout 10s")]
+pub(crate) struct Rm {
+    /// What to release
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// Only in this provider: docker, process
+    #[arg(long, value_name = "NAME")]
+    provider: Vec<ProviderName>,
+    /// Release also what a live owner holds
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    release: ReleaseArgs,
+}
+
+impl Rm {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let started = Instant::now();
+        let options = self.release.options(app)?;
+        let providers = app.providers(&self.provider)?;
+        let ledger = app.ledger().await?;
+        let listing = app.list(&providers, &[]).await;
+        let roll = App::roll(Some(&ledger)).await?;
+        let (ledger_ref, force) = (Some(&ledger), self.force);
+        let finder = Finder { app, ledger: ledger_ref, listing: &listing, roll: &roll, force };
+        let mut items = Vec::new();
+        for id in &self.ids {
+            match finder.find(id).await? {
+                Meant::Object(item) => items.push(*item),
+                Meant::AlreadyGone(resource) => {
+                    app.printer.say(&format!("{resource} is gone already"));
+                }
+            }
+        }
+        items.dedup_by(|a, b| a.seen.id == b.seen.id && a.seen.kind == b.seen.kind);
+        let plan = Plan {
+            version: VERSION,
+            made_at: Timestamp::now(),
+            worlds: Vec::new(),
+            listed: listing.inventory.len(),
+            items,
+            spared: Vec::new(),
+        };
+        let reaper = Reaper::new(providers, Some(ledger.clone()));
+        let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
+        Shown {
+            report: &report,
+            applied: true,
+            planned: plan.items.len(),
+            unreachable: listing.unreachable_json(),
+            took: started.elapsed(),
+        }
+        .print(app);
+        verdict(&report, options.cancel.is_cancelled())
+    }
+}

@@ -1,0 +1,281 @@
+//! `creel sweep`: release what selectors mean.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::ledger::Ledger;
+use creel_core::plan::{self, Caps, Plan, PlanInput};
+use creel_core::provider::Providers;
+use creel_core::reap::{Certificate, Evidence, ReapOptions, Reaper, Report};
+use creel_core::select::{Ownership, Preset, Selector};
+use jiff::Timestamp;
+
+use crate::app::{App, Listing};
+use crate::output::progress::SweepBar;
+use crate::output::{Exit, Failure};
+
+use super::release_args::ReleaseArgs;
+use super::report::{Shown, verdict};
+use super::selector_args::SelectorArgs;
+
+/// Release what the selectors mean; a dry run until --apply
+///
+/// Without selectors it means what creel itself made and nobody answers for any
+/// more. Foreign resources need a narrowing selector (--label, --name,
+/// --project, --state, --older-than), a --preset, or --all. What is protected, in
+/// use by something that stays, or held by a live owner is spared and said so.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Presets:
+  stopped      containers that are exited or dead
+  default      stopped, and containers created a day ago and never started
+  aggressive   stopped and never started at any age; and, when a day old: containers in
+               every state, unused networks, unused anonymous volumes, dangling images
+
+Examples:
+  creel sweep --preset stopped                          look first
+  creel sweep --preset stopped --apply                  then do it
+  creel sweep --label terminal-bench --apply            all with a label, running ones too
+  creel sweep --kind container --older-than 24h --apply
+  creel sweep --project my-job --plan-out plan.json     keep the plan, apply it later
+  creel sweep --label bench --apply --certificate c.json --max 200")]
+pub(crate) struct Sweep {
+    #[command(flatten)]
+    selectors: SelectorArgs,
+    /// A named set of selectors: stopped, default, aggressive
+    #[arg(long, value_name = "NAME", help_heading = "Selectors")]
+    preset: Option<Preset>,
+    /// Everything that fits the other selectors, foreign or not; asks for confirmation
+    #[arg(long, help_heading = "Selectors", conflicts_with = "preset")]
+    all: bool,
+    /// Release; without it the plan is only shown
+    #[arg(long)]
+    apply: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Release also what a live owner holds
+    #[arg(long)]
+    force: bool,
+    /// Keep the plan in a file, for `creel apply`
+    #[arg(long, value_name = "FILE", conflicts_with = "apply")]
+    plan_out: Option<PathBuf>,
+    /// Keep the proof: baseline, actions, final inventory, difference
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    certificate: Option<PathBuf>,
+    /// Refuse to release more than this many
+    #[arg(long, value_name = "N")]
+    max: Option<usize>,
+    /// Refuse to release more than this part of what is listed
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    max_percent: Option<u8>,
+    #[command(flatten)]
+    release: ReleaseArgs,
+}
+
+impl Sweep {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let started = Instant::now();
+        let selectors = self.meant()?;
+        let options = self.release.options(app)?;
+        let providers = app.providers(&self.selectors.provider)?;
+        let ledger = self.ledger(app).await?;
+        let (plan, listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
+        if let Some(path) = &self.plan_out {
+            let plan = plan::examine(plan.clone(), &providers).await?;
+            Plan { worlds: app.worlds(&providers).await?, ..plan }.write(path)?;
+            app.printer
+                .say(&format!("plan kept; carry it out with: creel apply {}", path.display()));
+        }
+        let report = if self.apply {
+            self.check(app, &plan)?;
+            let reaper = Reaper::new(providers.clone(), ledger.clone());
+            reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await
+        } else {
+            Report::of_plan(&plan)
+        };
+        Shown {
+            report: &report,
+            applied: self.apply,
+            planned: plan.items.len(),
+            unreachable: listing.unreachable_json(),
+            took: started.elapsed(),
+        }
+        .print(app);
+        if self.apply {
+            self.certify(app, &providers, ledger.as_ref(), &plan, &listing, &report).await?;
+            reconcile_after(app, &providers, ledger.as_ref(), &options).await;
+        }
+        if let Some(failure) = listing.failure() {
+            return Err(failure);
+        }
+        if self.apply { verdict(&report, options.cancel.is_cancelled()) } else { Ok(Exit::Done) }
+    }
+
+    /// Returns what is meant; refuses what would mean foreign resources by accident.
+    fn meant(&self) -> Result<Vec<Selector>, Failure> {
+        if let Some(preset) = self.preset {
+            return self.selectors.narrow(preset);
+        }
+        let mut selector = self.selectors.selector()?;
+        let bare = selector.describe().is_empty();
+        if self.all {
+            selector.all = true;
+        } else if bare {
+            selector.owned = true;
+        } else if !selector.is_narrowing() {
+            return Err(Failure::new(
+                Code::NotNarrow,
+                Exit::Refused,
+                "these selectors would mean every resource of that kind, also foreign ones",
+            )
+            .hint("narrow it with --label, --name, --project, --state or --older-than")
+            .hint("--owned means only what creel made; --all means everything"));
+        }
+        selector.rule = selector.describe();
+        Ok(vec![selector])
+    }
+
+    /// Opens the ledger. Releasing foreign things may go on without one that cannot be
+    /// written: somebody with a full disk must be able to clean up.
+    async fn ledger(&self, app: &App) -> Result<Option<Ledger>, Failure> {
+        if !self.apply {
+            return Ok(app.ledger_if_any().await);
+        }
+        match Ledger::open(&app.environment.home).await {
+            Ok(ledger) => Ok(Some(ledger)),
+            Err(error) if error.allows_untracked_release() => {
+                app.printer.warn(&format!(
+                    "warning: {error}; what creel tracks is spared, the rest is released without audit"
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn plan(
+        &self,
+        app: &App,
+        providers: &Providers,
+        ledger: Option<&Ledger>,
+        selectors: &[Selector],
+    ) -> Result<(Plan, Listing), Failure> {
+        // All kinds are listed, whatever is meant: containers show what is in use.
+        let listing = app.list(providers, &[]).await;
+        let roll = App::roll(ledger).await?;
+        let mut plan = plan::build(PlanInput {
+            worlds: Vec::new(),
+            inventory: &listing.inventory,
+            roll: &roll,
+            selectors,
+            protect: &app.config.protect,
+            force: self.force,
+            now: Timestamp::now(),
+        });
+        if self.apply && ledger.is_none() {
+            spare_tracked(&mut plan, &roll);
+        }
+        Ok((plan, listing))
+    }
+
+    /// Refuses plans that are too large or that nobody confirmed.
+    fn check(&self, app: &App, plan: &Plan) -> Result<(), Failure> {
+        let config = &app.config.release;
+        Caps {
+            max: self.max.or(Some(config.max).filter(|&max| max > 0)),
+            max_percent: self.max_percent.or(Some(config.max_percent).filter(|&part| part < 100)),
+        }
+        .check(plan)?;
+        if self.all && !self.yes && !plan.items.is_empty() {
+            confirm(app, plan.items.len())?;
+        }
+        Ok(())
+    }
+
+    async fn certify(
+        &self,
+        app: &App,
+        providers: &Providers,
+        ledger: Option<&Ledger>,
+        plan: &Plan,
+        before: &Listing,
+        report: &Report,
+    ) -> Result<(), Failure> {
+        let Some(path) = &self.certificate else { return Ok(()) };
+        let after = app.list(providers, &[]).await;
+        let certificate = Certificate::issue(Evidence {
+            ledger: ledger.map(|ledger| ledger.id()),
+            worlds: app.worlds(providers).await.unwrap_or_default(),
+            started_at: plan.made_at,
+            baseline: &before.inventory,
+            report,
+            inventory: &after.inventory,
+        });
+        certificate.write(path).map_err(|error| {
+            let message = format!("cannot write the certificate {}", path.display());
+            Failure::file(&message, &error).after_answer()
+        })?;
+        app.printer.say(&format!("certificate: {}", path.display()));
+        Ok(())
+    }
+}
+
+/// Takes out of a plan what creel tracks, because it could not be recorded.
+fn spare_tracked(plan: &mut Plan, roll: &creel_core::select::Roll) {
+    let (free, tracked): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
+        .into_iter()
+        .partition(|item| roll.ownership(&item.seen) == Ownership::Foreign);
+    plan.items = free;
+    plan.spared.extend(tracked.into_iter().map(|item| plan::SparedItem {
+        seen: item.seen,
+        rule: item.rule,
+        reason: "creel tracks it, and the ledger cannot be written".to_owned(),
+    }));
+}
+
+fn confirm(app: &App, count: usize) -> Result<(), Failure> {
+    let unconfirmed = |message: &str| Failure::new(Code::Unconfirmed, Exit::Refused, message);
+    if !std::io::stdin().is_terminal() {
+        return Err(unconfirmed("--all means everything, and there is nobody to confirm it")
+            .hint("look at the plan without --apply, then add --yes"));
+    }
+    app.printer
+        .warn(&format!("This releases {count} resources, also those that creel did not make."));
+    let mut stderr = std::io::stderr();
+    // A prompt that cannot be shown is answered by whatever comes in.
+    let _ = write!(stderr, "Type yes to go on: ").and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    match read {
+        Ok(_) if answer.trim() == "yes" => Ok(()),
+        _ => Err(unconfirmed("not confirmed; nothing was released")),
+    }
+}
+
+/// Finishes what earlier processes left, now that the plan is done.
+async fn reconcile_after(
+    app: &App,
+    providers: &Providers,
+    ledger: Option<&Ledger>,
+    options: &ReapOptions,
+) {
+    let Some(ledger) = ledger else { return };
+    if options.cancel.is_cancelled() {
+        return;
+    }
+    let round = match app.reconciler(ledger, providers) {
+        Ok(reconciler) => reconciler.round().await,
+        Err(_) => return,
+    };
+    match round {
+        Ok(status) if status.released() > 0 => {
+            app.printer.say(&format!("also gave back {} orphaned", status.released()));
+        }
+        Ok(_) => {}
+        Err(error) => app.printer.warn(&format!("warning: reconcile did not finish: {error}")),
+    }
+}

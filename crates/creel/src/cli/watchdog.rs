@@ -1,0 +1,70 @@
+//! The hidden `watchdog`: waits for a supervisor's end and gives back what it left.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use creel_core::owner::Owner;
+use creel_core::watchdog::{Watch, reclaim};
+use tracing::info;
+
+use crate::app::App;
+use crate::output::{Exit, Failure};
+
+/// The byte that says the watch has begun.
+const READY: &[u8] = b"w";
+
+/// Watch over a supervisor (started by creel itself)
+#[derive(Debug, Args)]
+pub(crate) struct WatchdogCommand {
+    /// The owner to watch over
+    owner: Owner,
+}
+
+impl WatchdogCommand {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let internal = |error: std::io::Error| Failure::internal("cannot watch", &error);
+        // A session of its own: what kills the supervisor's group or terminal spares us.
+        rustix::process::setsid().map_err(|error| internal(error.into()))?;
+        let watch = Watch::over(self.owner.process).map_err(internal)?;
+        std::io::stdout()
+            .write_all(READY)
+            .and_then(|()| std::io::stdout().flush())
+            .map_err(internal)?;
+        watch.ended().await.map_err(internal)?;
+        info!(owner = %self.owner, "the supervisor has ended");
+        let ledger = app.ledger().await?;
+        let providers = app.providers(&[])?;
+        let reconciler = app.reconciler(&ledger, &providers)?;
+        reclaim(&reconciler, &self.owner, |status| {
+            info!(released = status.released(), open_intents = status.open_intents, "reclaimed");
+        })
+        .await?;
+        Ok(Exit::Done)
+    }
+}
+
+/// Starts a watchdog over this process and waits until it watches.
+pub(crate) fn start(app: &App) -> Result<u32, Failure> {
+    let internal = |error: std::io::Error| Failure::internal("cannot start the watchdog", &error);
+    let owner = Owner::this_process().map_err(internal)?;
+    let home = &app.environment.home;
+    std::fs::create_dir_all(home).map_err(internal)?;
+    let log =
+        OpenOptions::new().create(true).append(true).mode(0o600).open(home.join("watchdog.log"));
+    let mut child = Command::new("/proc/self/exe")
+        .args(["watchdog", "-v", &owner.to_string()])
+        .env_remove(crate::environment::CREEL_CRASHPOINT)
+        .env(crate::environment::CREEL_HOME, home)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log.map_err(internal)?)
+        .spawn()
+        .map_err(internal)?;
+    let mut ready = [0_u8; 1];
+    let mut stdout = child.stdout.take().expect("stdout was asked for as a pipe");
+    stdout.read_exact(&mut ready).map_err(internal)?;
+    Ok(child.id())
+}

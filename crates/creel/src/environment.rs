@@ -1,0 +1,76 @@
+//! Every environment variable creel reads, in one place.
+
+use std::env;
+use std::path::PathBuf;
+
+use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::provider::docker::DockerEnvironment;
+
+use crate::output::Failure;
+
+/// Where state lives; the default is the user's state directory.
+pub(crate) const CREEL_HOME: &str = "CREEL_HOME";
+/// Which log lines are shown, as `tracing` filters are written; wins over `-v` and `-q`.
+pub(crate) const CREEL_LOG: &str = "CREEL_LOG";
+/// For tests: the place where this process kills itself.
+pub(crate) const CREEL_CRASHPOINT: &str = "CREEL_CRASHPOINT";
+/// For tests: the file that proves that the crash happened.
+pub(crate) const CREEL_CRASHPOINT_MARK: &str = "CREEL_CRASHPOINT_MARK";
+
+/// What the environment says.
+#[derive(Debug, Clone)]
+pub(crate) struct Environment {
+    /// Where state lives.
+    pub(crate) home: PathBuf,
+    /// Which Docker Engine is meant.
+    pub(crate) docker: DockerEnvironment,
+}
+
+impl Environment {
+    /// Reads the environment, once.
+    pub(crate) fn read() -> Result<Self, Failure> {
+        arm_crashpoint()?;
+        Ok(Self { home: state_directory()?, docker: docker() })
+    }
+}
+
+fn text(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn state_directory() -> Result<PathBuf, Failure> {
+    let home = path(CREEL_HOME)
+        .or_else(|| Some(path("XDG_STATE_HOME")?.join("creel")))
+        .or_else(|| Some(path("HOME")?.join(".local/state/creel")))
+        .ok_or_else(|| {
+            Failure::usage("there is no home directory to keep state in")
+                .hint("set CREEL_HOME to a directory that this user may write")
+        })?;
+    std::path::absolute(&home).map_err(|error| Failure::internal("cannot find CREEL_HOME", &error))
+}
+
+fn docker() -> DockerEnvironment {
+    DockerEnvironment {
+        docker_host: text("DOCKER_HOST"),
+        docker_context: text("DOCKER_CONTEXT"),
+        docker_tls_verify: text("DOCKER_TLS_VERIFY"),
+        docker_cert_path: path("DOCKER_CERT_PATH"),
+        docker_config: path("DOCKER_CONFIG"),
+        home: path("HOME"),
+        xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
+    }
+}
+
+fn arm_crashpoint() -> Result<(), Failure> {
+    if let Some(name) = text(CREEL_CRASHPOINT) {
+        let point: Crashpoint = name
+            .parse()
+            .map_err(|error: crashpoint::UnknownCrashpoint| Failure::usage(&error.to_string()))?;
+        crashpoint::arm(point, path(CREEL_CRASHPOINT_MARK));
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Failures: what went wrong, and the next command to type.
+
+use std::error::Error;
+
+use creel_core::cleanup::CleanupError;
+use creel_core::config::ConfigError;
+use creel_core::failure::Code;
+use creel_core::ledger::LedgerError;
+use creel_core::plan::{CapExceeded, PlanFileError};
+use creel_core::provider::docker::EndpointError;
+use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
+use creel_core::scope::{ScopeError, TakeError};
+use creel_core::select::InvalidSelector;
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use super::{Exit, Printer};
+
+/// An error as the user meets it.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) exit: Exit,
+    message: String,
+    causes: Vec<String>,
+    hints: Vec<String>,
+    /// Whether the machine-readable answer has been printed already.
+    answered: bool,
+}
+
+#[derive(Serialize)]
+struct FailureJson<'a> {
+    version: u32,
+    error: FailureBody<'a>,
+}
+
+#[derive(Serialize)]
+struct FailureBody<'a> {
+    code: &'static str,
+    message: &'a str,
+    causes: &'a [String],
+    hints: &'a [String],
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            exit,
+            message: message.into(),
+            causes: Vec::new(),
+            hints: Vec::new(),
+            answered: false,
+        }
+    }
+
+    /// The command line does not make sense.
+    pub(crate) fn usage(message: &str) -> Self {
+        Self::new(Code::Usage, Exit::Usage, message)
+    }
+
+    /// Something that should not happen did.
+    pub(crate) fn internal(message: &str, source: &dyn Error) -> Self {
+        Self::new(Code::Internal, Exit::Internal, message).because(source)
+    }
+
+    /// A file the user named cannot be used.
+    pub(crate) fn file(message: &str, source: &dyn Error) -> Self {
+        Self::new(Code::File, Exit::Usage, message).because(source)
+    }
+
+    /// Returns the message with its causes, in one line.
+    pub(crate) fn sentence(&self) -> String {
+        let parts = std::iter::once(&self.message).chain(&self.causes);
+        parts.map(String::as_str).collect::<Vec<_>>().join(": ")
+    }
+
+    /// Adds the next thing to do.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Says that stdout has its one line of JSON already.
+    #[must_use]
+    pub(crate) fn after_answer(mut self) -> Self {
+        self.answered = true;
+        self
+    }
+
+    /// Adds the chain of causes.
+    #[must_use]
+    pub(crate) fn because(mut self, source: &dyn Error) -> Self {
+        self.causes.push(source.to_string());
+        let mut next = source.source();
+        while let Some(cause) = next {
+            self.causes.push(cause.to_string());
+            next = cause.source();
+        }
+        self
+    }
+
+    /// Makes a failure of an error and its causes.
+    fn of(code: Code, exit: Exit, error: &dyn Error) -> Self {
+        let failure = Self::new(code, exit, error.to_string());
+        match error.source() {
+            Some(source) => failure.because(source),
+            None => failure,
+        }
+    }
+
+    /// Shows it: to people on stderr, and to machines on stdout if they asked.
+    pub(crate) fn show(&self, printer: &Printer) {
+        printer.warn(&format!(
+            "{}: {}",
+            format!("error[{}]", self.code).red().bold(),
+            self.message
+        ));
+        for cause in &self.causes {
+            printer.warn(&format!("  because: {cause}"));
+        }
+        if !self.hints.is_empty() {
+            printer.warn("");
+        }
+        for hint in &self.hints {
+            printer.warn(&format!("{}: {hint}", "hint".cyan()));
+        }
+        if printer.json && !self.answered {
+            let error = FailureBody {
+                code: self.code.name(),
+                message: &self.message,
+                causes: &self.causes,
+                hints: &self.hints,
+            };
+            printer.json(&FailureJson { version: 1, error });
+        }
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        let (code, hint) = match &error {
+            LedgerError::Home { .. } => {
+                (Code::Home, "set CREEL_HOME to a directory that this user may write")
+            }
+            LedgerError::Locked { .. } => (
+                Code::LedgerLocked,
+                "close what holds it (fuser on the file names it), then try again",
+            ),
+            LedgerError::ReadOnly { .. } => (
+                Code::LedgerReadOnly,
+                "make it writable for this user, or set CREEL_HOME elsewhere",
+            ),
+            LedgerError::DiskFull { .. } => {
+                (Code::LedgerDiskFull, "free some space: creel sweep --preset stopped --apply")
+            }
+            LedgerError::Corrupt { .. } => {
+                (Code::LedgerCorrupt, "keep a copy, then: creel explain CR0013")
+            }
+            LedgerError::NewerSchema { .. } => {
+                (Code::LedgerNewer, "use that newer creel, or set CREEL_HOME elsewhere")
+            }
+            LedgerError::Unknown { .. } => (Code::NoSuch, "creel ledger --all lists every record"),
+            LedgerError::Illegal { .. } | LedgerError::Database { .. } => {
+                (Code::Internal, "creel ledger check shows whether the ledger is sound")
+            }
+        };
+        let exit = match code {
+            Code::Home | Code::LedgerNewer | Code::NoSuch => Exit::Usage,
+            _ => Exit::Internal,
+        };
+        Self::of(code, exit, &error).hint(hint)
+    }
+}
+
+impl From<ProviderError> for Failure {
+    fn from(error: ProviderError) -> Self {
+        match error.class {
+            ErrorClass::Denied => Self::of(Code::Denied, Exit::Provider, &error)
+                .hint("creel doctor shows what is missing"),
+            ErrorClass::Unreachable | ErrorClass::Throttled | ErrorClass::Transient => {
+                Self::of(Code::Unreachable, Exit::Provider, &error)
+                    .hint("creel doctor shows what was tried and what answered")
+            }
+            _ => Self::of(Code::Refused, Exit::Unverified, &error).hint("creel explain CR0024"),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::of(Code::Settings, Exit::Usage, &error)
+            .hint("creel config defaults prints every setting with its documentation")
+    }
+}
+
+impl From<EndpointError> for Failure {
+    fn from(error: EndpointError) -> Self {
+        Self::of(Code::Endpoint, Exit::Usage, &error)
+            .hint("check DOCKER_HOST, DOCKER_CONTEXT and: docker context ls")
+    }
+}
+
+impl From<InvalidSelector> for Failure {
+    fn from(error: InvalidSelector) -> Self {
+        Self::of(Code::Usage, Exit::Usage, &error).hint("creel ls shows what there is to select")
+    }
+}
+
+impl From<UnknownName> for Failure {
+    fn from(error: UnknownName) -> Self {
+        Self::of(Code::Usage, Exit::Usage, &error)
+    }
+}
+
+impl From<PlanFileError> for Failure {
+    fn from(error: PlanFileError) -> Self {
+        Self::of(Code::File, Exit::Usage, &error).hint("make a plan: creel sweep … --plan-out FILE")
+    }
+}
+
+impl From<CapExceeded> for Failure {
+    fn from(error: CapExceeded) -> Self {
+        Self::of(Code::Cap, Exit::Refused, &error)
+            .hint("look at the plan without --apply; if it is right, raise --max or --max-percent")
+    }
+}
+
+impl From<TakeError> for Failure {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Ledger(error) => {
+                let mut failure = Self::from(error);
+                failure.causes.insert(0, std::mem::take(&mut failure.message));
+                failure.message =
+                    "nothing was created, because the ledger could not record it".to_owned();
+                failure
+            }
+            TakeError::Provider(error) => error.into(),
+            TakeError::Absent { .. } => {
+                Self::of(Code::NoSuch, Exit::Usage, &error).hint("creel ls shows what there is")
+            }
+        }
+    }
+}
+
+impl From<ScopeError> for Failure {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::Take(error) => error.into(),
+            other => Self::of(Code::NotGone, Exit::Unverified, &other).hint("creel reconcile"),
+        }
+    }
+}
+
+impl From<CleanupError> for Failure {
+    fn from(error: CleanupError) -> Self {
+        match error {
+            CleanupError::Provider(error) => error.into(),
+            CleanupError::Ledger(error) => error.into(),
+        }
+    }
+}

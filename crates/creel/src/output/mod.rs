@@ -1,0 +1,20 @@
+//! What people and machines see: stdout is data, stderr is talk.
+
+mod exit;
+mod failure;
+pub(crate) mod log;
+mod printer;
+pub(crate) mod progress;
+pub(crate) mod table;
+
+use std::process::ExitCode;
+
+pub(crate) use exit::Exit;
+pub(crate) use failure::Failure;
+pub(crate) use printer::{Global, Printer};
+
+/// Shows a failure and returns its exit code.
+pub(crate) fn fail(printer: &Printer, failure: &Failure) -> ExitCode {
+    failure.show(printer);
+    failure.exit.into()
+}

@@ -1,0 +1,75 @@
+//! The progress bar: on stderr, only where somebody watches.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use creel_core::reap::{ItemReport, Outcome, Progress};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Printer;
+
+static BAR: OnceLock<Mutex<Option<ProgressBar>>> = OnceLock::new();
+
+fn current() -> Option<ProgressBar> {
+    let bar = BAR.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    bar.clone()
+}
+
+fn set_current(bar: Option<ProgressBar>) {
+    *BAR.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Runs a write to stderr while the bar, if there is one, is out of the way.
+pub(crate) fn above_the_bar<T>(write: impl FnOnce() -> T) -> T {
+    match current() {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
+/// Shows how many of a plan's items are done, and when the rest will be.
+pub(crate) struct SweepBar {
+    bar: Option<ProgressBar>,
+    not_gone: Mutex<usize>,
+}
+
+impl SweepBar {
+    pub(crate) fn new(printer: &Printer) -> Self {
+        let bar = printer.shows_progress().then(|| {
+            let style = ProgressStyle::with_template(
+                "releasing {bar:30} {pos}/{len} {msg} {elapsed} left {eta}",
+            );
+            let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(0).with_style(style)
+        });
+        set_current(bar.clone());
+        Self { bar, not_gone: Mutex::new(0) }
+    }
+}
+
+impl Progress for SweepBar {
+    fn planned(&self, count: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(count as u64);
+            bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        }
+    }
+
+    fn finished(&self, item: &ItemReport) {
+        let Some(bar) = &self.bar else { return };
+        bar.inc(1);
+        if item.result != Outcome::Gone {
+            let mut not_gone = self.not_gone.lock().unwrap_or_else(PoisonError::into_inner);
+            *not_gone += 1;
+            bar.set_message(format!("({not_gone} not gone)"));
+        }
+    }
+}
+
+impl Drop for SweepBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        set_current(None);
+    }
+}
