@@ -21,6 +21,7 @@ mod endpoint;
 mod engine;
 mod model;
 mod observe;
+mod pool;
 mod provider;
 mod read;
 mod release;
