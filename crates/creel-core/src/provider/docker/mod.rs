@@ -30,6 +30,9 @@ mod ssh;
 mod tls;
 mod transport;
 
+#[cfg(test)]
+mod tests;
+
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
 pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
 pub use engine::{Component, Engine};

@@ -94,12 +94,18 @@ pub(super) async fn volume(connection: &Connection, id: &str) -> Result<Released
 pub(super) async fn image(connection: &Connection, id: &str) -> Result<Released, Refusal> {
     let library = connection.library().await?;
     match remove_image(library, id).await {
-        // It may only be that it has several names; then they go one by one.
-        Err(Error::DockerResponseServerError { status_code: 409, message }) => {
-            let conflict = Error::DockerResponseServerError { status_code: 409, message };
-            untag(connection, id, conflict).await
-        }
+        Err(error) if may_have_several_names(&error) => untag(connection, id, error).await,
         answer => answered(answer),
+    }
+}
+
+/// Returns whether an image was kept, maybe only because it has several names; Podman says so
+/// with a status of 500.
+fn may_have_several_names(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError { status_code: 409, .. } => true,
+        Error::DockerResponseServerError { message, .. } => message.contains("more than one tag"),
+        _ => false,
     }
 }
 
