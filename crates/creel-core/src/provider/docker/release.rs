@@ -11,6 +11,7 @@ use bollard::query_parameters::{
 use crate::crashpoint::{self, Crashpoint};
 use crate::provider::{ReleaseMode, Released};
 
+use super::classify::is_absence;
 use super::connection::{Connection, REQUEST_TIMEOUT};
 use super::encode::encoded;
 use super::model::{ImageDetails, Network};
@@ -55,7 +56,7 @@ pub(super) async fn container(
     if let Some(patience) = mode.stop_timeout {
         match stop(connection, id, patience).await {
             Ok(()) => {}
-            Err(error) if is_absent(&error) => return Ok(Released::AlreadyGone),
+            Err(error) if is_absence(&error) => return Ok(Released::AlreadyGone),
             // A kill follows; without one this is the answer.
             Err(_) if mode.kill_running => {}
             Err(error) => return Err(error.into()),
@@ -129,13 +130,11 @@ async fn untag(connection: &Connection, id: &str, conflict: Error) -> Result<Rel
     let library = connection.library().await?;
     for name in names {
         match remove_image(library, &name).await {
-            Err(error) if !is_absent(&error) => return Err(error.into()),
+            Err(error) if !is_absence(&error) => return Err(error.into()),
             _ => {}
         }
     }
-    match answered(remove_image(library, id).await)? {
-        Released::Done | Released::AlreadyGone | Released::Accepted => Ok(Released::Done),
-    }
+    answered(remove_image(library, id).await).map(|_| Released::Done)
 }
 
 async fn remove_image(library: &Docker, reference: &str) -> Result<(), Error> {
@@ -151,11 +150,7 @@ fn answered(answer: Result<(), Error>) -> Result<Released, Refusal> {
     }
     match answer {
         Ok(()) => Ok(Released::Done),
-        Err(error) if is_absent(&error) => Ok(Released::AlreadyGone),
+        Err(error) if is_absence(&error) => Ok(Released::AlreadyGone),
         Err(error) => Err(error.into()),
     }
-}
-
-fn is_absent(error: &Error) -> bool {
-    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }

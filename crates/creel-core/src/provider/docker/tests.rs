@@ -73,7 +73,7 @@ async fn answer(mut stream: UnixStream, script: &Script, asked: &Mutex<Vec<Strin
     asked.lock().unwrap().push(format!("{method} {target}"));
     let path = target.split('?').next().unwrap().trim_start_matches("/v1.47");
     let path = path.trim_start_matches("/v1.41");
-    let missing = (404, r#"{"message":"page not found"}"#.to_owned());
+    let missing = (404, r#"{"message":"no such object"}"#.to_owned());
     let (status, body) = script.get(format!("{method} {path}").as_str()).unwrap_or(&missing);
     let text = format!("HTTP/1.1 {status} X\r\nConnection: close\r\n\r\n{body}");
     // A caller that went away has its answer already; one that still sends must be let finish,
@@ -116,7 +116,9 @@ async fn a_row_without_an_id_is_an_error_and_not_a_missing_row() {
 }
 
 #[tokio::test]
-async fn only_404_verifies_an_absence() {
+async fn only_404_about_the_object_verifies_an_absence() {
+    let engine = Scripted::new(&[("GET /containers/a/json", 404, "404 page not found")]);
+    assert!(engine.provider.inspect(Kind::Container, "a").await.is_err());
     for status in [400, 403, 409, 500, 503] {
         let engine = Scripted::new(&[("GET /containers/a/json", status, "")]);
         assert!(engine.provider.inspect(Kind::Container, "a").await.is_err(), "{status}");
