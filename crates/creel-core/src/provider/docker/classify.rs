@@ -18,7 +18,9 @@ const MESSAGE_LIMIT: usize = 400;
 /// What sort of thing was tried: it decides what 404 and 409 mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Reading; what is absent is gone.
+    /// Asking for a list, or for the engine itself; neither can be absent.
+    Ask,
+    /// Reading one object; what is absent is gone.
     Look,
     /// Making or starting; what is absent is something we named wrongly.
     Make,
@@ -63,8 +65,10 @@ fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
         return ErrorClass::Quota;
     }
     match status {
-        404 if act == Act::Make => ErrorClass::Invalid,
-        404 => ErrorClass::Gone,
+        404 => match act {
+            Act::Look | Act::End if tells_absence(&message) => ErrorClass::Gone,
+            _ => ErrorClass::Invalid,
+        },
         409 if says(&["already in progress", "is being removed"]) => ErrorClass::InProgress,
         409 => ErrorClass::InUse,
         403 if says(&["active endpoints"]) => ErrorClass::InUse,
@@ -76,6 +80,22 @@ fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
         500.. => ErrorClass::Transient,
         _ => ErrorClass::Invalid,
     }
+}
+
+/// Returns whether the engine says that an object does not exist.
+pub(super) fn is_absence(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::DockerResponseServerError { status_code: 404, message } if tells_absence(message)
+    )
+}
+
+/// Returns whether a 404 is about the object. One without words, about the page or in HTML is
+/// from something on the way, or from an engine that does not know the question, and proves
+/// nothing.
+fn tells_absence(message: &str) -> bool {
+    let message = message.trim();
+    !message.is_empty() && !message.starts_with('<') && !message.contains("page not found")
 }
 
 /// How engines, old and new, say that no network can be made any more.
@@ -135,12 +155,17 @@ fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
         ErrorKind::InvalidData => {
             (ErrorClass::Denied, with_detail(format!("no trust in {address}"), words))
         }
-        ErrorKind::InvalidInput => (ErrorClass::Invalid, words.unwrap_or_default()),
+        ErrorKind::InvalidInput => {
+            (ErrorClass::Invalid, with_detail(format!("no way to use {address}"), words))
+        }
         ErrorKind::NotFound => listens_nobody(address, "no such socket"),
         ErrorKind::ConnectionRefused => listens_nobody(address, "connection refused"),
-        ErrorKind::NotConnected => unreachable(address, "cannot be reached", words),
         ErrorKind::TimedOut => unreachable(address, "did not answer in time", None),
-        _ => unreachable(address, "broke off", Some(cause.to_string())),
+        ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe
+        | ErrorKind::UnexpectedEof => unreachable(address, "broke off", Some(cause.to_string())),
+        _ => unreachable(address, "cannot be reached", Some(cause.to_string())),
     }
 }
 
@@ -224,12 +249,16 @@ mod tests {
 
     #[test]
     fn every_answer_has_its_class() {
-        use Act::{End, Look, Make};
+        use Act::{Ask, End, Look, Make};
         use ErrorClass::*;
 
         for (act, status, message, class) in [
+            (Ask, 404, "page not found", Invalid),
             (Look, 404, "No such container: x", Gone),
             (End, 404, "network x not found", Gone),
+            (End, 404, "page not found", Invalid),
+            (Look, 404, "<html>404 Not Found</html>", Invalid),
+            (Look, 404, "", Invalid),
             (Make, 404, "No such image: nope:latest", Invalid),
             (Make, 404, "network x not found", Invalid),
             (
@@ -326,6 +355,11 @@ mod tests {
                 UnexpectedEof,
                 ErrorClass::Unreachable,
                 "unix:///x broke off (unexpected end of file)",
+            ),
+            (
+                HostUnreachable,
+                ErrorClass::Unreachable,
+                "unix:///x cannot be reached (host unreachable)",
             ),
         ] {
             let error = broken(io::Error::from(kind));

@@ -23,6 +23,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::address::Address;
+use super::classify::is_absence;
 use super::encode::encoded;
 use super::engine::Engine;
 use super::rows::RowCutter;
@@ -105,7 +106,7 @@ impl Connection {
     ) -> Result<Option<T>, Error> {
         match self.get(path, &[]).await {
             Ok(value) => Ok(Some(value)),
-            Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+            Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

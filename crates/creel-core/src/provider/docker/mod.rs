@@ -21,6 +21,7 @@ mod endpoint;
 mod engine;
 mod model;
 mod observe;
+mod pool;
 mod provider;
 mod read;
 mod release;
@@ -28,6 +29,9 @@ mod rows;
 mod ssh;
 mod tls;
 mod transport;
+
+#[cfg(test)]
+mod tests;
 
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
 pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};

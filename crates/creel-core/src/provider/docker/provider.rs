@@ -35,7 +35,7 @@ impl DockerProvider {
     /// Fails when the certificates of a connection with TLS cannot be read.
     pub fn connect(endpoint: Endpoint) -> Result<Self> {
         let attempt = Attempt {
-            act: Act::Look,
+            act: Act::Ask,
             words: "prepare the connection".to_owned(),
             address: endpoint.address.to_string(),
         };
@@ -51,7 +51,7 @@ impl DockerProvider {
     /// Fails when it cannot be reached.
     pub async fn engine(&self) -> Result<Engine> {
         let answer = self.connection.engine().await.cloned();
-        answer.map_err(|error| self.classified(error, Act::Look, "ask for its version"))
+        answer.map_err(|error| self.classified(error, Act::Ask, "ask for its version"))
     }
 
     fn classified(&self, error: Error, act: Act, words: impl Into<String>) -> ProviderError {
@@ -69,17 +69,23 @@ impl DockerProvider {
         }
     }
 
+    /// Refuses a kind of object that lives in another world.
+    fn foreign(words: String, kind: Kind) -> ProviderError {
+        let message = format!("an engine has no objects of the kind {kind}");
+        Self::refused(words, ErrorClass::Invalid, message)
+    }
+
     /// Refuses what cannot be an id of an object here, before it gets into a path.
     fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
         let words = format!("{verb} {kind} {id}");
-        let problem = if !KINDS.contains(&kind) {
-            format!("a Docker Engine has no {kind}")
-        } else if !is_reference(kind, id) {
-            format!("`{id}` is not the id or name of a {kind}")
-        } else {
-            return Ok(words);
-        };
-        Err(Self::refused(words, ErrorClass::Invalid, problem))
+        if !KINDS.contains(&kind) {
+            return Err(Self::foreign(words, kind));
+        }
+        if !is_reference(kind, id) {
+            let message = format!("`{id}` is not the id or name of one");
+            return Err(Self::refused(words, ErrorClass::Invalid, message));
+        }
+        Ok(words)
     }
 }
 
@@ -103,12 +109,12 @@ impl Provider for DockerProvider {
             let machine: Machine = self.connection.get("/info", &[]).await?;
             Ok(identity(machine, podman))
         };
-        ask.await.map_err(|error| self.classified(error, Act::Look, "ask for its identity"))
+        ask.await.map_err(|error| self.classified(error, Act::Ask, "ask for its identity"))
     }
 
     async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
         let answer = read::list(&self.connection, kinds).await;
-        answer.map_err(|error| self.classified(error, Act::Look, "list its objects"))
+        answer.map_err(|error| self.classified(error, Act::Ask, "list its objects"))
     }
 
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
@@ -120,7 +126,7 @@ impl Provider for DockerProvider {
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
         let answer = read::find(&self.connection, marks).await;
         answer.map_err(|error| {
-            self.classified(error, Act::Look, format!("find {} {}", marks.kind, marks.name))
+            self.classified(error, Act::Ask, format!("find {} {}", marks.kind, marks.name))
         })
     }
 
@@ -130,8 +136,9 @@ impl Provider for DockerProvider {
             Spec::Container(spec) => create::container(&self.connection, order, spec).await,
             Spec::Network(spec) => create::network(&self.connection, order, spec).await,
             Spec::Volume(_) => create::volume(&self.connection, order).await,
-            // Refused above: an engine has none of these.
-            Spec::Process(_) | Spec::Directory => Err(create::Refusal::NameTaken),
+            Spec::Process(_) | Spec::Directory => {
+                return Err(Self::foreign(words, order.spec.kind()));
+            }
         };
         answer.map_err(|refusal| match refusal {
             create::Refusal::Engine(error) => self.classified(error, Act::Make, words),
@@ -159,8 +166,7 @@ impl Provider for DockerProvider {
             Kind::Network => release::network(&self.connection, id).await,
             Kind::Volume => release::volume(&self.connection, id).await,
             Kind::Image => release::image(&self.connection, id).await,
-            // Refused above: an engine has none of these.
-            Kind::Process | Kind::Directory => Ok(Released::AlreadyGone),
+            Kind::Process | Kind::Directory => return Err(Self::foreign(words, kind)),
         };
         answer.map_err(|refusal| match refusal {
             release::Refusal::Engine(error) => self.classified(error, Act::End, words),

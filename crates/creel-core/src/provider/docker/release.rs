@@ -11,6 +11,7 @@ use bollard::query_parameters::{
 use crate::crashpoint::{self, Crashpoint};
 use crate::provider::{ReleaseMode, Released};
 
+use super::classify::is_absence;
 use super::connection::{Connection, REQUEST_TIMEOUT};
 use super::encode::encoded;
 use super::model::{ImageDetails, Network};
@@ -55,7 +56,7 @@ pub(super) async fn container(
     if let Some(patience) = mode.stop_timeout {
         match stop(connection, id, patience).await {
             Ok(()) => {}
-            Err(error) if is_absent(&error) => return Ok(Released::AlreadyGone),
+            Err(error) if is_absence(&error) => return Ok(Released::AlreadyGone),
             // A kill follows; without one this is the answer.
             Err(_) if mode.kill_running => {}
             Err(error) => return Err(error.into()),
@@ -94,12 +95,18 @@ pub(super) async fn volume(connection: &Connection, id: &str) -> Result<Released
 pub(super) async fn image(connection: &Connection, id: &str) -> Result<Released, Refusal> {
     let library = connection.library().await?;
     match remove_image(library, id).await {
-        // It may only be that it has several names; then they go one by one.
-        Err(Error::DockerResponseServerError { status_code: 409, message }) => {
-            let conflict = Error::DockerResponseServerError { status_code: 409, message };
-            untag(connection, id, conflict).await
-        }
+        Err(error) if may_have_several_names(&error) => untag(connection, id, error).await,
         answer => answered(answer),
+    }
+}
+
+/// Returns whether an image was kept, maybe only because it has several names; Podman says so
+/// with a status of 500.
+fn may_have_several_names(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError { status_code: 409, .. } => true,
+        Error::DockerResponseServerError { message, .. } => message.contains("more than one tag"),
+        _ => false,
     }
 }
 
@@ -123,13 +130,11 @@ async fn untag(connection: &Connection, id: &str, conflict: Error) -> Result<Rel
     let library = connection.library().await?;
     for name in names {
         match remove_image(library, &name).await {
-            Err(error) if !is_absent(&error) => return Err(error.into()),
+            Err(error) if !is_absence(&error) => return Err(error.into()),
             _ => {}
         }
     }
-    match answered(remove_image(library, id).await)? {
-        Released::Done | Released::AlreadyGone | Released::Accepted => Ok(Released::Done),
-    }
+    answered(remove_image(library, id).await).map(|_| Released::Done)
 }
 
 async fn remove_image(library: &Docker, reference: &str) -> Result<(), Error> {
@@ -145,11 +150,7 @@ fn answered(answer: Result<(), Error>) -> Result<Released, Refusal> {
     }
     match answer {
         Ok(()) => Ok(Released::Done),
-        Err(error) if is_absent(&error) => Ok(Released::AlreadyGone),
+        Err(error) if is_absence(&error) => Ok(Released::AlreadyGone),
         Err(error) => Err(error.into()),
     }
-}
-
-fn is_absent(error: &Error) -> bool {
-    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }

@@ -1,6 +1,6 @@
 //! An engine behind `ssh`.
 //!
-//! As the Docker command line does it: one `ssh` per request runs
+//! As the Docker command line does it: an `ssh` runs
 //! `docker system dial-stdio` over there, and HTTP goes over its standard
 //! input and output. Keys, aliases, jump hosts, known hosts and connection
 //! sharing are those of the user's `ssh` configuration. Nobody is there to
@@ -69,8 +69,11 @@ pub(super) fn open(target: &SshTarget) -> io::Result<(SshStream, Complaint)> {
 }
 
 fn arguments(target: &SshTarget) -> Vec<String> {
-    let mut arguments: Vec<String> =
-        ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"].map(str::to_owned).into();
+    let options = ["BatchMode=yes", "ConnectTimeout=30", "ServerAliveInterval=15"];
+    let mut arguments = vec!["-T".to_owned()];
+    for option in options {
+        arguments.extend(["-o".to_owned(), option.to_owned()]);
+    }
     if let Some(user) = &target.user {
         arguments.extend(["-l".to_owned(), user.clone()]);
     }
@@ -163,7 +166,7 @@ mod tests {
         };
         assert_eq!(
             arguments(&target).join(" "),
-            r"-T -o BatchMode=yes -o ConnectTimeout=30 -l me -p 2222 -- far docker --host 'unix:///run/it'\''s.sock' system dial-stdio"
+            r"-T -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15 -l me -p 2222 -- far docker --host 'unix:///run/it'\''s.sock' system dial-stdio"
         );
     }
 

@@ -1,8 +1,9 @@
 //! Requests to an engine, whatever way leads to it.
 //!
 //! One connection per request: nothing is shared, so a broken connection
-//! costs one request, and a stream of events never holds up a delete. Both
-//! the client library and our own reading of long lists use it.
+//! costs one request, and a stream of events never holds up a delete. Only
+//! through `ssh` they are used again (see `pool`). Both the client library and
+//! our own reading of long lists go this way.
 
 use std::io;
 use std::sync::OnceLock;
@@ -24,6 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::task;
 
 use super::address::Address;
+use super::pool::{Live, Pool, Reuse};
 use super::ssh::{self, Complaint};
 use super::tls;
 
@@ -33,7 +35,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The way to one engine.
 pub(super) struct Transport {
     address: Address,
+    /// What to trust and to show, where the address speaks TLS.
     tls: Option<TlsConnector>,
+    /// The connections that are used again, where opening one is dear.
+    pool: Option<Pool>,
     /// The version of the API that both sides know, as a prefix of every path.
     version: OnceLock<String>,
 }
@@ -43,18 +48,6 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// An open connection, and what `ssh` has to say if it fails.
-struct Opened {
-    stream: Box<dyn Stream>,
-    complaint: Option<Complaint>,
-}
-
-impl Opened {
-    fn new(stream: impl Stream + 'static) -> Self {
-        Self { stream: Box::new(stream), complaint: None }
-    }
-}
-
 impl Transport {
     /// Prepares the way; nothing is opened yet.
     pub(super) fn new(address: Address) -> io::Result<Self> {
@@ -62,7 +55,8 @@ impl Transport {
             Address::Tls { tls, .. } => Some(tls::connector(tls)?),
             _ => None,
         };
-        Ok(Self { address, tls, version: OnceLock::new() })
+        let pool = matches!(address, Address::Ssh(_)).then(Pool::new);
+        Ok(Self { address, tls, pool, version: OnceLock::new() })
     }
 
     /// Fixes the version of the API for all requests to come; the first call wins.
@@ -77,22 +71,18 @@ impl Transport {
     ) -> Result<Response<Incoming>, Error> {
         *request.uri_mut() = self.target(request.uri())?;
         request.headers_mut().insert(HOST, self.host()?);
-        let opened = timeout(CONNECT_TIMEOUT, self.open())
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(opened.stream)).await?;
-        // It ends by itself: when the answer is read or nobody waits for it any more. Its error
-        // reaches us through the answer.
-        task::background(async move {
-            let _ = connection.await;
-        });
-        match (sender.send_request(request).await, opened.complaint) {
-            (Ok(response), _) => Ok(response),
-            (Err(error), None) => Err(error.into()),
-            (Err(error), Some(complaint)) => {
-                Err(complaint.into_error().await.map_or_else(|| error.into(), Error::from))
-            }
-        }
+        let Some(pool) = &self.pool else {
+            return self.dial().await?.send(request).await;
+        };
+        let mut permit = pool.permit().await;
+        let request = match pool.reuse(request, &mut permit).await {
+            Reuse::Sent(answer) => return answer,
+            Reuse::Unsent(request) => request,
+        };
+        let mut live = self.dial().await?;
+        let response = live.send(request).await?;
+        pool.give_back(live, permit);
+        Ok(response)
     }
 
     /// Returns the request's target with the version in front; the client library sends none.
@@ -112,21 +102,34 @@ impl Transport {
         HeaderValue::try_from(host).map_err(|error| Error::from(io::Error::other(error)))
     }
 
-    async fn open(&self) -> io::Result<Opened> {
-        match &self.address {
-            Address::Unix(path) => Ok(Opened::new(UnixStream::connect(path).await?)),
-            Address::Tcp { host, port } => Ok(Opened::new(tcp(host, *port).await?)),
+    async fn dial(&self) -> Result<Live, Error> {
+        let (stream, complaint) = timeout(CONNECT_TIMEOUT, self.open())
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends by itself: when the answer is read or nobody waits for it any more. Its error
+        // reaches us through the answer.
+        task::background(async move {
+            let _ = connection.await;
+        });
+        Ok(Live { sender, complaint })
+    }
+
+    async fn open(&self) -> io::Result<(Box<dyn Stream>, Option<Complaint>)> {
+        let stream: Box<dyn Stream> = match &self.address {
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Address::Tcp { host, port } => Box::new(tcp(host, *port).await?),
             Address::Tls { host, port, .. } => {
                 let connector = self.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                let stream = tcp(host, *port).await?;
-                Ok(Opened::new(connector.connect(name, stream).await?))
+                Box::new(connector.connect(name, tcp(host, *port).await?).await?)
             }
             Address::Ssh(target) => {
                 let (stream, complaint) = ssh::open(target)?;
-                Ok(Opened { stream: Box::new(stream), complaint: Some(complaint) })
+                return Ok((Box::new(stream), Some(complaint)));
             }
-        }
+        };
+        Ok((stream, None))
     }
 }
 
