@@ -11,6 +11,7 @@
 
 mod error;
 mod observed;
+pub mod process;
 mod spec;
 
 use std::fmt;
