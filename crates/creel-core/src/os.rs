@@ -3,12 +3,17 @@
 //! Linux only. Everything here is a read of `/proc` or one system call; the
 //! answers may be out of date by the time they are used, so callers that act
 //! on a process hold a pidfd or compare its start time first.
+//!
+//! This is also the one module that may use `unsafe`: [`unshare`] is a system
+//! call whose safe wrapper was withdrawn, because one of its flags can take
+//! file descriptors away from other threads.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::thread::UnshareFlags;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A process that cannot be confused with a later one of the same pid.
@@ -183,6 +188,22 @@ pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
         return written;
     }
     fs::File::open(directory)?.sync_all()
+}
+
+/// Moves this thread, or for pid namespaces its coming children, into new namespaces.
+///
+/// # Errors
+///
+/// Fails where the system does not allow it, and for [`UnshareFlags::FILES`], always.
+#[expect(unsafe_code, reason = "rustix offers this system call only as an unsafe function")]
+pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    if namespaces.contains(UnshareFlags::FILES) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: only a private table of file descriptors can break other threads, and that
+    // flag was refused above.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -28,3 +28,17 @@ pub async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
 pub fn background(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(work)
 }
+
+/// Runs work that blocks on a thread of its own, to its end even when the caller is cancelled.
+///
+/// # Panics
+///
+/// Carries a panic of the work over to the caller.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down under us; nobody can see the value any more.
+        Err(_) => std::future::pending().await,
+    }
+}

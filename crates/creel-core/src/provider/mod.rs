@@ -12,6 +12,7 @@
 pub mod docker;
 mod error;
 mod observed;
+pub mod process;
 mod spec;
 
 use std::fmt;

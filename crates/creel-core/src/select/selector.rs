@@ -246,6 +246,7 @@ pub fn known_states() -> Vec<&'static str> {
         "anonymous",
         // Images.
         "tagged",
+        "digested",
         "dangling",
         // Process trees.
         "lost",

@@ -1,10 +1,12 @@
 //! `creel doctor`: what works here, and what to do about the rest.
 
 use clap::Args;
+use comfy_table::{Cell, Color};
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, RecordFilter};
 use creel_core::os::ProcessKey;
 use creel_core::provider::docker::DockerProvider;
+use creel_core::provider::process::{CgroupVersion, Containment};
 use creel_core::watchdog::Watch;
 use owo_colors::OwoColorize;
 use serde::Serialize;
@@ -97,11 +99,11 @@ fn show(app: &App, checks: &[Check]) {
     let mut table = table::new(&["", "CHECK", "FOUND"]);
     for check in checks {
         let mark = match check.status {
-            Health::Ok => "ok".green().to_string(),
-            Health::Note => "note".yellow().to_string(),
-            Health::Problem => "problem".red().to_string(),
+            Health::Ok => Cell::new("ok").fg(Color::Green),
+            Health::Note => Cell::new("note").fg(Color::Yellow),
+            Health::Problem => Cell::new("problem").fg(Color::Red),
         };
-        table.add_row([mark, check.name.to_owned(), check.detail.clone()]);
+        table.add_row([mark, Cell::new(check.name), Cell::new(&check.detail)]);
     }
     app.printer.data(&table::render(&table));
     for check in checks {
@@ -216,9 +218,18 @@ async fn process(app: &App) -> Check {
         Ok(can) => {
             let limits =
                 if can.limits.is_empty() { "none".to_owned() } else { can.limits.join(", ") };
-            let groups = can.cgroup.map_or("no cgroups".to_owned(), |version| version.to_string());
-            let detail =
-                format!("trees are held by a {}, {groups}, limits: {limits}", can.containment);
+            let groups = match can.cgroup {
+                Some(CgroupVersion::V1) => "cgroup v1",
+                Some(CgroupVersion::V2) => "cgroup v2",
+                Some(CgroupVersion::Hybrid) => "cgroup v1 and v2",
+                None => "no cgroups",
+            };
+            let held_by = match can.containment {
+                Containment::PidNamespace => "a pid namespace",
+                Containment::Cgroup => "a control group",
+                Containment::Subreaper => "a subreaper",
+            };
+            let detail = format!("trees are held by {held_by}; {groups}; limits: {limits}");
             Check::ok(NAME, detail)
         }
         Err(error) => Check::problem(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use comfy_table::{Cell, Color};
 use creel_core::failure::Code;
 use creel_core::reap::{ItemReport, Outcome, Report};
-use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::app::{App, UnreachableJson};
@@ -102,23 +102,23 @@ pub(crate) fn items_table(items: &[ItemReport]) -> comfy_table::Table {
         }
         table.add_row([
             coloured(item.result),
-            item.kind.to_string(),
-            table::short_id(&item.id).to_owned(),
-            item.name.clone(),
-            item.rule.clone(),
-            reason,
+            Cell::new(item.kind),
+            Cell::new(table::short_id(&item.id)),
+            Cell::new(&item.name),
+            Cell::new(&item.rule),
+            Cell::new(reason),
         ]);
     }
     table
 }
 
-fn coloured(outcome: Outcome) -> String {
-    let name = outcome.name();
+fn coloured(outcome: Outcome) -> Cell {
+    let cell = Cell::new(outcome.name());
     match outcome {
-        Outcome::Gone => name.green().to_string(),
-        Outcome::Failed | Outcome::Quarantined => name.red().to_string(),
-        Outcome::Accepted | Outcome::Drifted => name.yellow().to_string(),
-        Outcome::Planned | Outcome::Spared => name.to_owned(),
+        Outcome::Gone => cell.fg(Color::Green),
+        Outcome::Failed | Outcome::Quarantined => cell.fg(Color::Red),
+        Outcome::Accepted | Outcome::Drifted => cell.fg(Color::Yellow),
+        Outcome::Planned | Outcome::Spared => cell,
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 /// Makes a table with a header; it bends to the terminal and is plain in a pipe.
 pub(crate) fn new(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
     table

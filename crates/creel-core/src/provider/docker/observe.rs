@@ -82,10 +82,10 @@ fn uses(settings: &NetworkSettings, mounts: &[Mount], image: &str) -> Vec<(Kind,
 }
 
 pub(super) fn network(network: Network, podman: bool) -> Observed {
-    let endpoints: Vec<&str> = network.containers.keys().map(String::as_str).collect();
     let predefined = is_predefined(&network.name, podman);
     Observed {
-        generation: generation(&network.id, &endpoints),
+        generation: network.id.clone(),
+        users: network.containers.into_keys().collect(),
         state: "present".to_owned(),
         created_at: instant(&network.created),
         predefined,
@@ -100,15 +100,14 @@ pub(super) fn is_predefined(name: &str, podman: bool) -> bool {
 }
 
 /// Maps a volume; who uses it is known only when it is inspected.
-pub(super) fn volume(volume: Volume, users: &[String]) -> Observed {
+pub(super) fn volume(volume: Volume, users: Vec<String>) -> Observed {
     let anonymous = volume.labels.contains_key(ANONYMOUS) || is_digest(&volume.name);
-    let mut marks = vec![volume.created_at.as_str()];
-    marks.extend(users.iter().map(String::as_str));
     Observed {
         name: volume.name.clone(),
         state: if anonymous { "anonymous" } else { "named" }.to_owned(),
         created_at: instant(&volume.created_at),
-        generation: generation(&volume.name, &marks),
+        generation: generation(&volume.name, &[&volume.created_at]),
+        users,
         ..observed(Kind::Volume, volume.name, volume.labels)
     }
 }
@@ -272,7 +271,7 @@ mod tests {
     fn a_volume_nobody_named_is_anonymous() {
         let state = |name: &str, labels: Labels| {
             let seen = Volume { name: name.to_owned(), created_at: String::new(), labels };
-            volume(seen, &[]).state
+            volume(seen, Vec::new()).state
         };
         assert_eq!(state("data", Labels::new()), "named");
         assert_eq!(state(ID, Labels::new()), "anonymous");

@@ -68,7 +68,7 @@ async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<
 async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
     let Some(filters) = filters else { return Ok(Vec::new()) };
     let answer: Volumes = connection.get("/volumes", &[("filters", filters)]).await?;
-    Ok(answer.volumes.into_iter().map(|volume| observe::volume(volume, &[])).collect())
+    Ok(answer.volumes.into_iter().map(|volume| observe::volume(volume, Vec::new())).collect())
 }
 
 async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
@@ -98,7 +98,7 @@ pub(super) async fn inspect(
             found.map(|network| observe::network(network, podman))
         }
         Kind::Volume => match connection.get_if_any(&format!("/volumes/{name}")).await? {
-            Some(volume) => Some(observe::volume(volume, &users_of_volume(connection, id).await?)),
+            Some(volume) => Some(observe::volume(volume, users_of_volume(connection, id).await?)),
             None => None,
         },
         Kind::Image => {

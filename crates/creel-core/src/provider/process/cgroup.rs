@@ -1,0 +1,430 @@
+//! Control groups: the limits of a tree, and a second net around it.
+//!
+//! Version 2 is used where it is mounted, version 1 per controller where it is
+//! not; both may be there at once. A group lies in the group of the supervisor,
+//! or for version 2 in the nearest group above it that can give what is asked,
+//! and is always named exactly like the object.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+
+use crate::id::ResourceId;
+use crate::provider::Limits;
+
+use super::sidecar::resource_of_object;
+
+/// How much of a processor second one period of the processor limit has.
+const CPU_PERIOD_MICROS: u64 = 100_000;
+/// The init and its reaper are in the group and must not count against the limit.
+const OWN_TASK_COUNT: u64 = 2;
+/// How long a group may stay busy after its last process died.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which control groups there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
+    V1,
+    /// One hierarchy.
+    V2,
+    /// Version 1 with an extra hierarchy of version 2 without controllers.
+    Hybrid,
+}
+
+/// One group that is to be made, and the values it gets.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PlannedGroup {
+    /// Where it will be.
+    pub path: PathBuf,
+    /// File, value, and the limit that is missing when it cannot be written.
+    settings: Vec<(&'static str, String, &'static str)>,
+}
+
+/// Where this process is in each hierarchy.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct Hierarchies {
+    /// Version 2: the group of this process first, then those above it.
+    unified: Vec<PathBuf>,
+    /// Version 1: the group of this process by controller.
+    by_controller: BTreeMap<String, PathBuf>,
+}
+
+impl Hierarchies {
+    /// Finds where this process is.
+    pub(super) fn of_this_process() -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        Ok(Self::parse(&mounts, &fs::read_to_string("/proc/self/cgroup")?))
+    }
+
+    fn parse(mounts: &str, own: &str) -> Self {
+        let mut found = Self::default();
+        for line in own.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let Some((mount_point, directory)) = own_directory(mounts, controllers, path) else {
+                continue;
+            };
+            if controllers.is_empty() {
+                let within = |one: &&Path| one.starts_with(&mount_point);
+                found.unified = directory.ancestors().take_while(within).map(Into::into).collect();
+                continue;
+            }
+            for controller in controllers.split(',') {
+                found.by_controller.insert(controller.to_owned(), directory.clone());
+            }
+        }
+        found
+    }
+
+    /// Returns which version this machine has.
+    pub(super) fn version(&self) -> Option<CgroupVersion> {
+        match (self.unified.is_empty(), self.by_controller.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some(CgroupVersion::V2),
+            (true, false) => Some(CgroupVersion::V1),
+            (false, false) => Some(CgroupVersion::Hybrid),
+        }
+    }
+
+    /// Plans the groups of an object: those its limits need and one to end it by.
+    ///
+    /// The second value names the limits that no group here can give.
+    pub(super) fn plan(&self, name: &str, limits: &Limits) -> (Vec<PlannedGroup>, Vec<String>) {
+        let mut groups: BTreeMap<PathBuf, Vec<_>> = BTreeMap::new();
+        let mut missing = Vec::new();
+        let mut unified_settings = Vec::new();
+        let mut controllers = Vec::new();
+        for wish in wishes(limits) {
+            if let Some(parent) = self.writable_v1(wish.controller) {
+                groups.entry(parent.join(name)).or_default().extend(wish.v1);
+            } else if self.unified.iter().any(|group| offers(group, wish.controller)) {
+                controllers.push(wish.controller);
+                unified_settings.extend(wish.v2);
+            } else {
+                missing.push(wish.limit.to_owned());
+            }
+        }
+        match self.unified_parent(&controllers) {
+            Some(parent) => {
+                groups.entry(parent.join(name)).or_default().extend(unified_settings);
+            }
+            None => {
+                missing.extend(unified_settings.iter().map(|(_, _, limit)| (*limit).to_owned()))
+            }
+        }
+        if let Some(parent) = self.writable_v1("freezer") {
+            groups.entry(parent.join(name)).or_default();
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let plan = |(path, settings)| PlannedGroup { path, settings };
+        (groups.into_iter().map(plan).collect(), missing)
+    }
+
+    /// Returns the groups of this name that exist near this process.
+    pub(super) fn existing(&self, name: &str) -> Vec<PathBuf> {
+        let parents = self.unified.iter().chain(self.by_controller.values());
+        let mut found: Vec<PathBuf> =
+            parents.map(|parent| parent.join(name)).filter(|path| path.is_dir()).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn writable_v1(&self, controller: &str) -> Option<&PathBuf> {
+        self.by_controller.get(controller).filter(|group| is_writable(group))
+    }
+
+    /// Returns the nearest group that gives its children all these controllers, or failing
+    /// that the nearest one that takes children at all.
+    fn unified_parent(&self, controllers: &[&str]) -> Option<&PathBuf> {
+        let gives_all = |group: &&PathBuf| {
+            is_writable(group) && controllers.iter().all(|controller| gives(group, controller))
+        };
+        self.unified
+            .iter()
+            .find(gives_all)
+            .or_else(|| self.unified.iter().find(|group| is_writable(group)))
+    }
+}
+
+/// Finds the directory that shows this process's group in the hierarchy of these controllers.
+fn own_directory(mounts: &str, controllers: &str, path: &str) -> Option<(PathBuf, PathBuf)> {
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut kind_and_options = right.split(' ');
+        let kind = kind_and_options.next()?;
+        let options = kind_and_options.nth(1)?;
+        let fits = if controllers.is_empty() {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup"
+                && controllers.split(',').all(|one| options.split(',').any(|option| option == one))
+        };
+        let mut fields = left.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        // A container sees only a part of the hierarchy, whose root is not `/`.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        let directory = Path::new(point).join(below.strip_prefix("/").unwrap_or(below));
+        fits.then(|| (PathBuf::from(point), directory))
+    })
+}
+
+/// One limit, and what to write for it in either version.
+struct Wish {
+    limit: &'static str,
+    controller: &'static str,
+    v1: Vec<(&'static str, String, &'static str)>,
+    v2: Vec<(&'static str, String, &'static str)>,
+}
+
+fn wishes(limits: &Limits) -> Vec<Wish> {
+    let mut wishes = Vec::new();
+    if let Some(bytes) = limits.memory {
+        wishes.push(Wish {
+            limit: "memory",
+            controller: "memory",
+            v1: vec![("memory.limit_in_bytes", bytes.to_string(), "memory")],
+            v2: vec![("memory.max", bytes.to_string(), "memory")],
+        });
+    }
+    if let Some(cpus) = limits.cpus {
+        // Less than a hundredth of a processor is refused by the kernel.
+        let quota = ((cpus * CPU_PERIOD_MICROS as f64) as u64).max(1000);
+        wishes.push(Wish {
+            limit: "cpus",
+            controller: "cpu",
+            v1: vec![
+                ("cpu.cfs_period_us", CPU_PERIOD_MICROS.to_string(), "cpus"),
+                ("cpu.cfs_quota_us", quota.to_string(), "cpus"),
+            ],
+            v2: vec![("cpu.max", format!("{quota} {CPU_PERIOD_MICROS}"), "cpus")],
+        });
+    }
+    if let Some(processes) = limits.processes {
+        let value = processes.saturating_add(OWN_TASK_COUNT).to_string();
+        let setting = vec![("pids.max", value, "processes")];
+        wishes.push(Wish {
+            limit: "processes",
+            controller: "pids",
+            v1: setting.clone(),
+            v2: setting,
+        });
+    }
+    wishes
+}
+
+fn is_writable(group: &Path) -> bool {
+    access(group, Access::WRITE_OK).is_ok()
+}
+
+fn lists(file: &Path, controller: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|list| list.split_whitespace().any(|one| one == controller))
+}
+
+fn offers(group: &Path, controller: &str) -> bool {
+    lists(&group.join("cgroup.controllers"), controller)
+}
+
+/// Returns whether children of the group have the controller, after asking for it.
+fn gives(group: &Path, controller: &str) -> bool {
+    let switch = group.join("cgroup.subtree_control");
+    if lists(&switch, controller) {
+        return true;
+    }
+    // A group that has processes refuses; then a group above it may do.
+    fs::write(&switch, format!("+{controller}")).is_ok() && lists(&switch, controller)
+}
+
+impl PlannedGroup {
+    /// Makes the group; returns the limits it could not be given.
+    pub(super) fn make(&self) -> io::Result<Vec<String>> {
+        match fs::create_dir(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let mut missing = Vec::new();
+        for (file, value, limit) in &self.settings {
+            if fs::write(self.path.join(file), value).is_err() {
+                missing.push((*limit).to_owned());
+            }
+        }
+        // Memory that only moves to the swap is not limited; a kernel without swap has no file.
+        for (file, limit_file) in [
+            ("memory.swap.max", "memory.max"),
+            ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"),
+        ] {
+            if let Some((_, value, _)) = self.settings.iter().find(|one| one.0 == limit_file) {
+                let value = if file == "memory.swap.max" { "0" } else { value };
+                let _ = fs::write(self.path.join(file), value);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns the limits this group was to give.
+    pub(super) fn limits(&self) -> Vec<String> {
+        self.settings.iter().map(|(_, _, limit)| (*limit).to_owned()).collect()
+    }
+}
+
+/// Moves this process into a group.
+pub(super) fn join(group: &Path) -> io::Result<()> {
+    fs::write(group.join("cgroup.procs"), "0")
+}
+
+/// Returns whether all processes of the group can be ended through it.
+pub(super) fn can_end(group: &Path) -> bool {
+    ["cgroup.kill", "cgroup.freeze", "freezer.state"].iter().any(|file| group.join(file).exists())
+}
+
+/// Returns the resources that `/proc/PID/cgroup` names, each by a whole path component.
+pub(super) fn resources_in(own: &str) -> Vec<ResourceId> {
+    let paths = own.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut found: Vec<ResourceId> =
+        paths.flat_map(|path| path.split('/').filter_map(resource_of_object)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Returns whether a recorded path can be a group of this resource at all.
+fn is_of(group: &Path, resource: &ResourceId) -> bool {
+    group.file_name().and_then(|name| name.to_str()) == Some(&resource.object_name())
+        && group.components().all(|part| part != Component::ParentDir)
+}
+
+/// Kills every process in a group.
+pub(super) fn kill(group: &Path, resource: &ResourceId) -> io::Result<()> {
+    if !is_of(group, resource) || !group.is_dir() {
+        return Ok(());
+    }
+    // Whoever asks from within would freeze or kill itself half-way.
+    if listed(group)?.contains(&getpid().as_raw_pid()) {
+        return Ok(());
+    }
+    if group.join("cgroup.kill").exists() {
+        return fs::write(group.join("cgroup.kill"), "1");
+    }
+    // A frozen process cannot fork; it dies when it is thawed.
+    let frozen = freeze(group, true);
+    let killed = kill_listed(group);
+    let thawed = freeze(group, false);
+    frozen.and(killed).and(thawed)
+}
+
+fn freeze(group: &Path, on: bool) -> io::Result<()> {
+    let v1 = group.join("freezer.state");
+    if v1.exists() {
+        return fs::write(v1, if on { "FROZEN" } else { "THAWED" });
+    }
+    let v2 = group.join("cgroup.freeze");
+    if v2.exists() { fs::write(v2, if on { "1" } else { "0" }) } else { Ok(()) }
+}
+
+fn kill_listed(group: &Path) -> io::Result<()> {
+    for pid in listed(group)? {
+        let Some(process) = Pid::from_raw(pid) else { continue };
+        let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { continue };
+        // Still listed with the handle in hand: whoever it names is in the group.
+        if listed(group)?.contains(&pid) {
+            match pidfd_send_signal(&handle, Signal::KILL) {
+                Err(error) if error != Errno::SRCH => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn listed(group: &Path) -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string(group.join("cgroup.procs"))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+/// Removes an empty group, with the groups the workload made in it.
+pub(super) fn remove(group: &Path, resource: &ResourceId) -> io::Result<()> {
+    if !is_of(group, resource) {
+        return Ok(());
+    }
+    let deadline = Instant::now() + REMOVE_PATIENCE;
+    loop {
+        match remove_with_children(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                if Instant::now() >= deadline {
+                    return Err(error);
+                }
+                // The kernel lets go of the dead a moment after they died, without a signal.
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn remove_with_children(group: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(group) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_with_children(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(group) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID_MOUNTS: &str = "\
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
+37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn a_machine_with_both_versions_is_understood() {
+        let found = Hierarchies::parse(HYBRID_MOUNTS, "6:freezer:/a\n1:cpu,cpuacct:/\n0::/b/c\n");
+        assert_eq!(found.version(), Some(CgroupVersion::Hybrid));
+        assert_eq!(found.by_controller["freezer"], Path::new("/sys/fs/cgroup/freezer/a"));
+        assert_eq!(found.by_controller["cpu"], Path::new("/sys/fs/cgroup/cpu"));
+        let unified =
+            ["/sys/fs/cgroup/unified/b/c", "/sys/fs/cgroup/unified/b", "/sys/fs/cgroup/unified"];
+        assert_eq!(found.unified, unified.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_container_sees_its_part_of_the_hierarchy_as_the_whole() {
+        let mounts = "41 31 0:38 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let found = Hierarchies::parse(mounts, "0::/docker/x/y\n");
+        assert_eq!(found.unified[0], Path::new("/sys/fs/cgroup/y"));
+        assert_eq!(found.version(), Some(CgroupVersion::V2));
+    }
+
+    #[test]
+    fn only_a_whole_path_component_names_a_resource() {
+        let resource = ResourceId::new();
+        let name = resource.object_name();
+        let own = format!("6:freezer:/a/{name}/b\n0::/{name}0\n");
+        assert_eq!(resources_in(&own), [resource]);
+        assert!(resources_in(&format!("0::/x{name}\n")).is_empty());
+        assert!(!is_of(Path::new("/sys/fs/cgroup/other"), &resource));
+    }
+}

@@ -1,0 +1,237 @@
+//! Making directories and process trees.
+//!
+//! The record comes first, then the control groups, then the tree, then the
+//! record of its pids. A crash after any step leaves something that the
+//! record, the marker or the name gives away; a failure undoes the steps.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::crashpoint::{Crashpoint, reach};
+use crate::provider::{CreateOrder, ErrorClass, ProcessSpec, Result, Spec};
+
+use super::cgroup::{self, Hierarchies, PlannedGroup};
+use super::channel::{
+    Channel, Containment, Heard, HolderOrder, Report, Role, TreeRecord, Workload,
+};
+use super::release::KILL_PATIENCE;
+use super::sidecar::{Shelf, Sidecar};
+use super::world::{World, failure, io_failure};
+use super::{holder, lease, observe, tree};
+
+/// How long a holder may take to answer: longer than it waits for its init.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+
+impl World {
+    /// Makes what is ordered; returns its id.
+    pub(super) fn create(&self, order: &CreateOrder) -> Result<String> {
+        self.reap_holders();
+        let operation = format!("create {} {}", order.spec.kind(), order.name);
+        let shelf = Shelf::make(&self.settings.root).map_err(|e| io_failure(&operation, &e))?;
+        match &order.spec {
+            Spec::Directory => {
+                create_directory(&shelf, order).map_err(|error| io_failure(&operation, &error))?;
+            }
+            Spec::Process(spec) => self.create_process(&shelf, order, spec, &operation)?,
+            Spec::Container(_) | Spec::Network(_) | Spec::Volume(_) => {
+                let message = format!("there is no {} in this world", order.spec.kind());
+                return Err(failure(&operation, ErrorClass::Invalid, message));
+            }
+        }
+        Ok(order.resource.object_name())
+    }
+
+    fn create_process(
+        &self,
+        shelf: &Shelf,
+        order: &CreateOrder,
+        spec: &ProcessSpec,
+        operation: &str,
+    ) -> Result<()> {
+        check(spec).map_err(|message| failure(operation, ErrorClass::Invalid, message))?;
+        let wrong = |error: io::Error| io_failure(operation, &error);
+        let before = observe::process(shelf, &order.resource).map_err(wrong)?;
+        if before.is_some_and(|seen| matches!(seen.state.as_str(), "running" | "exited")) {
+            // The same create came before, and its answer was lost.
+            return Ok(());
+        }
+        let name = order.resource.object_name();
+        let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
+        let (planned, limits_missing) = hierarchies.plan(&name, &spec.limits);
+        let mut sidecar = Sidecar::of_order(order).map_err(wrong)?;
+        sidecar.cgroups = planned.iter().map(|group| group.path.clone()).collect();
+        sidecar.limits_missing = limits_missing;
+        shelf.write(&sidecar).map_err(wrong)?;
+        let raised = self.raise(shelf, &mut sidecar, &planned, spec, operation);
+        if raised.is_err() {
+            self.undo(shelf, &sidecar);
+        }
+        raised
+    }
+
+    /// Brings a recorded tree into being.
+    fn raise(
+        &self,
+        shelf: &Shelf,
+        sidecar: &mut Sidecar,
+        planned: &[PlannedGroup],
+        spec: &ProcessSpec,
+        operation: &str,
+    ) -> Result<()> {
+        let wrong = |error: io::Error| io_failure(operation, &error);
+        let made = make_groups(planned, &mut sidecar.limits_missing);
+        lease::renew(&shelf.lease_file(&sidecar.resource)).map_err(wrong)?;
+        let order = self.holder_order(shelf, sidecar, made, spec);
+        let (tree, not_joined) = self.start_tree(order, operation)?;
+        reach(Crashpoint::CreateSent);
+        let outside = planned.iter().filter(|group| not_joined.contains(&group.path));
+        sidecar.limits_missing.extend(outside.flat_map(PlannedGroup::limits));
+        sidecar.limits_missing.sort_unstable();
+        sidecar.limits_missing.dedup();
+        sidecar.tree = Some(tree);
+        shelf.write(sidecar).map_err(wrong)?;
+        if !sidecar.limits_missing.is_empty() {
+            let limits = sidecar.limits_missing.join(", ");
+            tracing::warn!(resource_id = %sidecar.resource, limits, "limits are not enforced");
+        }
+        Ok(())
+    }
+
+    fn holder_order(
+        &self,
+        shelf: &Shelf,
+        sidecar: &Sidecar,
+        cgroups: Vec<PathBuf>,
+        spec: &ProcessSpec,
+    ) -> HolderOrder {
+        let resource = sidecar.resource;
+        let directory = spec.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
+        HolderOrder {
+            role: Role::Hold,
+            resource,
+            program: self.settings.holder.clone(),
+            containment: Containment::Subreaper,
+            cgroups,
+            workload: Some(Workload {
+                command: spec.command.clone(),
+                env: holder::environment_of(&resource, &directory, &spec.env),
+                directory,
+                log: shelf.log_file(&resource),
+            }),
+            lease: sidecar.lease,
+            lease_file: shelf.lease_file(&resource),
+            ending_file: shelf.ending_file(&resource),
+        }
+    }
+
+    /// Starts a holder with the best containment that works here.
+    fn start_tree(
+        &self,
+        order: HolderOrder,
+        operation: &str,
+    ) -> Result<(TreeRecord, Vec<PathBuf>)> {
+        let mut last_reason = String::new();
+        for containment in self.candidates() {
+            let order = HolderOrder { containment, ..order.clone() };
+            match self.ask_holder(&order).map_err(|error| io_failure(operation, &error))? {
+                Report::Started { tree, not_joined } => return Ok((tree, not_joined)),
+                Report::Refused { reason, class } => return Err(failure(operation, class, reason)),
+                Report::Unavailable { reason } => {
+                    last_reason = format!("{}: {reason}", containment.name());
+                    self.note_refusal(containment, reason);
+                }
+                Report::Spawned { .. } | Report::Ended(_) => {
+                    let message = "the holder answered out of turn";
+                    return Err(failure(operation, ErrorClass::Transient, message));
+                }
+            }
+        }
+        let message = format!("no containment is available ({last_reason})");
+        Err(failure(operation, ErrorClass::Denied, message))
+    }
+
+    /// Starts a holder and waits for its answer.
+    pub(super) fn ask_holder(&self, order: &HolderOrder) -> io::Result<Report> {
+        let (child, mut channel): (_, Channel) = holder::start(&self.settings.holder, order)?;
+        self.adopt(child);
+        match channel.receive(Some(ANSWER_PATIENCE))? {
+            Heard::Message(report) => Ok(report),
+            Heard::Silence => Err(io::Error::other("the holder did not answer in time")),
+            Heard::End => Err(io::Error::other("the holder ended without an answer")),
+        }
+    }
+
+    /// Takes back a create that failed half-way.
+    fn undo(&self, shelf: &Shelf, sidecar: &Sidecar) {
+        let resource = &sidecar.resource;
+        let undone = tree::end(resource, &sidecar.cgroups, Instant::now() + KILL_PATIENCE)
+            .map_err(io::Error::other)
+            .and_then(|()| sidecar.cgroups.iter().try_for_each(|one| cgroup::remove(one, resource)))
+            .and_then(|()| shelf.forget(resource));
+        self.reap_holders();
+        if let Err(error) = undone {
+            tracing::warn!(resource_id = %resource, %error, "a failed create could not be undone");
+        }
+    }
+}
+
+fn check(spec: &ProcessSpec) -> std::result::Result<(), String> {
+    if spec.command.is_empty() {
+        return Err("the command is empty".to_owned());
+    }
+    if spec.directory.as_ref().is_some_and(|directory| !directory.is_absolute()) {
+        return Err("the directory must be an absolute path".to_owned());
+    }
+    let has_nul = |text: &String| text.contains('\0');
+    if spec.command.iter().any(has_nul) || spec.env.values().any(has_nul) {
+        return Err("a zero byte is in the command or the environment".to_owned());
+    }
+    if spec.env.keys().any(|key| key.is_empty() || key.contains(['=', '\0'])) {
+        return Err("a variable of the environment has an impossible name".to_owned());
+    }
+    Ok(())
+}
+
+/// Makes the planned groups; those that cannot be made add to the missing limits.
+fn make_groups(planned: &[PlannedGroup], limits_missing: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut made = Vec::new();
+    for group in planned {
+        match group.make() {
+            Ok(missing) => {
+                limits_missing.extend(missing);
+                made.push(group.path.clone());
+            }
+            Err(error) => {
+                tracing::debug!(path = %group.path.display(), %error, "control group refused");
+                limits_missing.extend(group.limits());
+            }
+        }
+    }
+    made
+}
+
+fn create_directory(shelf: &Shelf, order: &CreateOrder) -> io::Result<()> {
+    shelf.write(&Sidecar::of_order(order)?)?;
+    let path = shelf.directory(&order.resource);
+    let made = match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => already_ours(&path),
+        other => other,
+    };
+    if let Err(error) = made {
+        shelf.forget(&order.resource)?;
+        return Err(error);
+    }
+    reach(Crashpoint::CreateSent);
+    Ok(())
+}
+
+/// Accepts a directory that an earlier try of the same create made.
+fn already_ours(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::NotADirectory, "something else has the name"))
+}

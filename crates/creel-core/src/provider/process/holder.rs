@@ -1,0 +1,299 @@
+//! What the holder and the init do.
+//!
+//! [`run`] is the whole program of a hidden subcommand: it reads one order
+//! from its standard input, which is a socket, and does what the order says.
+//! It must be called before any thread is started, because an ordinary user
+//! gets a pid namespace only in a process with one thread.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
+
+use crate::id::ResourceId;
+use crate::os::ProcessKey;
+use crate::provider::ErrorClass;
+
+use super::channel::{
+    Channel, Containment, Ending, Heard, HolderOrder, Report, Role, TreeRecord, Workload,
+    write_message,
+};
+use super::lease::LeaseWatch;
+use super::world::HolderProgram;
+use super::{RESOURCE_VARIABLE, cgroup, namespace, sidecar, tree};
+
+/// How long the init may take to start the workload.
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(15);
+/// How long one try to end the tree may take before the next one.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a holder or an init gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum HolderError {
+    /// The standard input is no socket with an order on it.
+    #[error("no order came in; this command is only for creel itself")]
+    NoOrder,
+    /// The system did not do what it was asked.
+    #[error("the tree could not be held")]
+    System(#[from] io::Error),
+}
+
+/// Does what the order on the standard input says, and returns when that is done.
+///
+/// # Errors
+///
+/// Fails when there is no order or the system refuses a step. Whoever gave the order was told
+/// already, where it could be.
+pub fn run() -> Result<(), HolderError> {
+    let mut channel = Channel::of_this_process().map_err(|_| HolderError::NoOrder)?;
+    let order: HolderOrder = match channel.receive(Some(START_PATIENCE)) {
+        Ok(Heard::Message(order)) => order,
+        Ok(Heard::Silence | Heard::End) | Err(_) => return Err(HolderError::NoOrder),
+    };
+    match order.role {
+        Role::Hold => hold(order, channel)?,
+        Role::Init => init(order, channel)?,
+    }
+    Ok(())
+}
+
+/// Starts a holder or an init, with an order on its standard input.
+pub(super) fn start(program: &HolderProgram, order: &HolderOrder) -> io::Result<(Child, Channel)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = Command::new(&program.program)
+        .args(&program.args)
+        .arg(order.resource.to_string())
+        .env_clear()
+        .env(RESOURCE_VARIABLE, order.resource.to_string())
+        .current_dir("/")
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let channel = Channel::over(ours);
+    channel.send(order)?;
+    Ok((child, channel))
+}
+
+/// The holder: starts the init, answers the supervisor, then watches until the tree ends.
+fn hold(order: HolderOrder, supervisor: Channel) -> io::Result<()> {
+    // It fails only for one that leads a group already, and then a session is not needed.
+    let _ = setsid();
+    set_child_subreaper(Some(getpid()))?;
+    if order.containment == Containment::PidNamespace
+        && let Err(error) = namespace::prepare()
+    {
+        return supervisor.send(&Report::Unavailable { reason: error.to_string() });
+    }
+    let watch = LeaseWatch::start(order.lease_file.clone(), order.lease);
+    let (init, mut channel) =
+        start(&order.program, &HolderOrder { role: Role::Init, ..order.clone() })?;
+    let init = Tree { init, order: &order };
+    let not_joined = match channel.receive(Some(START_PATIENCE))? {
+        Heard::Message(Report::Spawned { not_joined }) => not_joined,
+        Heard::Message(refusal) => {
+            init.end();
+            return supervisor.send(&refusal);
+        }
+        Heard::Silence | Heard::End => {
+            init.end();
+            let reason = "the init ended without a word".to_owned();
+            return supervisor.send(&Report::Unavailable { reason });
+        }
+    };
+    // A supervisor that died meanwhile cannot hear this; its successor finds the tree.
+    let _ = supervisor.send(&Report::Started { tree: init.record()?, not_joined });
+    drop(supervisor);
+    if order.workload.is_none() {
+        init.end();
+        return Ok(());
+    }
+    let ending = watch_until_end(&mut channel, watch);
+    init.end();
+    for group in &order.cgroups {
+        // The release removes what stays.
+        let _ = cgroup::remove(group, &order.resource);
+    }
+    sidecar::write_whole(&order.ending_file, &serde_json::to_vec(&ending)?)
+}
+
+/// Waits for the end of the workload, of the init, or of the lease.
+fn watch_until_end(channel: &mut Channel, mut lease: LeaseWatch) -> Ending {
+    loop {
+        match channel.receive(Some(lease.period())) {
+            Ok(Heard::Message(Report::Ended(ending))) => return ending,
+            Ok(Heard::Silence) => {}
+            // Nothing else is ever said: whatever this is, the init cannot be relied on.
+            Ok(Heard::Message(_) | Heard::End) | Err(_) => return Ending::InitDied,
+        }
+        if lease.has_expired() {
+            return Ending::LeaseExpired;
+        }
+    }
+}
+
+/// The tree under a holder.
+struct Tree<'a> {
+    init: Child,
+    order: &'a HolderOrder,
+}
+
+impl Tree<'_> {
+    fn record(&self) -> io::Result<TreeRecord> {
+        let pid = i32::try_from(self.init.id()).map_err(io::Error::other)?;
+        Ok(TreeRecord {
+            containment: self.order.containment,
+            holder: ProcessKey::of_this_process()?,
+            init: ProcessKey::of(pid)?,
+        })
+    }
+
+    /// Ends everything below this holder, however long it takes: while something is left,
+    /// somebody must answer for it.
+    fn end(mut self) {
+        let HolderOrder { resource, cgroups, .. } = self.order;
+        // A dead init is as good as a killed one.
+        let _ = self.init.kill();
+        while tree::end(resource, cgroups, Instant::now() + END_PATIENCE).is_err() {
+            reap_orphans();
+        }
+        reap_orphans();
+    }
+}
+
+fn reap_orphans() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// The init: contains itself, starts the workload, reaps until the holder lets go.
+fn init(order: HolderOrder, mut holder: Channel) -> io::Result<()> {
+    let not_joined = match contain(&order) {
+        Ok(not_joined) => not_joined,
+        Err(error) => return holder.send(&Report::Unavailable { reason: error.to_string() }),
+    };
+    if let Some(workload) = &order.workload {
+        let child = match spawn(workload) {
+            Ok(child) => child,
+            Err(refusal) => return holder.send(&refusal),
+        };
+        holder.send(&Report::Spawned { not_joined })?;
+        let writer = holder.writer()?;
+        thread::Builder::new().spawn(move || reap(child.id(), &writer))?;
+    } else {
+        holder.send(&Report::Spawned { not_joined })?;
+    }
+    // The holder never speaks again: this ends when it dies. As pid 1 of a namespace this
+    // process then takes the rest with it; otherwise the rest is ended here.
+    while let Ok(Heard::Message(Report::Ended(_)) | Heard::Silence) = holder.receive(None) {}
+    if order.containment != Containment::PidNamespace {
+        let deadline = Instant::now() + END_PATIENCE;
+        tree::end(&order.resource, &order.cgroups, deadline).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Puts this process into its containment; returns the groups it could not join.
+fn contain(order: &HolderOrder) -> io::Result<Vec<PathBuf>> {
+    set_child_subreaper(Some(getpid()))?;
+    let (joined, not_joined): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        order.cgroups.iter().partition(|group| cgroup::join(group).is_ok());
+    match order.containment {
+        Containment::PidNamespace => namespace::enter()?,
+        Containment::Cgroup if !joined.iter().any(|group| cgroup::can_end(group)) => {
+            return Err(io::Error::other("no control group can be joined"));
+        }
+        Containment::Cgroup | Containment::Subreaper => {}
+    }
+    Ok(not_joined.into_iter().cloned().collect())
+}
+
+fn spawn(workload: &Workload) -> Result<Child, Report> {
+    let refuse = |reason: String, class| Report::Refused { reason, class };
+    let Some((program, arguments)) = workload.command.split_first() else {
+        return Err(refuse("the command is empty".to_owned(), ErrorClass::Invalid));
+    };
+    if !workload.directory.is_dir() {
+        let reason = format!("no such directory: {}", workload.directory.display());
+        return Err(refuse(reason, ErrorClass::Invalid));
+    }
+    let mut options = OpenOptions::new();
+    let log = options.create(true).append(true).mode(0o600).open(&workload.log);
+    let outputs = log.and_then(|log| Ok((log.try_clone()?, log)));
+    let (stdout, stderr) = outputs.map_err(|error| {
+        refuse(format!("the log cannot be opened: {error}"), ErrorClass::Transient)
+    })?;
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(&workload.env)
+        .current_dir(&workload.directory)
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr)
+        .process_group(0)
+        .spawn()
+        .map_err(|error| {
+            let (reason, class) = explain_exec(program, &error);
+            refuse(reason, class)
+        })
+}
+
+fn explain_exec(program: &str, error: &io::Error) -> (String, ErrorClass) {
+    match error.kind() {
+        io::ErrorKind::NotFound => (format!("no such program: {program}"), ErrorClass::Invalid),
+        io::ErrorKind::PermissionDenied => {
+            (format!("not an executable program: {program}"), ErrorClass::Invalid)
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            (format!("no room to start {program}: {error}"), ErrorClass::Quota)
+        }
+        _ => (format!("{program} cannot be started: {error}"), ErrorClass::Invalid),
+    }
+}
+
+/// Reaps every child, and tells the holder when the workload is among them.
+fn reap(workload: u32, holder: &UnixStream) {
+    while let Ok(ended) = wait(WaitOptions::empty()) {
+        let Some((pid, status)) = ended else { continue };
+        if u32::try_from(pid.as_raw_pid()) == Ok(workload)
+            && let Some(ending) = ending_of(status)
+        {
+            // A holder that is gone needs no telling: the main thread ends this process.
+            let _ = write_message(holder, &Report::Ended(ending));
+        }
+    }
+}
+
+fn ending_of(status: WaitStatus) -> Option<Ending> {
+    status
+        .exit_status()
+        .map(Ending::Code)
+        .or_else(|| status.terminating_signal().map(Ending::Signal))
+}
+
+/// Returns the environment of a workload: what was asked for, on top of a bare one.
+pub(super) fn environment_of(
+    resource: &ResourceId,
+    home: &std::path::Path,
+    asked: &std::collections::BTreeMap<String, String>,
+) -> std::collections::BTreeMap<String, String> {
+    let mut env = std::collections::BTreeMap::from([
+        (
+            "PATH".to_owned(),
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        ),
+        ("HOME".to_owned(), home.display().to_string()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+    ]);
+    env.extend(asked.clone());
+    // Last, so that nothing can take the marker away.
+    env.insert(RESOURCE_VARIABLE.to_owned(), resource.to_string());
+    env
+}

@@ -1,0 +1,51 @@
+//! The pid namespace of a tree.
+//!
+//! The holder calls [`prepare`] and then starts the init, which is pid 1 of
+//! the new namespace and calls [`enter`]. An ordinary user gets a user
+//! namespace around it that maps them to themselves; the one right the init
+//! needs in it must survive its exec, so it travels in the ambient set.
+
+use std::fs;
+use std::io;
+
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, UnshareFlags, capabilities, configure_capability_in_ambient_set,
+    set_capabilities,
+};
+
+use crate::os::unshare;
+
+/// Lets the children of this process start in a pid namespace of their own.
+pub(super) fn prepare() -> io::Result<()> {
+    if geteuid().is_root() {
+        return unshare(UnshareFlags::NEWPID);
+    }
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID)?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, sets)?;
+    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
+    Ok(())
+}
+
+/// Gives this process, the first of its pid namespace, a `/proc` that shows only that one.
+pub(super) fn enter() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None)?;
+    if !geteuid().is_root() {
+        let none = CapabilitySet::empty();
+        set_capabilities(
+            None,
+            CapabilitySets { effective: none, permitted: none, inheritable: none },
+        )?;
+    }
+    Ok(())
+}

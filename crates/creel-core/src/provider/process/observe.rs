@@ -1,0 +1,165 @@
+//! What is there: sidecars, trees and directories, read side by side.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use crate::id::ResourceId;
+use crate::labels::{self, Labels};
+use crate::os;
+use crate::provider::{Kind, Observed, ProviderName};
+
+use super::cgroup::Hierarchies;
+use super::sidecar::{Record, Shelf, Sidecar, resource_of_object};
+use super::tree::{Census, Seen, root_of};
+
+/// Looks at everything of the given kinds that has a record or a directory here.
+pub(super) fn list(shelf: &Shelf, kinds: &[Kind]) -> io::Result<Vec<Observed>> {
+    let census = Census::take()?;
+    let mut found = Vec::new();
+    for resource in shelf.resources()? {
+        if kinds.contains(&Kind::Process) {
+            found.extend(process_in(shelf, &census, &resource)?);
+        }
+        if kinds.contains(&Kind::Directory) {
+            found.extend(directory(shelf, &resource)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Looks at one process tree; `None` when no trace of it is left.
+pub(super) fn process(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<Observed>> {
+    process_in(shelf, &Census::take()?, resource)
+}
+
+fn process_in(
+    shelf: &Shelf,
+    census: &Census,
+    resource: &ResourceId,
+) -> io::Result<Option<Observed>> {
+    let record = shelf.read(resource)?;
+    let members = census.members(resource);
+    match &record {
+        Record::Readable(sidecar) if sidecar.kind != Kind::Process => return Ok(None),
+        Record::Readable(_) => {}
+        Record::Unreadable if has_directory(shelf, resource) => return Ok(None),
+        Record::Unreadable => {}
+        Record::Absent if members.is_empty() && !has_group(resource) => return Ok(None),
+        Record::Absent => {}
+    }
+    let state = process_state(shelf, resource, &record, &members)?;
+    // The holder names the tree, before and after its pid is recorded.
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.tree).map(|tree| tree.holder);
+    let generation = match recorded.or_else(|| root_of(&members).map(|member| member.key)) {
+        Some(key) => format!("{state} {}-{}", key.pid, key.started_ticks),
+        None => state.to_owned(),
+    };
+    let uses = record.sidecar().and_then(|sidecar| used_directory(shelf, sidecar));
+    Ok(Some(Observed {
+        state: state.to_owned(),
+        generation,
+        uses: uses.into_iter().map(|used| (Kind::Directory, used.object_name())).collect(),
+        ..outline(Kind::Process, resource, &record)
+    }))
+}
+
+/// Names the state of a tree.
+fn process_state(
+    shelf: &Shelf,
+    resource: &ResourceId,
+    record: &Record,
+    members: &[&Seen],
+) -> io::Result<&'static str> {
+    if *record == Record::Unreadable {
+        return Ok("unreadable");
+    }
+    if !members.is_empty() {
+        return Ok("running");
+    }
+    let Some(sidecar) = record.sidecar() else { return Ok("lost") };
+    if shelf.read_ending(resource).is_some() {
+        return Ok("exited");
+    }
+    let is_visible =
+        sidecar.boot != os::boot_id()? || sidecar.pid_namespace == os::pid_namespace()?;
+    Ok(if is_visible { "lost" } else { "unknown" })
+}
+
+/// Looks at one directory; `None` when no trace of it is left.
+pub(super) fn directory(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<Observed>> {
+    let record = shelf.read(resource)?;
+    let inode = directory_inode(shelf, resource)?;
+    let state = match (&record, &inode) {
+        (Record::Readable(sidecar), _) if sidecar.kind != Kind::Directory => return Ok(None),
+        (Record::Absent | Record::Unreadable, None) => return Ok(None),
+        (Record::Unreadable, Some(_)) => "unreadable",
+        (_, Some(_)) => "present",
+        (_, None) => "lost",
+    };
+    Ok(Some(Observed {
+        state: state.to_owned(),
+        generation: inode.unwrap_or_else(|| state.to_owned()),
+        ..outline(Kind::Directory, resource, &record)
+    }))
+}
+
+/// Returns device and inode of the directory, also while it is being removed.
+fn directory_inode(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<String>> {
+    for path in [shelf.directory(resource), shelf.removing_directory(resource)] {
+        match fs::symlink_metadata(path) {
+            Ok(found) => return Ok(Some(format!("{}:{}", found.dev(), found.ino()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+fn has_directory(shelf: &Shelf, resource: &ResourceId) -> bool {
+    !matches!(directory_inode(shelf, resource), Ok(None))
+}
+
+fn has_group(resource: &ResourceId) -> bool {
+    let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
+    !hierarchies.existing(&resource.object_name()).is_empty()
+}
+
+/// Returns the directory resource that a workload started in.
+pub(super) fn used_directory(shelf: &Shelf, sidecar: &Sidecar) -> Option<ResourceId> {
+    let asked = sidecar.directory.as_ref()?;
+    let real = fs::canonicalize(asked).unwrap_or_else(|_| asked.clone());
+    let below = real.strip_prefix(shelf.root()).ok()?;
+    resource_of_object(below.components().next()?.as_os_str().to_str()?)
+}
+
+/// Returns what the record alone tells.
+fn outline(kind: Kind, resource: &ResourceId, record: &Record) -> Observed {
+    let id = resource.object_name();
+    let (name, labels, created_at) = match record {
+        Record::Readable(sidecar) => {
+            (sidecar.name.clone(), sidecar.labels.clone(), Some(sidecar.created_at))
+        }
+        Record::Unreadable => (id.clone(), Labels::new(), None),
+        // Without a record the name or the marker still says which resource it is.
+        Record::Absent => {
+            let label = (labels::RESOURCE.to_owned(), resource.to_string());
+            (id.clone(), Labels::from([label]), None)
+        }
+    };
+    Observed {
+        provider: ProviderName::Process,
+        kind,
+        id,
+        name,
+        state: String::new(),
+        created_at,
+        labels,
+        project: None,
+        size: None,
+        uses: Vec::new(),
+        users: Vec::new(),
+        predefined: false,
+        generation: String::new(),
+    }
+}

@@ -1,0 +1,197 @@
+//! The process world as a [`Provider`].
+//!
+//! Everything here blocks for moments (reads of `/proc`, waits for the dead),
+//! so every call runs on a thread of its own, and to its end even when the
+//! caller is cancelled.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::os;
+use crate::provider::{
+    CreateOrder, ErrorClass, Kind, Marks, Observed, Provider, ProviderName, ReleaseMode, Released,
+    Result,
+};
+use crate::task;
+
+use super::capability::Capabilities;
+use super::channel::{Containment, Ending};
+use super::sidecar::{Record, resource_of_object};
+use super::world::{ProcessSettings, World, failure, io_failure};
+use super::{lease, observe};
+
+/// Directories and process trees on this machine.
+#[derive(Debug, Clone)]
+pub struct ProcessProvider {
+    world: Arc<World>,
+}
+
+impl ProcessProvider {
+    /// Makes a provider; nothing is touched before it is used.
+    pub fn new(settings: ProcessSettings) -> Self {
+        Self { world: Arc::new(World::new(settings)) }
+    }
+
+    /// Renews the lease of a process tree.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`ErrorClass::Gone`] when there is no record of it.
+    pub async fn renew(&self, id: &str) -> Result<()> {
+        let id = id.to_owned();
+        self.blocking(move |world| {
+            let operation = format!("renew process {id}");
+            let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
+            let resource = resource_of_object(&id).ok_or_else(gone)?;
+            let shelf = world.shelf(&operation)?;
+            let wrong = |error: std::io::Error| io_failure(&operation, &error);
+            match shelf.read(&resource).map_err(wrong)? {
+                Record::Absent => Err(gone()),
+                _ => lease::renew(&shelf.lease_file(&resource)).map_err(wrong),
+            }
+        })
+        .await
+    }
+
+    /// Tries out what this machine allows.
+    ///
+    /// # Errors
+    ///
+    /// Fails when no holder can be started.
+    pub async fn capabilities(&self) -> Result<Capabilities> {
+        self.blocking(|world| {
+            world.capabilities().map_err(|error| io_failure("try out this machine", &error))
+        })
+        .await
+    }
+
+    /// Returns how a process tree ended; `None` while it runs or when that is not known.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the records cannot be opened.
+    pub fn ending(&self, id: &str) -> Result<Option<Ending>> {
+        let shelf = self.world.shelf(&format!("read the ending of process {id}"))?;
+        Ok(resource_of_object(id).and_then(|resource| shelf.read_ending(&resource)))
+    }
+
+    /// Returns the containment and the missing limits of a process tree, as recorded.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the record cannot be opened.
+    pub fn containment(&self, id: &str) -> Result<Option<(Containment, Vec<String>)>> {
+        let operation = format!("read the record of process {id}");
+        let Some(resource) = resource_of_object(id) else { return Ok(None) };
+        let record = self
+            .world
+            .shelf(&operation)?
+            .read(&resource)
+            .map_err(|error| io_failure(&operation, &error))?;
+        Ok(record
+            .sidecar()
+            .and_then(|sidecar| Some((sidecar.tree?.containment, sidecar.limits_missing.clone()))))
+    }
+
+    /// Returns the file that takes what a workload writes to its outputs.
+    pub fn log_file(&self, id: &str) -> Option<PathBuf> {
+        let resource = resource_of_object(id)?;
+        Some(self.world.shelf("find the log").ok()?.log_file(&resource))
+    }
+
+    /// Returns where a directory resource is.
+    pub fn directory(&self, id: &str) -> Option<PathBuf> {
+        let resource = resource_of_object(id)?;
+        Some(self.world.shelf("find the directory").ok()?.directory(&resource))
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&World) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let world = Arc::clone(&self.world);
+        task::blocking(move || work(&world)).await
+    }
+}
+
+#[async_trait]
+impl Provider for ProcessProvider {
+    fn name(&self) -> ProviderName {
+        ProviderName::Process
+    }
+
+    fn address(&self) -> String {
+        self.world.settings.root.display().to_string()
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        &[Kind::Process, Kind::Directory]
+    }
+
+    async fn identity(&self) -> Result<String> {
+        self.blocking(|world| {
+            let operation = "identify this machine";
+            let host = os::host_id().map_err(|error| io_failure(operation, &error))?;
+            Ok(format!("{host}:{}", world.shelf(operation)?.root().display()))
+        })
+        .await
+    }
+
+    async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
+        let kinds = kinds.to_vec();
+        self.blocking(move |world| {
+            world.reap_holders();
+            let operation = "list processes and directories";
+            observe::list(&world.shelf(operation)?, &kinds)
+                .map_err(|error| io_failure(operation, &error))
+        })
+        .await
+    }
+
+    async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let id = id.to_owned();
+        self.blocking(move |world| {
+            world.reap_holders();
+            let operation = format!("inspect {kind} {id}");
+            let Some(resource) = resource_of_object(&id) else { return Ok(None) };
+            let shelf = world.shelf(&operation)?;
+            match kind {
+                Kind::Process => observe::process(&shelf, &resource),
+                Kind::Directory => observe::directory(&shelf, &resource),
+                _ => Ok(None),
+            }
+            .map_err(|error| io_failure(&operation, &error))
+        })
+        .await
+    }
+
+    async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
+        // Every trace (record, marker, group, directory) is looked up by the resource alone.
+        Ok(self.inspect(marks.kind, &marks.resource.object_name()).await?.into_iter().collect())
+    }
+
+    async fn create(&self, order: &CreateOrder) -> Result<String> {
+        let order = order.clone();
+        self.blocking(move |world| world.create(&order)).await
+    }
+
+    async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
+        let id = id.to_owned();
+        self.blocking(move |world| world.stop(kind, &id, timeout)).await
+    }
+
+    async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
+        match kind {
+            Kind::Process => ProcessProvider::renew(self, id).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
+        let id = id.to_owned();
+        self.blocking(move |world| world.release(kind, &id, mode)).await
+    }
+}

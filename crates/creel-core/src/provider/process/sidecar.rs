@@ -1,0 +1,290 @@
+//! The records on disk that play the daemon's memory.
+//!
+//! A record is written whole (a temporary file, synced, then renamed), before
+//! what it describes exists, and is removed after that is gone. Only the
+//! supervisor writes sidecars; the holder writes only its ending.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::ResourceId;
+use crate::labels::Labels;
+use crate::os;
+use crate::provider::{CreateOrder, Kind, Spec};
+
+use super::channel::{Ending, TreeRecord};
+
+/// The version of the stored form.
+const VERSION: u32 = 1;
+
+/// What is known about one object.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sidecar {
+    /// The version of this form.
+    pub version: u32,
+    /// The resource the object was made for.
+    pub resource: ResourceId,
+    /// What it is.
+    pub kind: Kind,
+    /// The name people know it by.
+    pub name: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// When the record was written, just before the object was made.
+    pub created_at: Timestamp,
+    /// How long a tree may live without a renewal.
+    pub lease: Duration,
+    /// The boot it was made in: no process outlives it.
+    pub boot: String,
+    /// The pid namespace whose pids are recorded here.
+    pub pid_namespace: u64,
+    /// Where the workload started.
+    pub directory: Option<PathBuf>,
+    /// The control groups made for it; written before they are.
+    pub cgroups: Vec<PathBuf>,
+    /// The limits that were asked for and could not be set.
+    pub limits_missing: Vec<String>,
+    /// The tree, once it stands.
+    pub tree: Option<TreeRecord>,
+}
+
+impl Sidecar {
+    /// Starts the record of an object that does not exist yet.
+    pub(super) fn of_order(order: &CreateOrder) -> io::Result<Self> {
+        let directory = match &order.spec {
+            Spec::Process(spec) => spec.directory.clone(),
+            _ => None,
+        };
+        Ok(Self {
+            version: VERSION,
+            resource: order.resource,
+            kind: order.spec.kind(),
+            name: order.name.clone(),
+            labels: order.labels.clone(),
+            created_at: Timestamp::now(),
+            lease: order.lease,
+            boot: os::boot_id()?,
+            pid_namespace: os::pid_namespace()?,
+            directory,
+            cgroups: Vec::new(),
+            limits_missing: Vec::new(),
+            tree: None,
+        })
+    }
+}
+
+/// A record as it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Record {
+    /// It says this.
+    Readable(Box<Sidecar>),
+    /// It is damaged, or of a later version.
+    Unreadable,
+    /// There is none.
+    Absent,
+}
+
+impl Record {
+    /// Returns what the record says, if it says anything.
+    pub(super) fn sidecar(&self) -> Option<&Sidecar> {
+        match self {
+            Self::Readable(sidecar) => Some(sidecar),
+            Self::Unreadable | Self::Absent => None,
+        }
+    }
+}
+
+/// The directory that holds the records, and the names in it.
+#[derive(Debug, Clone)]
+pub(super) struct Shelf {
+    root: PathBuf,
+}
+
+impl Shelf {
+    /// Opens the directory for reading. One that does not exist is empty: a tree may have
+    /// outlived the records of it.
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        match fs::canonicalize(root) {
+            Ok(root) => Ok(Self { root }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self { root: root.to_owned() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the directory, made if it does not exist, closed to other users.
+    pub(super) fn make(root: &Path) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        Ok(Self { root: fs::canonicalize(root)? })
+    }
+
+    /// Returns the directory itself.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns where the sidecar is.
+    pub(super) fn sidecar_file(&self, resource: &ResourceId) -> PathBuf {
+        self.file(resource, "json")
+    }
+
+    /// Returns where the workload's output is.
+    pub(super) fn log_file(&self, resource: &ResourceId) -> PathBuf {
+        self.file(resource, "log")
+    }
+
+    /// Returns where the lease is.
+    pub(super) fn lease_file(&self, resource: &ResourceId) -> PathBuf {
+        self.file(resource, "lease")
+    }
+
+    /// Returns where the ending is.
+    pub(super) fn ending_file(&self, resource: &ResourceId) -> PathBuf {
+        self.file(resource, "exit")
+    }
+
+    /// Returns where a directory resource is.
+    pub(super) fn directory(&self, resource: &ResourceId) -> PathBuf {
+        self.root.join(resource.object_name())
+    }
+
+    /// Returns where a directory resource is while it is being removed.
+    pub(super) fn removing_directory(&self, resource: &ResourceId) -> PathBuf {
+        self.root.join(format!(".{}.removing", resource.object_name()))
+    }
+
+    fn file(&self, resource: &ResourceId, extension: &str) -> PathBuf {
+        self.root.join(format!("{}.{extension}", resource.digits()))
+    }
+
+    /// Reads a record.
+    pub(super) fn read(&self, resource: &ResourceId) -> io::Result<Record> {
+        let bytes = match fs::read(self.sidecar_file(resource)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Record::Absent),
+            Err(error) => return Err(error),
+        };
+        Ok(match serde_json::from_slice::<Sidecar>(&bytes) {
+            Ok(sidecar) if sidecar.version == VERSION && sidecar.resource == *resource => {
+                Record::Readable(Box::new(sidecar))
+            }
+            _ => Record::Unreadable,
+        })
+    }
+
+    /// Writes a record; it is durable when this returns.
+    pub(super) fn write(&self, sidecar: &Sidecar) -> io::Result<()> {
+        write_whole(&self.sidecar_file(&sidecar.resource), &serde_json::to_vec_pretty(sidecar)?)
+    }
+
+    /// Reads how a tree ended; `None` when no ending is recorded.
+    pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<Ending> {
+        serde_json::from_slice(&fs::read(self.ending_file(resource)).ok()?).ok()
+    }
+
+    /// Removes all files of an object, the sidecar last.
+    pub(super) fn forget(&self, resource: &ResourceId) -> io::Result<()> {
+        for file in [
+            temporary_of(&self.sidecar_file(resource)),
+            temporary_of(&self.ending_file(resource)),
+            self.log_file(resource),
+            self.lease_file(resource),
+            self.ending_file(resource),
+            self.sidecar_file(resource),
+        ] {
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the resources of which a sidecar or a directory is here.
+    pub(super) fn resources(&self) -> io::Result<Vec<ResourceId>> {
+        let mut found = Vec::new();
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            if let Some(resource) = entry?.file_name().to_str().and_then(resource_of_name) {
+                found.push(resource);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+/// Returns the resource that an object name names, if it names one exactly.
+pub(super) fn resource_of_object(name: &str) -> Option<ResourceId> {
+    resource_of_digits(name.strip_prefix("creel-")?)
+}
+
+fn resource_of_name(name: &str) -> Option<ResourceId> {
+    if let Some(digits) = name.strip_suffix(".json") {
+        return resource_of_digits(digits);
+    }
+    let removing = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".removing"));
+    resource_of_object(removing.unwrap_or(name))
+}
+
+fn resource_of_digits(digits: &str) -> Option<ResourceId> {
+    let resource: ResourceId = format!("res_{digits}").parse().ok()?;
+    // Upper-case digits parse too, but no name of ours has them.
+    (resource.digits() == digits).then_some(resource)
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = temporary_of(path);
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn temporary_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_names_are_resources() {
+        let resource = ResourceId::new();
+        let (name, digits) = (resource.object_name(), resource.digits());
+        for ours in [format!("{digits}.json"), name.clone(), format!(".{name}.removing")] {
+            assert_eq!(resource_of_name(&ours), Some(resource), "{ours}");
+        }
+        for foreign in [
+            format!("{digits}.json.new"),
+            format!("{name}0"),
+            name.to_uppercase(),
+            format!("{name}.removing"),
+            format!("x{name}"),
+            "../x".to_owned(),
+        ] {
+            assert_eq!(resource_of_name(&foreign), None, "{foreign}");
+        }
+    }
+}

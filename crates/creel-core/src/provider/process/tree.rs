@@ -1,0 +1,302 @@
+//! Finding and ending process trees through `/proc`.
+//!
+//! A process belongs to a tree when its environment carries the exact marker,
+//! when it is in a control group of exactly the tree's name, or when it
+//! descends from one that does. Nothing else is ever signalled: every signal
+//! goes through a pidfd whose process was compared with the one that was
+//! looked at, and this process and its ancestors are always left out.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use crate::id::ResourceId;
+use crate::os::{self, ProcessKey};
+
+use super::{RESOURCE_VARIABLE, cgroup};
+
+/// How many processes are waited for at once: each takes a file descriptor.
+const WATCHED_AT_ONCE: usize = 128;
+/// How many rounds of stopping may pass before the killing starts anyway.
+const STOP_ROUNDS: usize = 50;
+/// How long one round waits for the killed to die before it looks again.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// One process, as `/proc` showed it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// Which process.
+    pub key: ProcessKey,
+    /// Its parent.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// The resource its environment names.
+    marker: Option<String>,
+    /// The resources its control groups are named after.
+    groups: Vec<ResourceId>,
+}
+
+/// All living processes at one moment.
+#[derive(Debug)]
+pub(super) struct Census {
+    seen: Vec<Seen>,
+    spared: HashSet<i32>,
+}
+
+impl Census {
+    /// Looks at all processes.
+    pub(super) fn take() -> io::Result<Self> {
+        let seen: Vec<Seen> = os::all_pids()?.into_iter().filter_map(look_at).collect();
+        let spared = self_and_ancestors(&seen);
+        Ok(Self { seen, spared })
+    }
+
+    /// Returns the processes of a tree, the oldest first.
+    pub(super) fn members(&self, resource: &ResourceId) -> Vec<&Seen> {
+        let marker = resource.to_string();
+        let mut pids: HashSet<i32> = self
+            .seen
+            .iter()
+            .filter(|one| one.marker.as_deref() == Some(&marker) || one.groups.contains(resource))
+            .map(|one| one.key.pid)
+            .collect();
+        // Descendants that dropped both marker and group; repeated until nothing is added.
+        loop {
+            let before = pids.len();
+            for one in &self.seen {
+                if pids.contains(&one.parent) {
+                    pids.insert(one.key.pid);
+                }
+            }
+            if pids.len() == before {
+                break;
+            }
+        }
+        let is_member =
+            |one: &&Seen| pids.contains(&one.key.pid) && !self.spared.contains(&one.key.pid);
+        let mut members: Vec<&Seen> = self.seen.iter().filter(is_member).collect();
+        members.sort_by_key(|one| (one.key.started_ticks, one.key.pid));
+        members
+    }
+}
+
+fn look_at(pid: i32) -> Option<Seen> {
+    let before = os::process_stat(pid).ok()?;
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let after = os::process_stat(pid).ok()?;
+    // The pid may have passed to another process in between.
+    if before.started_ticks != after.started_ticks || after.is_dead() {
+        return None;
+    }
+    Some(Seen {
+        key: ProcessKey { pid, started_ticks: after.started_ticks },
+        parent: after.parent,
+        group: after.group,
+        marker: marker_in(&environ),
+        groups: cgroup::resources_in(&groups),
+    })
+}
+
+/// Returns the value of the marker variable, whole.
+fn marker_in(environ: &[u8]) -> Option<String> {
+    environ.split(|byte| *byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(RESOURCE_VARIABLE.as_bytes())?.strip_prefix(b"=")?;
+        String::from_utf8(value.to_vec()).ok()
+    })
+}
+
+fn self_and_ancestors(seen: &[Seen]) -> HashSet<i32> {
+    let mut line = HashSet::new();
+    let mut pid = getpid().as_raw_pid();
+    while line.insert(pid) {
+        match seen.iter().find(|one| one.key.pid == pid) {
+            Some(one) => pid = one.parent,
+            None => break,
+        }
+    }
+    line
+}
+
+/// Sends a signal to exactly this process; `None` when it is gone already.
+///
+/// The handle becomes readable when the process has ended.
+pub(super) fn signal(process: &ProcessKey, signal: Signal) -> io::Result<Option<OwnedFd>> {
+    let Some(handle) = handle_of(process)? else { return Ok(None) };
+    match pidfd_send_signal(&handle, signal) {
+        Ok(()) => Ok(Some(handle)),
+        Err(Errno::SRCH) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens a handle to exactly this process; `None` when it is gone already.
+pub(super) fn handle_of(process: &ProcessKey) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // The handle pins whoever has the pid now: compare before it is used.
+    Ok(if process.is_alive()? { Some(handle) } else { None })
+}
+
+/// Waits until all of these have ended, or the deadline; returns whether all have.
+pub(super) fn wait_for_all(handles: &[OwnedFd], deadline: Instant) -> io::Result<bool> {
+    for handle in handles {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return Ok(false),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Why a tree still stands.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StillThere {
+    /// These processes do not die.
+    #[error("processes {} do not end", pids(.0))]
+    Survivors(Vec<i32>),
+    /// The system did not answer.
+    #[error("the process tree cannot be looked at: {0}")]
+    Unseen(#[from] io::Error),
+}
+
+fn pids(survivors: &[i32]) -> String {
+    survivors.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Ends every process of a tree and waits until they are gone: two clean looks in a row.
+pub(super) fn end(
+    resource: &ResourceId,
+    cgroups: &[PathBuf],
+    deadline: Instant,
+) -> Result<(), StillThere> {
+    let mut clean_looks = 0;
+    while clean_looks < 2 {
+        for group in cgroups {
+            // The look through `/proc` below finds what this could not reach.
+            let _ = cgroup::kill(group, resource);
+        }
+        let survivors = kill_round(resource, deadline)?;
+        if survivors.is_empty() {
+            clean_looks += 1;
+        } else if Instant::now() >= deadline {
+            return Err(StillThere::Survivors(survivors));
+        } else {
+            clean_looks = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Kills what is seen now; returns what was seen.
+fn kill_round(resource: &ResourceId, deadline: Instant) -> io::Result<Vec<i32>> {
+    let members = stop_all(resource)?;
+    let mut handles = Vec::new();
+    for member in &members {
+        // One that may not be signalled is named at the deadline; the others must still go.
+        if let Ok(Some(handle)) = signal(member, Signal::KILL)
+            && handles.len() < WATCHED_AT_ONCE
+        {
+            handles.push(handle);
+        }
+    }
+    wait_for_all(&handles, deadline.min(Instant::now() + ROUND))?;
+    Ok(members.iter().map(|member| member.pid).collect())
+}
+
+/// Stops all members until no new one appears, so that none can fork while others are killed.
+fn stop_all(resource: &ResourceId) -> io::Result<Vec<ProcessKey>> {
+    let mut stopped: HashSet<ProcessKey> = HashSet::new();
+    for _ in 0..STOP_ROUNDS {
+        let census = Census::take()?;
+        let before = stopped.len();
+        for member in census.members(resource) {
+            if stopped.insert(member.key) {
+                // Whoever refuses the stop is still killed.
+                let _ = signal(&member.key, Signal::STOP);
+            }
+        }
+        if stopped.len() == before {
+            break;
+        }
+    }
+    Ok(stopped.into_iter().collect())
+}
+
+/// Returns the oldest member whose parent is none: the holder, as long as it lives.
+pub(super) fn root_of<'a>(members: &[&'a Seen]) -> Option<&'a Seen> {
+    let is_member = |pid: i32| members.iter().any(|one| one.key.pid == pid);
+    members.iter().copied().find(|one| !is_member(one.parent))
+}
+
+/// The processes of a running tree by their part in it.
+#[derive(Debug)]
+pub(super) struct Roles {
+    /// The holder.
+    pub holder: ProcessKey,
+    /// The process group of the workload, its leader first.
+    pub workload: Vec<ProcessKey>,
+}
+
+impl Roles {
+    /// Reads the parts off the shape of the tree: holder, its child, that one's first child.
+    pub(super) fn of(members: &[&Seen]) -> Option<Self> {
+        let child_of = |parent: i32| members.iter().filter(move |one| one.parent == parent);
+        let holder = root_of(members)?;
+        let init = child_of(holder.key.pid).next()?;
+        let leader = child_of(init.key.pid).find(|one| one.group == one.key.pid)?;
+        let in_group = |one: &&&Seen| one.group == leader.key.pid;
+        Some(Self {
+            holder: holder.key,
+            workload: members.iter().filter(in_group).map(|one| one.key).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_value_of_the_whole_variable_is_a_marker() {
+        let marker = |environ: &[u8]| marker_in(environ);
+        assert_eq!(marker(b"A=1\0CREEL_RESOURCE=res_1\0B=2\0").as_deref(), Some("res_1"));
+        assert_eq!(marker(b"CREEL_RESOURCE=res_10\0").as_deref(), Some("res_10"));
+        assert_eq!(marker(b"XCREEL_RESOURCE=res_1\0"), None);
+        assert_eq!(marker(b"CREEL_RESOURCES=res_1\0"), None);
+        assert_eq!(marker(b""), None);
+    }
+
+    #[test]
+    fn this_process_and_its_ancestors_are_never_members() {
+        let census = Census::take().expect("procfs is mounted");
+        assert!(census.spared.contains(&getpid().as_raw_pid()));
+        assert!(census.spared.len() > 1);
+    }
+
+    #[test]
+    fn a_recycled_pid_is_not_signalled() {
+        let mut other = ProcessKey::of_this_process().expect("procfs is mounted");
+        other.started_ticks += 1;
+        let sent = signal(&other, Signal::KILL).expect("this process exists");
+        assert!(sent.is_none());
+    }
+}

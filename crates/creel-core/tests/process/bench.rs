@@ -1,0 +1,195 @@
+//! What the tests share: a root of their own, orders, and waits with a deadline.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::id::ResourceId;
+use creel_core::labels;
+use creel_core::os;
+use creel_core::provider::process::{Containment, HolderProgram, ProcessProvider, ProcessSettings};
+use creel_core::provider::{
+    CreateOrder, Kind, Limits, Observed, ProcessSpec, Provider, ReleaseMode, Released, Spec,
+};
+use rustix::process::{Signal, getpid, kill_process};
+use tempfile::TempDir;
+
+/// A provider with a root of its own.
+pub(crate) struct Bench {
+    home: TempDir,
+    pub(crate) provider: ProcessProvider,
+}
+
+impl Bench {
+    /// Makes a provider that uses the best containment.
+    pub(crate) fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Makes a provider that uses this containment.
+    pub(crate) fn with(containment: Option<Containment>) -> Self {
+        let home = tempfile::tempdir().expect("a directory can be made");
+        let provider = provider_at(&home.path().join("sandboxes"), containment);
+        Self { home, provider }
+    }
+
+    /// Returns the provider's root.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.home.path().join("sandboxes")
+    }
+
+    /// Returns a place outside of the root.
+    pub(crate) fn outside(&self) -> PathBuf {
+        self.home.path().join("outside")
+    }
+
+    /// Returns another provider on the same root, as the next supervisor would have.
+    pub(crate) fn successor(&self) -> ProcessProvider {
+        provider_at(&self.root(), None)
+    }
+
+    /// Looks at one process tree.
+    pub(crate) fn process(&self, id: &str) -> Option<Observed> {
+        wait(self.provider.inspect(Kind::Process, id)).expect("procfs is mounted")
+    }
+
+    /// Releases a tree at once and asserts that it is gone.
+    pub(crate) fn release(&self, id: &str) {
+        release_by(&self.provider, id);
+    }
+
+    /// Asserts that no file is left below the root.
+    pub(crate) fn assert_empty(&self) {
+        let left: Vec<_> = match fs::read_dir(self.root()) {
+            Ok(entries) => entries.map(|entry| entry.unwrap().file_name()).collect(),
+            Err(_) => Vec::new(),
+        };
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+/// Releases a tree at once and asserts that it is gone.
+pub(crate) fn release_by(provider: &ProcessProvider, id: &str) {
+    let released = wait(provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+    assert_eq!(released.expect("the tree can be ended"), Released::Done);
+    assert_eq!(wait(provider.inspect(Kind::Process, id)).expect("procfs is mounted"), None);
+    let again = wait(provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+    assert_eq!(again.expect("twice is fine"), Released::AlreadyGone);
+    assert!(groups_named(id).is_empty(), "control groups are left");
+}
+
+fn provider_at(root: &Path, containment: Option<Containment>) -> ProcessProvider {
+    let program = std::env::current_exe().expect("procfs is mounted");
+    let holder = HolderProgram { program, args: vec!["holder".to_owned()] };
+    ProcessProvider::new(ProcessSettings { root: root.to_owned(), holder, containment })
+}
+
+/// Runs a future to its end.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
+        .block_on(future)
+}
+
+/// Orders a tree that runs a shell script.
+pub(crate) fn script(text: &str) -> CreateOrder {
+    command(&["sh", "-c", text])
+}
+
+/// Orders a tree that runs a command.
+pub(crate) fn command(words: &[&str]) -> CreateOrder {
+    let resource = ResourceId::new();
+    let command = words.iter().map(|word| (*word).to_owned()).collect();
+    let spec =
+        ProcessSpec { command, env: BTreeMap::new(), directory: None, limits: Limits::default() };
+    CreateOrder {
+        resource,
+        name: resource.object_name(),
+        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        lease: Duration::from_secs(600),
+        spec: Spec::Process(spec),
+    }
+}
+
+/// Orders a directory.
+pub(crate) fn directory() -> CreateOrder {
+    CreateOrder { spec: Spec::Directory, ..command(&[]) }
+}
+
+/// Changes the process part of an order.
+pub(crate) fn process_of(order: &mut CreateOrder) -> &mut ProcessSpec {
+    match &mut order.spec {
+        Spec::Process(spec) => spec,
+        other => panic!("{other:?} is no process"),
+    }
+}
+
+/// Returns a number of seconds to sleep that no other process on this machine sleeps.
+pub(crate) fn odd_seconds() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}.{}", 70_000 + COUNT.fetch_add(1, Ordering::SeqCst), getpid().as_raw_pid())
+}
+
+/// Returns how many processes sleep for exactly so long.
+pub(crate) fn sleeper_count(seconds: &str) -> usize {
+    let expected = format!("sleep\0{seconds}\0").into_bytes();
+    let pids = os::all_pids().expect("procfs is mounted");
+    let sleeps = |pid: &&i32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|found| found == expected)
+            && os::process_stat(**pid).is_ok_and(|stat| !stat.is_dead())
+    };
+    pids.iter().filter(sleeps).count()
+}
+
+/// Waits until a condition holds, and fails loudly when it does not in time.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "in 20 s not: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns the control groups of this name, wherever they are.
+pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
+    let output =
+        Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", name]).output();
+    let text = String::from_utf8(output.expect("find is installed").stdout).expect("plain paths");
+    text.lines().map(PathBuf::from).collect()
+}
+
+/// Starts a supervisor in a process of its own, which makes a tree and is killed.
+pub(crate) fn killed_supervisor(bench: &Bench, order: &CreateOrder, point: &str) {
+    let Spec::Process(spec) = &order.spec else { panic!("only trees are supervised") };
+    let seconds = spec.command.last().expect("the script's sleep");
+    let status = Command::new(std::env::current_exe().expect("procfs is mounted"))
+        .args(["supervisor", &bench.root().display().to_string()])
+        .args([order.resource.to_string(), format!("{point}:{seconds}")])
+        .stdin(Stdio::null())
+        .status()
+        .expect("this program can be started");
+    assert!(!status.success(), "the supervisor must have been killed");
+}
+
+/// The part of a supervisor: makes a sleeping tree, and dies by SIGKILL.
+pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
+    let (point, seconds) = point.split_once(':').expect("a point and seconds");
+    if let Ok(point) = point.parse::<Crashpoint>() {
+        crashpoint::arm(point, None);
+    }
+    let resource: ResourceId = resource.parse().expect("a resource id");
+    let mut order = command(&["sleep", seconds]);
+    (order.resource, order.name) = (resource, resource.object_name());
+    let provider = provider_at(Path::new(root), None);
+    if wait(provider.create(&order)).is_ok() {
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    ExitCode::SUCCESS
+}
