@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::duration;
 use crate::ledger::{Ledger, LedgerError, RecordFilter};
-use crate::plan::{self, Binding, Plan, PlanInput, PlanItem};
+use crate::plan::{self, Binding, PlanInput, PlanItem};
 use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
 use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
 use crate::reconcile::plan_of_ours;
@@ -112,7 +112,8 @@ impl Cleanup {
         let resource = self.roll().await?.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
         let item = PlanItem { seen, rule, resource, binding: Binding::Identity };
-        let mut report = self.run(&plan_of_ours(vec![item])).await;
+        let plan = plan_of_ours(vec![item]);
+        let mut report = self.reaper().run(&plan, &self.options, &()).await;
         Ok(report.items.remove(0))
     }
 
@@ -132,7 +133,8 @@ impl Cleanup {
             force: false,
             now: Timestamp::now(),
         });
-        Ok(self.run(&plan).await)
+        let options = ReapOptions { selectors: selectors.to_vec(), ..self.options.clone() };
+        Ok(self.reaper().run(&plan, &options, &()).await)
     }
 
     /// Releases what was made at least this long ago, in whatever state.
@@ -159,9 +161,9 @@ impl Cleanup {
         self.release_matching(&Preset::Stopped.selectors()).await
     }
 
-    async fn run(&self, plan: &Plan) -> Report {
+    fn reaper(&self) -> Reaper {
         let providers = Providers::new(vec![Arc::clone(&self.provider)]);
-        Reaper::new(providers, self.ledger.clone()).run(plan, &self.options, &()).await
+        Reaper::new(providers, self.ledger.clone())
     }
 
     async fn roll(&self) -> Result<Roll, LedgerError> {

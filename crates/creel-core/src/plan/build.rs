@@ -46,7 +46,7 @@ pub fn build(input: PlanInput<'_>) -> Plan {
             Some(reason) => spared.push(SparedItem { seen, rule, reason }),
             None => {
                 let resource = ownership.record().map(|record| record.id);
-                chosen.push(PlanItem { seen, rule, resource, binding: Binding::Listed });
+                chosen.push(PlanItem { seen, rule, resource, binding: Binding::Selected });
             }
         }
     }

@@ -6,12 +6,12 @@ use crate::provider::Observed;
 
 use super::{Binding, PlanItem};
 
-/// Says how an object differs from what the plan saw, if it does in a way that counts.
+/// Says how an object differs from what a kept plan saw, if it does in a way that counts.
 ///
 /// Users that the same plan releases (`leaving`) are no difference.
 pub fn drift(planned: &PlanItem, now: &Observed, leaving: impl Fn(&str) -> bool) -> Option<String> {
     let before = &planned.seen;
-    if planned.binding == Binding::Identity {
+    if planned.binding != Binding::Examined {
         return None;
     }
     if before.name != now.name {
@@ -19,9 +19,6 @@ pub fn drift(planned: &PlanItem, now: &Observed, leaving: impl Fn(&str) -> bool)
     }
     if before.state != now.state {
         return Some(format!("it is {} now, it was {}", now.state, before.state));
-    }
-    if planned.binding == Binding::Listed {
-        return None;
     }
     if before.generation != now.generation {
         return Some("it changed since the plan was made".to_owned());
@@ -55,15 +52,14 @@ mod tests {
 
     #[test]
     fn a_kept_plan_is_bound_to_everything_it_saw() {
-        use Binding::{Examined, Identity, Listed};
+        use Binding::{Examined, Identity, Selected};
         assert!(!drifts(Examined, |_| {}));
         assert!(drifts(Examined, |now| now.generation = "other".to_owned()));
-        assert!(!drifts(Listed, |now| now.generation = "other".to_owned()));
-        for binding in [Listed, Examined] {
-            assert!(drifts(binding, |now| now.state = "running".to_owned()));
-            assert!(drifts(binding, |now| now.name = "b".to_owned()));
+        assert!(drifts(Examined, |now| now.state = "running".to_owned()));
+        assert!(drifts(Examined, |now| now.name = "b".to_owned()));
+        for binding in [Selected, Identity] {
+            assert!(!drifts(binding, |now| now.state = "running".to_owned()));
         }
-        assert!(!drifts(Identity, |now| now.state = "running".to_owned()));
     }
 
     #[test]

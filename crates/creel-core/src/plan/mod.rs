@@ -35,8 +35,8 @@ pub struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Binding {
-    /// What a list shows: name and state.
-    Listed,
+    /// That it still fits the selectors: for a plan that is carried out at once.
+    Selected,
     /// What an inspect shows: the full generation, and who uses it.
     Examined,
     /// Only that it is the same object: for our own orphans.

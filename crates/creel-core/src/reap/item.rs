@@ -92,10 +92,19 @@ impl Job<'_> {
             return Ok(SecondLook::Stay(Outcome::Spared, reason));
         }
         let leaving = |user: &str| self.leaving.contains(user);
-        Ok(match plan::drift(item, &seen, leaving) {
+        let changed = plan::drift(item, &seen, leaving).or_else(|| self.unmeant(item, &seen));
+        Ok(match changed {
             Some(reason) => SecondLook::Stay(Outcome::Drifted, reason),
             None => SecondLook::Go(seen),
         })
+    }
+
+    /// Says that an item no longer fits what was meant, if so.
+    fn unmeant(&self, item: &PlanItem, seen: &Observed) -> Option<String> {
+        let selectors = &self.options.selectors;
+        let bound = item.binding == plan::Binding::Selected && !selectors.is_empty();
+        let meant = selectors.iter().any(|selector| selector.fits(seen, self.now));
+        (bound && !meant).then(|| format!("it is {} now, it was {}", seen.state, item.seen.state))
     }
 
     /// Records the release of a tracked resource before it happens.

@@ -31,7 +31,7 @@ use crate::ledger::Ledger;
 use crate::plan::{Plan, PlanItem};
 use crate::provider::{ErrorClass, Kind, ProviderName, Providers};
 use crate::retry::RetryPolicy;
-use crate::select::ProtectRule;
+use crate::select::{ProtectRule, Selector};
 
 use audit::Audit;
 pub use certificate::{Certificate, Difference, Entry, Evidence, Verdict};
@@ -51,6 +51,8 @@ pub struct ReapOptions {
     pub concurrency: Option<usize>,
     /// What is never released, checked again just before each release.
     pub protect: Vec<ProtectRule>,
+    /// What was meant: an item that fits none of these any more is left alone.
+    pub selectors: Vec<Selector>,
     /// Start nothing more once this is cancelled.
     pub cancel: CancellationToken,
 }

@@ -157,6 +157,13 @@ pub struct Selector {
 impl Selector {
     /// Returns whether the resource has all properties.
     pub fn matches(&self, seen: &Observed, ownership: &Ownership, now: Timestamp) -> bool {
+        self.fits(seen, now)
+            && (!self.owned || ownership.is_ours())
+            && self.ledger.is_none_or(|choice| ownership.is_of(choice))
+    }
+
+    /// Returns whether the resource has all properties, whoever it belongs to.
+    pub fn fits(&self, seen: &Observed, now: Timestamp) -> bool {
         fn any_or_none<T>(wanted: &[T], fits: impl Fn(&T) -> bool) -> bool {
             wanted.is_empty() || wanted.iter().any(fits)
         }
@@ -167,8 +174,6 @@ impl Selector {
             && any_or_none(&self.projects, |wanted| seen.project.as_ref() == Some(wanted))
             && self.labels.iter().all(|label| label.matches(&seen.labels))
             && self.older_than.is_none_or(|age| is_older(seen, age, now))
-            && (!self.owned || ownership.is_ours())
-            && self.ledger.is_none_or(|choice| ownership.is_of(choice))
     }
 
     /// Returns whether it says enough to mean foreign resources on purpose.

@@ -118,7 +118,7 @@ impl Ls {
         if app.printer.json {
             print_json(app, &rows, &listing, now);
         } else {
-            print_table(app, &rows, now);
+            print_table(app, &rows, now, listing.unreachable.is_empty());
         }
         note_orphans(app, ledger.as_ref(), &listing, &roll);
         listing.failure().map_or(Ok(Exit::Done), Err)
@@ -151,9 +151,12 @@ fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {
     }
 }
 
-fn print_table(app: &App, rows: &[(&Observed, Ownership)], now: Timestamp) {
+fn print_table(app: &App, rows: &[(&Observed, Ownership)], now: Timestamp, complete: bool) {
     if rows.is_empty() {
-        app.printer.say("nothing is there that fits");
+        // Only where everybody answered is an empty list an answer.
+        if complete {
+            app.printer.say("nothing is there that fits");
+        }
         return;
     }
     let mut table = table::new(&["KIND", "ID", "NAME", "STATE", "AGE", "PROJECT", "OWNER"]);

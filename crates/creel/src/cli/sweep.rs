@@ -80,7 +80,8 @@ impl Sweep {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
         let selectors = self.meant()?;
-        let options = self.release.options(app)?;
+        let mut options = self.release.options(app)?;
+        options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
         let ledger = self.ledger(app).await?;
         let (plan, listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
