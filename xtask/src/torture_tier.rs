@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -108,7 +108,7 @@ fn report_line(line: &str) -> Option<String> {
 fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
     let mut text = format!("# Torture: {suite}\n\n");
     writeln!(text, "- date: {}", jiff::Zoned::now().strftime("%Y-%m-%d"))?;
-    writeln!(text, "- commit: {}", commit())?;
+    writeln!(text, "- commit: {}", workspace::commit())?;
     writeln!(text, "- command: `cargo xtask torture {suite}`")?;
     writeln!(text, "- took: {}", seconds(outcome.took))?;
     writeln!(text, "- result: {}\n", outcome.tally)?;
@@ -121,15 +121,6 @@ fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("xtask: wrote {}", path.display());
     Ok(())
-}
-
-fn commit() -> String {
-    let output = Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=12"])
-        .current_dir(workspace::root())
-        .output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
 }
 
 #[cfg(test)]

@@ -18,3 +18,13 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command.args(arguments).current_dir(root());
     command
 }
+
+/// Returns the commit a report speaks of, marked when the work tree differs from it.
+pub(crate) fn commit() -> String {
+    let output = Command::new("git")
+        .args(["describe", "--always", "--dirty", "--abbrev=12"])
+        .current_dir(root())
+        .output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+}
