@@ -1,6 +1,7 @@
 //! Where the workspace is, and the cargo that builds it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,7 +17,17 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    // What `cargo run` tells us about this package would make build scripts run again, and
+    // all that depends on them, each time a developer goes from plain cargo to a chore.
+    for (name, _) in env::vars_os().filter(|(name, _)| is_about_this_package(name)) {
+        command.env_remove(name);
+    }
     command
+}
+
+fn is_about_this_package(name: &OsStr) -> bool {
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"];
+    name.to_str().is_some_and(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Returns the commit a report speaks of, marked when the work tree differs from it.

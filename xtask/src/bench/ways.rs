@@ -134,7 +134,8 @@ impl<'a> Population<'a> {
         let took = started_at.elapsed();
         let left = World::snapshot(self.docker.engine())?.with_label(LABEL, &self.label);
         if !left.is_empty() {
-            bail!("{way} left {left:?}");
+            let first = left.objects().next();
+            bail!("{way} left {} objects, the first is {first:?}", left.len());
         }
         Ok(took)
     }
