@@ -63,6 +63,9 @@ fn suites() -> Result<BTreeSet<String>> {
     if !status.success() {
         bail!("cannot list the tests: {status}");
     }
+    if suites.is_empty() {
+        bail!("no test's path holds `{TORTURE}SUITE::`");
+    }
     Ok(suites)
 }
 

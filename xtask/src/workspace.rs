@@ -13,6 +13,11 @@ pub(crate) fn root() -> PathBuf {
     Path::new(&manifest).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// Returns the directory cargo builds into.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Returns a cargo command that runs in the workspace.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

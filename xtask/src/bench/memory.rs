@@ -11,18 +11,16 @@ use anyhow::{Context, Result, bail};
 use creel_testkit::creel::Creel;
 use creel_testkit::fake_engine::{FakeEngine, container_row};
 
-use super::release_binary;
-
 /// How many containers are listed.
 pub(super) const COUNT: usize = 10_000;
 /// The peak only grows, so the last look before the end is at most this far from it.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Returns the peak of resident memory in bytes while creel lists.
-pub(super) fn peak_of_listing(home: &Path) -> Result<u64> {
+pub(super) fn peak_of_listing(binary: &Path, home: &Path) -> Result<u64> {
     let fake = FakeEngine::start()?;
     fake.list_containers((0..COUNT).map(|number| container_row(number, "exited")).collect());
-    let creel = Creel::new(release_binary(), home, fake.host());
+    let creel = Creel::new(binary, home, fake.host());
     let mut running = creel.spawn(["ls", "--provider", "docker", "--json"]);
     let mut peak = 0;
     while !running.has_ended() {

@@ -40,6 +40,17 @@ pub(crate) struct Effort {
     /// Measure one scenario only; the committed results then stay as they are
     #[arg(long)]
     only: Option<String>,
+    /// Measure this binary, such as an older one, instead of a fresh release build
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+impl Effort {
+    /// Returns the binary to measure.
+    fn binary(&self) -> PathBuf {
+        let built = || workspace::target().join("release/creel");
+        self.binary.clone().unwrap_or_else(built)
+    }
 }
 
 /// Runs the named benchmark, or lists them.
@@ -54,15 +65,11 @@ pub(crate) fn run(name: Option<&str>, effort: &Effort) -> Result<ExitCode> {
         bail!("no benchmark {name}: `cargo xtask bench` lists them");
     };
     step("packages", packages::install_missing)?;
-    step("release build", || {
-        child::run(&mut workspace::cargo(&["build", "--release", "--package", "creel"]))
-    })?;
+    if effort.binary.is_none() {
+        step("release build", || {
+            child::run(&mut workspace::cargo(&["build", "--release", "--package", "creel"]))
+        })?;
+    }
     engine::with_engine(|engine| step(bench.name, || (bench.run)(engine, effort)))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the binary that users run.
-fn release_binary() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| workspace::root().join("target")).join("release/creel")
 }

@@ -13,7 +13,7 @@ use creel_testkit::engine::PrivateEngine;
 
 use super::report::{Measured, Results};
 use super::ways::{Population, Scenario, Way, sequential_each};
-use super::{Effort, memory, release_binary, report};
+use super::{Effort, memory, report};
 use crate::child;
 
 const SCENARIOS: [Scenario; 3] = [
@@ -56,7 +56,7 @@ pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     let docker = engine.engine().docker();
     let home = engine.directory().join("bench-home");
     std::fs::create_dir_all(&home)?;
-    let creel = Creel::new(release_binary(), &home, engine.engine().host());
+    let creel = Creel::new(effort.binary(), &home, engine.engine().host());
     let creel = creel.deadline(SWEEP_DEADLINE);
     let wanted =
         |scenario: &&Scenario| effort.only.as_deref().is_none_or(|only| only == scenario.name);
@@ -71,13 +71,13 @@ pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
         measured,
         sequential_each: sequential_each(&docker, SEQUENTIAL_SAMPLE)?,
         sequential_sample: SEQUENTIAL_SAMPLE,
-        memory: memory::peak_of_listing(&home)?,
+        memory: memory::peak_of_listing(&effort.binary(), &home)?,
         rounds: effort.rounds,
         engine: docker.api().get("/version")?["Version"].as_str().unwrap_or("?").to_owned(),
     };
     let text = report::render(&results)?;
     println!("{text}");
-    if effort.only.is_none() {
+    if effort.only.is_none() && effort.binary.is_none() {
         report::write(&text)?;
     }
     report::check(&results)
