@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -57,12 +57,14 @@ pub(crate) fn run(wanted: Option<&str>) -> Result<ExitCode> {
 }
 
 fn suites() -> Result<BTreeSet<String>> {
+    // Not streamed: nobody wants to read the names of all tests.
     let mut command = workspace::cargo(&["test", "--workspace", "--tests", "--", "--list"]);
-    let mut suites = BTreeSet::new();
-    let status = child::run_reading(&mut command, |line| suites.extend(suite_of(line)))?;
-    if !status.success() {
-        bail!("cannot list the tests: {status}");
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cannot list the tests: {}", output.status);
     }
+    let suites: BTreeSet<String> =
+        String::from_utf8_lossy(&output.stdout).lines().filter_map(suite_of).collect();
     if suites.is_empty() {
         bail!("no test's path holds `{TORTURE}SUITE::`");
     }
