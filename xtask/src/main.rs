@@ -50,6 +50,8 @@ enum Chore {
     Bench {
         /// The benchmark; without it they are listed
         name: Option<String>,
+        #[command(flatten)]
+        effort: bench::Effort,
     },
     /// Check the dependencies' bans, licenses and sources with cargo-deny
     Deny,
@@ -76,7 +78,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Test { filters } => suite::run(&filters),
         Chore::Torture { list: true, .. } => torture_tier::list(),
         Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
-        Chore::Bench { name } => bench::run(name.as_deref()),
+        Chore::Bench { name, effort } => bench::run(name.as_deref(), &effort),
         Chore::Deny => deny::run(),
         Chore::Engine { act } => engine::run(&act),
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -57,11 +57,16 @@ pub(crate) fn run(wanted: Option<&str>) -> Result<ExitCode> {
 }
 
 fn suites() -> Result<BTreeSet<String>> {
+    // Not streamed: nobody wants to read the names of all tests.
     let mut command = workspace::cargo(&["test", "--workspace", "--tests", "--", "--list"]);
-    let mut suites = BTreeSet::new();
-    let status = child::run_reading(&mut command, |line| suites.extend(suite_of(line)))?;
-    if !status.success() {
-        bail!("cannot list the tests: {status}");
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cannot list the tests: {}", output.status);
+    }
+    let suites: BTreeSet<String> =
+        String::from_utf8_lossy(&output.stdout).lines().filter_map(suite_of).collect();
+    if suites.is_empty() {
+        bail!("no test's path holds `{TORTURE}SUITE::`");
     }
     Ok(suites)
 }
@@ -108,7 +113,7 @@ fn report_line(line: &str) -> Option<String> {
 fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
     let mut text = format!("# Torture: {suite}\n\n");
     writeln!(text, "- date: {}", jiff::Zoned::now().strftime("%Y-%m-%d"))?;
-    writeln!(text, "- commit: {}", commit())?;
+    writeln!(text, "- commit: {}", workspace::commit())?;
     writeln!(text, "- command: `cargo xtask torture {suite}`")?;
     writeln!(text, "- took: {}", seconds(outcome.took))?;
     writeln!(text, "- result: {}\n", outcome.tally)?;
@@ -121,15 +126,6 @@ fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("xtask: wrote {}", path.display());
     Ok(())
-}
-
-fn commit() -> String {
-    let output = Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=12"])
-        .current_dir(workspace::root())
-        .output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub struct Creel {
     home: PathBuf,
     environment: Vec<(OsString, OsString)>,
     deadline: Duration,
+    /// The network namespace it runs in, if not the test's.
+    namespace: Option<PathBuf>,
 }
 
 /// What a finished command printed and how it ended.
@@ -96,6 +98,7 @@ impl Creel {
             home: home.clone(),
             environment: Vec::new(),
             deadline: DEADLINE,
+            namespace: None,
         };
         let path = std::env::var_os("PATH").unwrap_or_default();
         creel.env("PATH", path).env("HOME", &home).env("CREEL_HOME", home.join("state"))
@@ -133,6 +136,13 @@ impl Creel {
         self
     }
 
+    /// Runs the binary inside a network namespace, where a private engine's TCP ports are.
+    #[must_use]
+    pub fn within(mut self, namespace: impl Into<PathBuf>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
     /// Returns the directory that is `HOME`; the state lives in `state` below it.
     pub fn home(&self) -> &Path {
         &self.home
@@ -160,7 +170,7 @@ impl Creel {
     /// Panics when the binary cannot be started.
     #[track_caller]
     pub fn spawn<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Running {
-        let mut command = Command::new(&self.binary);
+        let mut command = self.command();
         command.args(arguments).env_clear().envs(self.environment.iter().cloned());
         let line = describe(&command);
         // Files, not pipes: a child that outlives the command cannot hold the test up.
@@ -171,6 +181,14 @@ impl Creel {
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {line}: {error}"));
         let deadline = self.deadline;
         Running { child, line, stdout, stderr, deadline, started_at: Instant::now(), status: None }
+    }
+
+    fn command(&self) -> Command {
+        let Some(namespace) = &self.namespace else { return Command::new(&self.binary) };
+        // It replaces itself by the binary, so the pid is the binary's.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", namespace.display())).arg(&self.binary);
+        command
     }
 }
 

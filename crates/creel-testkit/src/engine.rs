@@ -169,6 +169,11 @@ impl PrivateEngine {
         &self.directory
     }
 
+    /// Returns the network namespace, inside which the engine's TCP and published ports are.
+    pub fn namespace(&self) -> PathBuf {
+        self.path("netns")
+    }
+
     /// Kills the daemon with SIGKILL; its containers go on until a restart.
     ///
     /// # Errors
@@ -214,7 +219,7 @@ impl PrivateEngine {
     }
 
     fn make_namespace(&self) -> Result<()> {
-        let namespace = self.path("netns");
+        let namespace = self.namespace();
         File::create(&namespace)?;
         let status = Command::new("unshare")
             .arg(argument("--net", &namespace))
@@ -232,7 +237,7 @@ impl PrivateEngine {
         let log = File::options().create(true).append(true).open(self.path("dockerd.log"))?;
         let mut command = Command::new("nsenter");
         command
-            .arg(argument("--net", &self.path("netns")))
+            .arg(argument("--net", &self.namespace()))
             .args(self.daemon_arguments())
             .env("PATH", path_with_sbin())
             .stdin(Stdio::null())

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use creel_testkit::creel::Creel;
 use creel_testkit::docker::{ContainerSpec, Labels};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine, clear};
 use creel_testkit::leftovers;
@@ -40,4 +41,17 @@ fn an_abandoned_engine_is_cleared_and_a_used_one_is_not() {
     assert!(!leftovers::any_daemon(&directory));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&directory.display().to_string()));
+}
+
+#[test]
+fn an_engine_on_tcp_is_reached_from_inside_its_namespace() {
+    let arguments = vec!["--host=tcp://127.0.0.1:2375".to_owned(), "--tls=false".to_owned()];
+    let options = EngineOptions { arguments, with_image: false, ..EngineOptions::default() };
+    let second = PrivateEngine::start_temporary(options).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let client = Creel::new("docker", home.path(), "tcp://127.0.0.1:2375");
+    let arguments = ["version", "--format", "{{.Server.APIVersion}}"];
+    let output = client.within(second.namespace()).run(arguments).expect_code(0);
+    assert_eq!(output.stdout.trim(), "1.41");
+    second.stop().unwrap();
 }

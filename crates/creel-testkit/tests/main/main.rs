@@ -5,4 +5,5 @@
 mod decoys;
 mod engine;
 mod reach;
+mod torture;
 mod wire;

@@ -103,3 +103,18 @@ fn chances_follow_the_seed() {
     let failures = fired(8).iter().filter(|answered| !**answered).count();
     assert!((5..50).contains(&failures), "{failures} of 200 at 10 %");
 }
+
+#[tokio::test]
+async fn a_pooling_client_never_meets_a_closed_connection() {
+    let wire = Wire::start(&Engine::from_env(), 1).unwrap();
+    let version = &bollard::ClientVersion { major_version: 1, minor_version: 41 };
+    let path = wire.engine().socket().display().to_string();
+    let client = bollard::Docker::connect_with_unix(&path, 30, version).unwrap();
+    let one_after_another = || async {
+        for _ in 0..20 {
+            client.version().await.unwrap();
+        }
+    };
+    futures::future::join_all((0..32).map(|_| one_after_another())).await;
+    assert_eq!(wire.requests(), 32 * 20);
+}
