@@ -66,7 +66,7 @@ impl Bench {
     /// Asserts that no file is left below the root.
     pub(crate) fn assert_empty(&self) {
         let left: Vec<_> = match fs::read_dir(self.root()) {
-            Ok(entries) => entries.map(|entry| entry.unwrap().file_name()).collect(),
+            Ok(entries) => entries.map(|entry| entry.expect("readable").file_name()).collect(),
             Err(_) => Vec::new(),
         };
         assert!(left.is_empty(), "left behind: {left:?}");
@@ -185,8 +185,12 @@ pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> Exit
         crashpoint::arm(point, None);
     }
     let resource: ResourceId = resource.parse().expect("a resource id");
-    let mut order = command(&["sleep", seconds]);
-    (order.resource, order.name) = (resource, resource.object_name());
+    let order = CreateOrder {
+        resource,
+        name: resource.object_name(),
+        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        ..command(&["sleep", seconds])
+    };
     let provider = provider_at(Path::new(root), None);
     if wait(provider.create(&order)).is_ok() {
         let _ = kill_process(getpid(), Signal::KILL);
