@@ -181,8 +181,8 @@ pub(crate) fn killed_supervisor(bench: &Bench, order: &CreateOrder, point: &str)
 /// The part of a supervisor: makes a sleeping tree, and dies by SIGKILL.
 pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
     let (point, seconds) = point.split_once(':').expect("a point and seconds");
-    if let Ok(point) = point.parse::<Crashpoint>() {
-        crashpoint::arm(point, None);
+    if let Ok(place) = point.parse::<Crashpoint>() {
+        crashpoint::arm(place, None);
     }
     let resource: ResourceId = resource.parse().expect("a resource id");
     let order = CreateOrder {
@@ -192,7 +192,11 @@ pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> Exit
         ..command(&["sleep", seconds])
     };
     let provider = provider_at(Path::new(root), None);
-    if wait(provider.create(&order)).is_ok() {
+    let created = wait(provider.create(&order));
+    if let (Ok(id), "release-sent") = (&created, point) {
+        let _ = wait(provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+    }
+    if created.is_ok() && point == "after-create" {
         let _ = kill_process(getpid(), Signal::KILL);
     }
     ExitCode::SUCCESS

@@ -26,6 +26,7 @@ tests![
     the_memory_and_processor_limits_are_set,
     a_killed_supervisor_leaves_a_tree_that_its_successor_finds,
     a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found,
+    a_crash_after_the_kill_leaves_a_record_that_is_finished,
     a_killed_holder_takes_its_tree_along,
     a_missing_program_leaves_nothing,
     a_missing_directory_leaves_nothing,
@@ -244,6 +245,19 @@ fn killed_supervisor_scene(point: &str) {
     assert_eq!(found[0].labels.get("dev.creel.resource"), Some(&order.resource.to_string()));
     release_by(&successor, &found[0].id);
     assert_eq!(sleeper_count(&seconds), 0);
+    bench.assert_empty();
+}
+
+fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
+    let (bench, seconds) = (Bench::new(), odd_seconds());
+    let order = command(&["sleep", &seconds]);
+    killed_supervisor(&bench, &order, "release-sent");
+    assert_eq!(sleeper_count(&seconds), 0);
+    let found = wait(bench.provider.find(&order.marks())).expect("procfs is mounted");
+    assert_eq!(found.len(), 1);
+    // The holder may have told of the workload's end before its own.
+    assert!(matches!(found[0].state.as_str(), "lost" | "exited"), "{}", found[0].state);
+    bench.release(&order.name);
     bench.assert_empty();
 }
 
