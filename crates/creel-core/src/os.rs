@@ -4,9 +4,10 @@
 //! answers may be out of date by the time they are used, so callers that act
 //! on a process hold a pidfd or compare its start time first.
 //!
-//! This is also the one module that may use `unsafe`: [`unshare`] is a system
-//! call whose safe wrapper was withdrawn, because one of its flags can take
-//! file descriptors away from other threads.
+//! This is also the one module that may use `unsafe`, for two system calls
+//! that can take file descriptors away from other owners in the process and
+//! that the safe libraries therefore do not offer: [`unshare`] and
+//! [`close_inherited`].
 
 use std::fs;
 use std::io;
@@ -203,6 +204,29 @@ pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     // SAFETY: only a private table of file descriptors can break other threads, and that
     // flag was refused above.
     unsafe { rustix::thread::unshare_unsafe(namespaces) }?;
+    Ok(())
+}
+
+/// Closes every file descriptor but the standard three.
+///
+/// For the first moment of a process that goes on after its parent: a pipe it inherited
+/// would otherwise keep whoever reads it waiting, and pass on to every child.
+///
+/// # Errors
+///
+/// Fails when `/proc` cannot be read.
+#[expect(unsafe_code, reason = "descriptors that nobody in this process owns have no safe close")]
+pub fn close_inherited() -> io::Result<()> {
+    let entries = fs::read_dir("/proc/self/fd")?;
+    let open: Vec<i32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // The descriptor that listed them was among them, and is closed by now.
+    let is_open =
+        |descriptor: &i32| fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
+    for descriptor in open.into_iter().filter(|one| *one > 2).filter(is_open) {
+        // SAFETY: the caller has opened nothing yet, so nobody owns any of these.
+        unsafe { rustix::io::close(descriptor) };
+    }
     Ok(())
 }
 

@@ -66,7 +66,7 @@ impl Bench {
     /// Asserts that no file is left below the root.
     pub(crate) fn assert_empty(&self) {
         let left: Vec<_> = match fs::read_dir(self.root()) {
-            Ok(entries) => entries.map(|entry| entry.unwrap().file_name()).collect(),
+            Ok(entries) => entries.map(|entry| entry.expect("readable").file_name()).collect(),
             Err(_) => Vec::new(),
         };
         assert!(left.is_empty(), "left behind: {left:?}");
@@ -181,14 +181,22 @@ pub(crate) fn killed_supervisor(bench: &Bench, order: &CreateOrder, point: &str)
 /// The part of a supervisor: makes a sleeping tree, and dies by SIGKILL.
 pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
     let (point, seconds) = point.split_once(':').expect("a point and seconds");
-    if let Ok(point) = point.parse::<Crashpoint>() {
-        crashpoint::arm(point, None);
+    if let Ok(place) = point.parse::<Crashpoint>() {
+        crashpoint::arm(place, None);
     }
     let resource: ResourceId = resource.parse().expect("a resource id");
-    let mut order = command(&["sleep", seconds]);
-    (order.resource, order.name) = (resource, resource.object_name());
+    let order = CreateOrder {
+        resource,
+        name: resource.object_name(),
+        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        ..command(&["sleep", seconds])
+    };
     let provider = provider_at(Path::new(root), None);
-    if wait(provider.create(&order)).is_ok() {
+    let created = wait(provider.create(&order));
+    if let (Ok(id), "release-sent") = (&created, point) {
+        let _ = wait(provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+    }
+    if created.is_ok() && point == "after-create" {
         let _ = kill_process(getpid(), Signal::KILL);
     }
     ExitCode::SUCCESS

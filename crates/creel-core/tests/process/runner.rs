@@ -21,6 +21,7 @@ pub(crate) use tests;
 const WORKERS: usize = 4;
 
 /// Runs the tests whose names contain one of the words; all when there is none.
+#[expect(clippy::print_stdout, reason = "this is the test harness: its report is its output")]
 pub(crate) fn run(all: &[Test], words: &[&str]) -> ExitCode {
     let words: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
@@ -36,13 +37,13 @@ pub(crate) fn run(all: &[Test], words: &[&str]) -> ExitCode {
                     let verdict = if passed { "ok" } else { "FAILED" };
                     println!("test {name} ... {verdict} ({} ms)", started_at.elapsed().as_millis());
                     if !passed {
-                        failed.lock().unwrap().push(*name);
+                        failed.lock().expect("no test holds it").push(*name);
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().unwrap();
+    let failed = failed.into_inner().expect("no test holds it");
     println!("\ntest result: {} of {} passed", chosen.len() - failed.len(), chosen.len());
     if failed.is_empty() {
         return ExitCode::SUCCESS;

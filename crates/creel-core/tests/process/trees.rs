@@ -26,6 +26,7 @@ tests![
     the_memory_and_processor_limits_are_set,
     a_killed_supervisor_leaves_a_tree_that_its_successor_finds,
     a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found,
+    a_crash_after_the_kill_leaves_a_record_that_is_finished,
     a_killed_holder_takes_its_tree_along,
     a_missing_program_leaves_nothing,
     a_missing_directory_leaves_nothing,
@@ -34,6 +35,7 @@ tests![
     near_identical_processes_survive,
     a_damaged_sidecar_does_not_hide_the_others,
     the_environment_is_bare_and_marked,
+    an_inherited_descriptor_does_not_reach_the_tree,
     the_same_create_twice_makes_one_tree,
     a_tree_outlives_the_records_of_it_and_is_still_found,
     this_machine_tells_what_it_allows,
@@ -45,7 +47,12 @@ fn available() -> Vec<Containment> {
         let bench = Bench::with(Some(*one));
         wait(bench.provider.capabilities()).is_ok()
     };
-    Containment::ALL.into_iter().filter(works).collect()
+    let available: Vec<Containment> = Containment::ALL.into_iter().filter(works).collect();
+    assert!(available.contains(&Containment::Subreaper), "it needs nothing: {available:?}");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(available, Containment::ALL, "this system holds back what root may do");
+    }
+    available
 }
 
 fn a_daemon_dies_with_its_tree_in_every_containment() {
@@ -241,6 +248,19 @@ fn killed_supervisor_scene(point: &str) {
     bench.assert_empty();
 }
 
+fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
+    let (bench, seconds) = (Bench::new(), odd_seconds());
+    let order = command(&["sleep", &seconds]);
+    killed_supervisor(&bench, &order, "release-sent");
+    assert_eq!(sleeper_count(&seconds), 0);
+    let found = wait(bench.provider.find(&order.marks())).expect("procfs is mounted");
+    assert_eq!(found.len(), 1);
+    // The holder may have told of the workload's end before its own.
+    assert!(matches!(found[0].state.as_str(), "lost" | "exited"), "{}", found[0].state);
+    bench.release(&order.name);
+    bench.assert_empty();
+}
+
 fn a_killed_holder_takes_its_tree_along() {
     for containment in available() {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
@@ -403,6 +423,20 @@ fn the_environment_is_bare_and_marked() {
     bench.release(&id);
 }
 
+fn an_inherited_descriptor_does_not_reach_the_tree() {
+    let (bench, seconds) = (Bench::new(), odd_seconds());
+    let (mut reader, writer) = std::io::pipe().expect("pipes can be made");
+    // A copy survives the exec of every child of this process, the holder among them.
+    let inherited = rustix::io::dup(&writer).expect("descriptors can be copied");
+    let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
+    drop((writer, inherited));
+    // Another test may start a process in that moment too, but none that outlives this read.
+    let mut said = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut said).expect("the pipe can be read");
+    assert_eq!(sleeper_count(&seconds), 1);
+    bench.release(&id);
+}
+
 fn the_same_create_twice_makes_one_tree() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
     let order = command(&["sleep", &seconds]);
@@ -427,7 +461,6 @@ fn a_tree_outlives_the_records_of_it_and_is_still_found() {
 fn this_machine_tells_what_it_allows() {
     let bench = Bench::new();
     let told = wait(bench.provider.capabilities()).expect("a holder can be started");
-    println!("this machine: {told:?}");
     assert_eq!(told.containment, available()[0]);
     bench.assert_empty();
 }

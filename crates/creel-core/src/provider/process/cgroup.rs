@@ -418,6 +418,36 @@ mod tests {
         assert_eq!(found.version(), Some(CgroupVersion::V2));
     }
 
+    /// Returns a freezer group of version 1 for this resource, where one can be made.
+    fn frozen_group(resource: &ResourceId) -> Option<PlannedGroup> {
+        let found = Hierarchies { unified: Vec::new(), ..Hierarchies::of_this_process().ok()? };
+        let (planned, missing) = found.plan(&resource.object_name(), &Limits::default());
+        assert!(missing.is_empty());
+        planned.into_iter().next()
+    }
+
+    #[test]
+    fn the_freezer_alone_ends_a_group() {
+        let resource = ResourceId::new();
+        let Some(group) = frozen_group(&resource) else { return };
+        if group.make().is_err() {
+            return;
+        }
+        let start = || std::process::Command::new("sleep").arg("600").spawn();
+        let mut inside = start().expect("sleep is installed");
+        let mut outside = start().expect("sleep is installed");
+        fs::write(group.path.join("cgroup.procs"), inside.id().to_string()).expect("it is ours");
+        kill(&group.path, &ResourceId::new()).expect("a group of another name is left alone");
+        assert_eq!(listed(&group.path).expect("readable").len(), 1);
+        kill(&group.path, &resource).expect("it is ours");
+        assert!(!inside.wait().expect("it is our child").success());
+        remove(&group.path, &resource).expect("it is empty");
+        assert!(!group.path.exists());
+        assert!(matches!(outside.try_wait(), Ok(None)), "a process outside was killed");
+        outside.kill().expect("it is our child");
+        outside.wait().expect("it is our child");
+    }
+
     #[test]
     fn only_a_whole_path_component_names_a_resource() {
         let resource = ResourceId::new();

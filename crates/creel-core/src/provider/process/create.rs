@@ -53,10 +53,15 @@ impl World {
     ) -> Result<()> {
         check(spec).map_err(|message| failure(operation, ErrorClass::Invalid, message))?;
         let wrong = |error: io::Error| io_failure(operation, &error);
-        let before = observe::process(shelf, &order.resource).map_err(wrong)?;
-        if before.is_some_and(|seen| matches!(seen.state.as_str(), "running" | "exited")) {
+        match observe::process(shelf, &order.resource).map_err(wrong)? {
             // The same create came before, and its answer was lost.
-            return Ok(());
+            Some(seen) if matches!(seen.state.as_str(), "running" | "exited") => return Ok(()),
+            // The same create was cut off half-way.
+            Some(_) => {
+                self.end_tree(shelf, &order.resource, operation)?;
+                shelf.forget(&order.resource).map_err(wrong)?;
+            }
+            None => {}
         }
         let name = order.resource.object_name();
         let hierarchies = Hierarchies::of_this_process().unwrap_or_default();

@@ -2,8 +2,9 @@
 //!
 //! [`run`] is the whole program of a hidden subcommand: it reads one order
 //! from its standard input, which is a socket, and does what the order says.
-//! It must be called before any thread is started, because an ordinary user
-//! gets a pid namespace only in a process with one thread.
+//! It must be the first thing its process does: an ordinary user gets a pid
+//! namespace only in a process with one thread, and every inherited descriptor
+//! is closed, so that nobody waits for the end of a pipe that a holder has.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
 
 use crate::id::ResourceId;
-use crate::os::ProcessKey;
+use crate::os::{self, ProcessKey};
 use crate::provider::ErrorClass;
 
 use super::channel::{
@@ -47,11 +48,14 @@ pub enum HolderError {
 
 /// Does what the order on the standard input says, and returns when that is done.
 ///
+/// The process must not have opened a file or started a thread before.
+///
 /// # Errors
 ///
 /// Fails when there is no order or the system refuses a step. Whoever gave the order was told
 /// already, where it could be.
 pub fn run() -> Result<(), HolderError> {
+    os::close_inherited()?;
     let mut channel = Channel::of_this_process().map_err(|_| HolderError::NoOrder)?;
     let order: HolderOrder = match channel.receive(Some(START_PATIENCE)) {
         Ok(Heard::Message(order)) => order,

@@ -96,7 +96,12 @@ impl World {
     }
 
     /// Ends every process of the tree, then removes its control groups.
-    fn end_tree(&self, shelf: &Shelf, resource: &ResourceId, operation: &str) -> Result<()> {
+    pub(super) fn end_tree(
+        &self,
+        shelf: &Shelf,
+        resource: &ResourceId,
+        operation: &str,
+    ) -> Result<()> {
         let wrong = |error: io::Error| io_failure(operation, &error);
         let groups = groups_of(shelf, resource).map_err(wrong)?;
         let ended = tree::end(resource, &groups, Instant::now() + KILL_PATIENCE);

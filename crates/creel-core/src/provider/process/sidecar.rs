@@ -168,8 +168,15 @@ impl Shelf {
     pub(super) fn read(&self, resource: &ResourceId) -> io::Result<Record> {
         let bytes = match fs::read(self.sidecar_file(resource)) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Record::Absent),
-            Err(error) => return Err(error),
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::NotFound => Ok(Record::Absent),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
+                        Ok(Record::Unreadable)
+                    }
+                    _ => Err(error),
+                };
+            }
         };
         Ok(match serde_json::from_slice::<Sidecar>(&bytes) {
             Ok(sidecar) if sidecar.version == VERSION && sidecar.resource == *resource => {

@@ -17,7 +17,7 @@ use super::sidecar::Shelf;
 ///
 /// It is started with these arguments and then the resource id, an environment that holds
 /// nothing but the marker, and its order on the standard input; it must do nothing but call
-/// [`holder::run`](super::holder::run), before it starts any thread.
+/// [`holder::run`](super::holder::run), before it opens a file or starts a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderProgram {
     /// The program; `/proc/self/exe` is this one, even after its file was replaced.
