@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use creel_core::provider::docker::{DockerProvider, Endpoint};
+use creel_core::provider::{Kind, Provider};
 use creel_testkit::docker::{ContainerSpec, concurrently};
 use creel_testkit::engine::Engine;
 use creel_testkit::wait::eventually;
@@ -107,14 +109,15 @@ fn chances_follow_the_seed() {
 #[tokio::test]
 async fn a_pooling_client_never_meets_a_closed_connection() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
-    let version = &bollard::ClientVersion { major_version: 1, minor_version: 41 };
-    let path = wire.engine().socket().display().to_string();
-    let client = bollard::Docker::connect_with_unix(&path, 30, version).unwrap();
+    let endpoint = Endpoint::explicit(&wire.host()).unwrap();
+    let client = DockerProvider::connect(endpoint).unwrap();
+    client.engine().await.unwrap();
+    let before = wire.requests();
     let one_after_another = || async {
         for _ in 0..20 {
-            client.version().await.unwrap();
+            client.list(&[Kind::Network]).await.unwrap();
         }
     };
     futures::future::join_all((0..32).map(|_| one_after_another())).await;
-    assert_eq!(wire.requests(), 32 * 20);
+    assert_eq!(wire.requests() - before, 32 * 20);
 }
