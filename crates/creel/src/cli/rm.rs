@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
-use super::named::{Finder, Meant};
+use super::named::Finder;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 
@@ -52,16 +52,7 @@ impl Rm {
         let roll = App::roll(Some(&ledger)).await?;
         let (ledger_ref, force) = (Some(&ledger), self.force);
         let finder = Finder { app, ledger: ledger_ref, listing: &listing, roll: &roll, force };
-        let mut items = Vec::new();
-        for id in &self.ids {
-            match finder.find(id).await? {
-                Meant::Object(item) => items.push(*item),
-                Meant::AlreadyGone(resource) => {
-                    app.printer.say(&format!("{resource} is gone already"));
-                }
-            }
-        }
-        items.dedup_by(|a, b| a.seen.id == b.seen.id && a.seen.kind == b.seen.kind);
+        let items = finder.find_all(&self.ids).await?;
         let plan = Plan {
             version: VERSION,
             made_at: Timestamp::now(),
