@@ -8,7 +8,7 @@ use crate::app::App;
 /// Gives back what dead owners left, and says so; never fails the command itself.
 pub(crate) async fn settle(app: &App, ledger: &Ledger, providers: &Providers) {
     let round = match app.reconciler(ledger, providers) {
-        Ok(reconciler) => reconciler.round().await,
+        Ok(reconciler) => reconciler.finish().await,
         Err(_) => return,
     };
     match round {
