@@ -256,6 +256,7 @@ pub fn known_states() -> Vec<&'static str> {
         // Process trees.
         "lost",
         "unreadable",
+        "unknown",
     ]
 }
 
