@@ -9,6 +9,7 @@ mod caps;
 mod doctor;
 mod errors;
 mod ledger;
+mod library;
 mod ls;
 mod named;
 mod plan;
