@@ -185,6 +185,13 @@ impl Observed {
     pub fn is_running(&self) -> bool {
         matches!(self.state.as_str(), "running" | "restarting" | "paused")
     }
+
+    /// Returns what the `uses` of others may call it: its id, and a network also its name,
+    /// because Podman and containers that never started tell no more.
+    pub fn references(&self) -> impl Iterator<Item = &str> {
+        let name = (self.kind == Kind::Network).then_some(self.name.as_str());
+        std::iter::once(self.id.as_str()).chain(name)
+    }
 }
 
 #[cfg(test)]

@@ -17,13 +17,12 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn of(items: &[PlanItem]) -> Self {
-        let places: HashMap<_, usize> = items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| {
-                ((item.seen.provider, item.seen.kind, item.seen.id.as_str()), index)
-            })
-            .collect();
+        let mut places: HashMap<_, usize> = HashMap::new();
+        for (index, item) in items.iter().enumerate() {
+            for reference in item.seen.references() {
+                places.insert((item.seen.provider, item.seen.kind, reference), index);
+            }
+        }
         let mut users_left = vec![0; items.len()];
         let mut used = vec![Vec::new(); items.len()];
         for (index, item) in items.iter().enumerate() {
@@ -89,5 +88,15 @@ mod tests {
         assert_eq!(take_all(&mut order), [3]);
         order.done(0);
         assert_eq!(take_all(&mut order), [2]);
+    }
+
+    #[test]
+    fn a_network_may_be_used_by_its_name() {
+        let mut network = item(Kind::Network, "n1", &[]);
+        network.seen.name = "front".to_owned();
+        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "front")])];
+        let mut order = Order::of(&items);
+        assert_eq!(order.take(|_| true), Some(1));
+        assert_eq!(order.take(|_| true), None);
     }
 }

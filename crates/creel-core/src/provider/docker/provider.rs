@@ -182,12 +182,10 @@ impl Provider for DockerProvider {
     }
 }
 
-/// Returns what stays the same about an engine. Podman makes up a new id for every question,
-/// so there the machine and the place of its files must do.
+/// Returns what stays the same about an engine. Engines on one machine share its id, so the
+/// place of their files tells them apart. Podman makes up a new id for every question, so there
+/// the name of the machine must do.
 fn identity(machine: Machine, podman: bool) -> String {
-    if podman || machine.id.is_empty() {
-        format!("{}:{}", machine.name, machine.docker_root_dir)
-    } else {
-        machine.id
-    }
+    let id = if podman || machine.id.is_empty() { machine.name } else { machine.id };
+    format!("{id}:{}", machine.docker_root_dir)
 }

@@ -225,7 +225,9 @@ fn print_held(app: &App, watchdog: Option<u32>, run: RunId, held: &[Held]) {
 
 async fn give_back(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
     let status = supervisor.release_all().await?;
-    app.printer.say(&format!("gave back {}", status.released()));
+    if status.released() > 0 {
+        app.printer.say(&format!("gave back {}", status.released()));
+    }
     if status.is_settled() {
         return Ok(());
     }

@@ -1,0 +1,19 @@
+//! The command line as a user meets it: what it selects, spares, prints and returns.
+//!
+//! All tests share one engine and run side by side, so each works under a name
+//! of its own and never selects without it. What means everything, or breaks
+//! the engine, starts a private one.
+
+mod bench;
+mod caps;
+mod doctor;
+mod errors;
+mod ledger;
+mod library;
+mod ls;
+mod named;
+mod plan;
+mod reach;
+mod select;
+mod spare;
+mod sweep;

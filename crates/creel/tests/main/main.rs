@@ -1,0 +1,3 @@
+//! The one integration binary: the real `creel` against real parts.
+
+mod cli;
