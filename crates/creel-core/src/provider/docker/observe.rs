@@ -28,7 +28,7 @@ fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
         name: String::new(),
         state: String::new(),
         created_at: None,
-        project: labels.get(labels::COMPOSE_PROJECT).cloned(),
+        project: labels.get(labels::COMPOSE_PROJECT).map(str::to_owned),
         labels,
         size: None,
         uses: Vec::new(),
@@ -275,7 +275,7 @@ mod tests {
         };
         assert_eq!(state("data", Labels::new()), "named");
         assert_eq!(state(ID, Labels::new()), "anonymous");
-        let marked = Labels::from([(ANONYMOUS.to_owned(), String::new())]);
+        let marked = Labels::from([(ANONYMOUS, "")]);
         assert_eq!(state("data", marked), "anonymous");
     }
 

@@ -156,7 +156,7 @@ pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<O
     let found: BTreeMap<String, Observed> = named
         .into_iter()
         .chain(labelled)
-        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(&resource))
+        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(resource.as_str()))
         .map(|seen| (seen.id.clone(), seen))
         .collect();
     let checked = found.into_values().map(|seen| async {
@@ -182,11 +182,7 @@ async fn matching(
 
 /// Returns whether a container may have the label from its image. If the image is gone nobody
 /// can tell, and what may be someone else's is kept.
-async fn inherits(
-    connection: &Connection,
-    seen: &Observed,
-    resource: &String,
-) -> Result<bool, Error> {
+async fn inherits(connection: &Connection, seen: &Observed, resource: &str) -> Result<bool, Error> {
     if seen.kind != Kind::Container {
         return Ok(false);
     }
