@@ -493,21 +493,11 @@ impl Supervisor {
     async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
         let record =
             self.ledger.record(resource).await?.ok_or(LedgerError::Unknown { id: resource })?;
+        let object = record.state.object().unwrap_or(&record.name);
         let item = PlanItem {
             seen: Observed {
-                provider: record.provider,
-                kind: record.kind,
-                id: record.state.object().unwrap_or(&record.name).to_owned(),
                 name: record.name.clone(),
-                state: String::new(),
-                created_at: None,
-                labels: record.labels.clone(),
-                project: None,
-                size: None,
-                uses: Vec::new(),
-                users: Vec::new(),
-                predefined: false,
-                generation: String::new(),
+                ..Observed::known_by_id(record.provider, record.kind, object)
             },
             rule: RULE.to_owned(),
             resource: Some(resource),

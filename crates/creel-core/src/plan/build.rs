@@ -137,19 +137,9 @@ mod tests {
 
     fn seen(kind: Kind, name: &str, state: &str) -> Observed {
         Observed {
-            provider: ProviderName::Docker,
-            kind,
-            id: format!("id-{name}"),
             name: name.to_owned(),
             state: state.to_owned(),
-            created_at: None,
-            labels: Default::default(),
-            project: None,
-            size: None,
-            uses: Vec::new(),
-            users: Vec::new(),
-            predefined: false,
-            generation: String::new(),
+            ..Observed::known_by_id(ProviderName::Docker, kind, format!("id-{name}"))
         }
     }
 

@@ -84,8 +84,8 @@ pub(crate) fn release_by(provider: &ProcessProvider, id: &str) {
 }
 
 fn provider_at(root: &Path, containment: Option<Containment>) -> ProcessProvider {
-    let program = std::env::current_exe().expect("procfs is mounted");
-    let holder = HolderProgram { program, args: vec!["holder".to_owned()] };
+    let holder =
+        HolderProgram { program: "/proc/self/exe".into(), args: vec!["holder".to_owned()] };
     ProcessProvider::new(ProcessSettings { root: root.to_owned(), holder, containment })
 }
 

@@ -23,19 +23,9 @@ const PREDEFINED_BY_PODMAN: &str = "podman";
 /// What is common to all kinds; the rest has its default.
 fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
     Observed {
-        provider: ProviderName::Docker,
-        kind,
-        name: String::new(),
-        state: String::new(),
-        created_at: None,
         project: labels.get(labels::COMPOSE_PROJECT).map(str::to_owned),
         labels,
-        size: None,
-        uses: Vec::new(),
-        users: Vec::new(),
-        predefined: false,
-        generation: String::new(),
-        id,
+        ..Observed::known_by_id(ProviderName::Docker, kind, id)
     }
 }
 
