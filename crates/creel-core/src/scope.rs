@@ -482,7 +482,7 @@ impl Supervisor {
     ) -> Result<Record, LedgerError> {
         let mut labels = request.labels.clone();
         let run = request.run.as_ref();
-        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run));
+        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run).iter());
         let intent = Intent {
             id,
             run: request.run,

@@ -151,7 +151,7 @@ pub struct Observed {
     pub size: Option<u64>,
     /// What it keeps in use: those cannot go before it.
     pub uses: Vec<(Kind, String)>,
-    /// Who uses it, by provider id; known only after an inspect.
+    /// Who uses it, by provider id; complete only after an examination.
     #[serde(default)]
     pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.

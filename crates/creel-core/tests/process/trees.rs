@@ -243,7 +243,10 @@ fn killed_supervisor_scene(point: &str) {
     let found = wait(successor.find(&order.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].state, "running");
-    assert_eq!(found[0].labels.get("dev.creel.resource"), Some(&order.resource.to_string()));
+    assert_eq!(
+        found[0].labels.get("dev.creel.resource"),
+        Some(order.resource.to_string().as_str())
+    );
     release_by(&successor, &found[0].id);
     assert_eq!(sleeper_count(&seconds), 0);
     bench.assert_empty();

@@ -123,6 +123,12 @@ impl Provider for DockerProvider {
         answer.map_err(|error| self.classified(error, Act::Look, words))
     }
 
+    async fn examine(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let words = Self::check("examine", kind, id)?;
+        let answer = read::examine(&self.connection, kind, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
+    }
+
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
         let answer = read::find(&self.connection, marks).await;
         answer.map_err(|error| {
