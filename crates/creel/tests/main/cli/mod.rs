@@ -11,6 +11,7 @@ mod errors;
 mod ledger;
 mod library;
 mod ls;
+mod migrating;
 mod named;
 mod plan;
 mod reach;
