@@ -1,0 +1,7 @@
+//! creel's proofs: the real binary against real parts.
+//!
+//! Run by `cargo xtask test`, which provides the engine.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
+
+mod crash;
+mod support;
