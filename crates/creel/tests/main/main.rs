@@ -4,5 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
 
 mod crash;
+mod faults;
 mod support;
 mod watchdog;

@@ -37,9 +37,10 @@ impl Home {
         Self { creel, directory }
     }
 
-    /// Returns the same home seen through another address of the engine.
-    pub(crate) fn through(&self, engine: &Engine) -> Creel {
-        self.creel.clone().env("DOCKER_HOST", engine.host())
+    /// Returns the same home with another address of its engine.
+    pub(crate) fn moved_to(mut self, engine: &Engine) -> Self {
+        self.creel = self.creel.clone().env("DOCKER_HOST", engine.host());
+        self
     }
 
     /// Returns a path in the home, outside of the state directory.
