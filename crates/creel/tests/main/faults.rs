@@ -8,7 +8,7 @@ use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 
 use crate::crash::Taken;
-use crate::support::{Home, PATIENCE};
+use crate::support::{Home, PATIENCE, unique};
 
 /// More than any limit these tests set, less than any default.
 const SOON: Duration = Duration::from_secs(15);
@@ -57,13 +57,14 @@ fn a_sweep_on_an_engine_that_does_not_list_releases_nothing_and_says_so() {
 #[test]
 fn a_release_that_hangs_delays_no_other_and_is_finished_by_the_next_sweep() {
     let (engine, wire, home) = wired();
+    let label = unique("faults.hanging");
     let ids = concurrently(&[0, 1, 2], 3, |n| {
-        let spec = ContainerSpec::sleeping(&format!("faults-hanging-{n}"));
-        engine.docker().create(&spec.label("faults.hanging", ""))
+        let spec = ContainerSpec::sleeping(&format!("{label}-{n}"));
+        engine.docker().create(&spec.label(&label, ""))
     });
     let ids = ids.unwrap();
     let rule = wire.add(Rule::new(&ids[0], Fault::Hang).method("DELETE"));
-    let sweep = ["sweep", "--label", "faults.hanging", "--apply", "--json", "--retry-deadline"];
+    let sweep = ["sweep", "--label", &label, "--apply", "--json", "--retry-deadline"];
     let swept = home.creel.run([&sweep[..], &["2s"]].concat()).expect_code(7);
     assert!(rule.fired() > 0 && swept.took < SOON, "{swept}");
     let report = swept.json();
@@ -76,12 +77,13 @@ fn a_release_that_hangs_delays_no_other_and_is_finished_by_the_next_sweep() {
 #[test]
 fn half_an_answer_to_a_look_is_asked_for_again() {
     let (engine, wire, home) = wired();
-    let spec = ContainerSpec::sleeping("faults-half").label("faults.half", "");
+    let label = unique("faults.half");
+    let spec = ContainerSpec::sleeping(&label).label(&label, "");
     let id = engine.docker().create(&spec).unwrap();
     for fault in [Fault::HalfBody, Fault::Reset] {
         wire.add(Rule::new(&format!("{id}/json"), fault).times(1));
     }
-    let sweep = ["sweep", "--label", "faults.half", "--apply", "--json", "--retry-delay", "50ms"];
+    let sweep = ["sweep", "--label", &label, "--apply", "--json", "--retry-delay", "50ms"];
     let report = home.creel.run(sweep).expect_code(0).json();
     assert_eq!(report["gone"], 1, "{report}");
     assert!(engine.docker().inspect_container(&id).unwrap().is_none());

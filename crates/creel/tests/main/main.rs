@@ -5,5 +5,8 @@
 
 mod crash;
 mod faults;
+mod late;
+mod scripted;
 mod support;
+mod sweeps;
 mod watchdog;

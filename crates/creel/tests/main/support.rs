@@ -195,3 +195,8 @@ fn control_groups() -> Vec<PathBuf> {
 pub(crate) fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
+
+/// Makes a label or name this run's own: a failed run may have left its objects on the engine.
+pub(crate) fn unique(name: &str) -> String {
+    format!("{name}.{}", std::process::id())
+}
