@@ -17,20 +17,21 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn of(items: &[PlanItem]) -> Self {
-        let places: HashMap<_, usize> = items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| {
-                ((item.seen.provider, item.seen.kind, item.seen.id.as_str()), index)
-            })
-            .collect();
+        // By name too: a container that never started knows its networks only so.
+        let mut places: HashMap<_, Vec<usize>> = HashMap::new();
+        for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
+            places.entry((seen.provider, seen.kind, seen.id.as_str())).or_default().push(index);
+            if seen.name != seen.id {
+                let by_name = (seen.provider, seen.kind, seen.name.as_str());
+                places.entry(by_name).or_default().push(index);
+            }
+        }
         let mut users_left = vec![0; items.len()];
         let mut used = vec![Vec::new(); items.len()];
         for (index, item) in items.iter().enumerate() {
             for (kind, id) in &item.seen.uses {
-                if let Some(&place) = places.get(&(item.seen.provider, *kind, id.as_str()))
-                    && place != index
-                {
+                let found = places.get(&(item.seen.provider, *kind, id.as_str()));
+                for &place in found.into_iter().flatten().filter(|&&place| place != index) {
                     used[index].push(place);
                     users_left[place] += 1;
                 }
@@ -89,5 +90,16 @@ mod tests {
         assert_eq!(take_all(&mut order), [3]);
         order.done(0);
         assert_eq!(take_all(&mut order), [2]);
+    }
+
+    #[test]
+    fn a_network_waits_for_a_container_that_knows_it_only_by_name() {
+        let mut network = item(Kind::Network, "n1", &[]);
+        network.seen.name = "backend".to_owned();
+        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "backend")])];
+        let mut order = Order::of(&items);
+        assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
+        order.done(1);
+        assert_eq!(order.take(|_| true), Some(0));
     }
 }

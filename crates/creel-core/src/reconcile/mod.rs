@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
 use crate::owner::Owner;
-use crate::provider::{Observed, ProviderError, ProviderName, Providers};
+use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
@@ -75,6 +75,15 @@ impl Status {
     pub fn is_settled(&self) -> bool {
         self.unreachable.is_empty()
             && self.items.iter().all(|item| matches!(item.result, Outcome::Gone | Outcome::Spared))
+    }
+
+    /// Returns whether another round could achieve nothing more: nothing may land late, all
+    /// providers answered, and nothing waits for its user to go.
+    pub fn is_final(&self) -> bool {
+        let is_used = |item: &ItemReport| item.class == Some(ErrorClass::InUse);
+        self.open_intents == 0
+            && self.unreachable.is_empty()
+            && !self.items.iter().any(|item| item.result == Outcome::Failed && is_used(item))
     }
 
     /// Returns how many resources were released.

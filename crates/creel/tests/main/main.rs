@@ -6,7 +6,9 @@
 mod crash;
 mod faults;
 mod late;
+mod recovery;
 mod scripted;
 mod support;
 mod sweeps;
+
 mod watchdog;
