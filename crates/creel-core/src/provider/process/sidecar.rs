@@ -191,6 +191,12 @@ impl Shelf {
         write_whole(&self.sidecar_file(&sidecar.resource), &serde_json::to_vec_pretty(sidecar)?)
     }
 
+    /// Returns whether a first record was begun and never finished: all that a supervisor left
+    /// that was killed while it wrote it.
+    pub(super) fn is_half_written(&self, resource: &ResourceId) -> bool {
+        temporary_of(&self.sidecar_file(resource)).exists()
+    }
+
     /// Reads how a tree ended; `None` when no ending is recorded.
     pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<Ending> {
         serde_json::from_slice(&fs::read(self.ending_file(resource)).ok()?).ok()
