@@ -85,9 +85,12 @@ impl Job<'_> {
         provider: &dyn Provider,
         item: &PlanItem,
     ) -> Result<SecondLook, ProviderError> {
-        let Some(seen) = provider.inspect(item.seen.kind, &item.seen.id).await? else {
-            return Ok(SecondLook::Absent);
+        let (kind, id) = (item.seen.kind, item.seen.id.as_str());
+        let look = match item.binding {
+            plan::Binding::Examined => provider.examine(kind, id),
+            plan::Binding::Selected | plan::Binding::Identity => provider.inspect(kind, id),
         };
+        let Some(seen) = look.await? else { return Ok(SecondLook::Absent) };
         if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
             return Ok(SecondLook::Stay(Outcome::Spared, reason));
         }

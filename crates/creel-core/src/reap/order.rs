@@ -17,13 +17,11 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn of(items: &[PlanItem]) -> Self {
-        // By name too: a container that never started knows its networks only so.
+        // Networks may share a name, and what is used by that name waits for all of them.
         let mut places: HashMap<_, Vec<usize>> = HashMap::new();
         for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
-            places.entry((seen.provider, seen.kind, seen.id.as_str())).or_default().push(index);
-            if seen.name != seen.id {
-                let by_name = (seen.provider, seen.kind, seen.name.as_str());
-                places.entry(by_name).or_default().push(index);
+            for reference in seen.references() {
+                places.entry((seen.provider, seen.kind, reference)).or_default().push(index);
             }
         }
         let mut users_left = vec![0; items.len()];
@@ -93,13 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn a_network_waits_for_a_container_that_knows_it_only_by_name() {
+    fn a_network_may_be_used_by_its_name() {
         let mut network = item(Kind::Network, "n1", &[]);
-        network.seen.name = "backend".to_owned();
-        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "backend")])];
+        network.seen.name = "front".to_owned();
+        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "front")])];
         let mut order = Order::of(&items);
-        assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
-        order.done(1);
-        assert_eq!(order.take(|_| true), Some(0));
+        assert_eq!(order.take(|_| true), Some(1));
+        assert_eq!(order.take(|_| true), None);
     }
 }

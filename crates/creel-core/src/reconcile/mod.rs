@@ -166,6 +166,19 @@ impl Reconciler {
         Ok(status)
     }
 
+    /// Settles the open records without listing any world: what mutating commands do besides
+    /// their own work.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
+    pub async fn finish(&self) -> Result<Status, LedgerError> {
+        let mut status = Status::default();
+        let open = self.ledger.records(&RecordFilter::open()).await?;
+        self.settle(open, &mut status).await?;
+        Ok(status)
+    }
+
     /// Releases what a dead owner left, without looking at anything else.
     ///
     /// # Errors

@@ -61,7 +61,10 @@ impl Shown<'_> {
         if !report.items.is_empty() {
             app.printer.data(&table::render(&items_table(&report.items)));
         }
-        app.printer.say(&self.totals());
+        // Where somebody could not be asked, an empty list is no answer.
+        if !report.items.is_empty() || self.unreachable.is_empty() {
+            app.printer.say(&self.totals());
+        }
     }
 
     fn totals(&self) -> String {

@@ -1,8 +1,6 @@
-//! creel's proofs: the real binary against real parts.
-//!
-//! Run by `cargo xtask test`, which provides the engine.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
+//! The one integration binary: the real `creel` against real parts.
 
+mod cli;
 mod crash;
 mod faults;
 mod late;
@@ -10,5 +8,4 @@ mod recovery;
 mod scripted;
 mod support;
 mod sweeps;
-
 mod watchdog;
