@@ -1,5 +1,7 @@
 //! The one integration binary: the real `creel` against real parts.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+
 mod cli;
 mod crash;
 mod faults;
@@ -8,4 +10,5 @@ mod recovery;
 mod scripted;
 mod support;
 mod sweeps;
+mod torture;
 mod watchdog;
