@@ -54,6 +54,17 @@ impl Taken {
     }
 }
 
+/// How a supervisor ends at a random instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    /// By SIGKILL; its watchdog lives.
+    Killed,
+    /// By SIGKILL, and there is no watchdog.
+    KilledAlone,
+    /// By SIGTERM.
+    Asked,
+}
+
 /// Says whether a crash there leaves an intent of which nothing came.
 fn leaves_a_bare_intent(point: Crashpoint) -> bool {
     point == Crashpoint::AfterIntent
@@ -136,21 +147,26 @@ impl Matrix {
         self.decoys.assert_untouched();
     }
 
-    /// Takes one of each kind, kills the supervisor at an instant, and recovers; returns the
+    /// Takes one of each kind, ends the supervisor at an instant, and recovers; returns the
     /// states of the records it left.
-    pub(crate) fn kill_after(&self, instant: Duration, watched: bool) -> Vec<String> {
+    pub(crate) fn end_after(&self, instant: Duration, end: End) -> Vec<String> {
         self.home.configure(SHORT_WINDOW);
         let kinds = Taken::ALL.into_iter().flat_map(Taken::flags).copied();
-        let alone: &[&str] = if watched { &[] } else { &["--no-watchdog"] };
+        let alone: &[&str] = if end == End::KilledAlone { &["--no-watchdog"] } else { &[] };
         let hold = [&["dev", "hold", "--for", "0s"], alone].concat();
         let running = self.home.creel.spawn(hold.into_iter().chain(kinds));
         thread::sleep(instant);
-        running.kill();
+        if end == End::Asked {
+            running.signal("TERM");
+            running.wait();
+        } else {
+            running.kill();
+        }
         let states = self.home.open_records();
         // Whoever took something had a watchdog before, and that one needs no help.
         self.home.await_quiet();
         let settled = eventually(PATIENCE, || {
-            if !watched {
+            if end == End::KilledAlone {
                 // It fails truthfully while a late container uses what is to go.
                 self.home.creel.run(["reconcile"]);
             }
