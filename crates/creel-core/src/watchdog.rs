@@ -93,6 +93,9 @@ pub async fn reclaim(
 ) -> Result<(), LedgerError> {
     let mut status = reconciler.inherit(dead).await?;
     report(&status);
+    if status.examined == 0 {
+        return Ok(());
+    }
     let mut pause = FIRST_SEARCH;
     while !status.is_final() {
         tokio::time::sleep(pause).await;
@@ -105,6 +108,9 @@ pub async fn reclaim(
             break;
         }
     }
+    // What landed late may have brought back what was released before it, as a container does
+    // with its volume: only a look at the whole world shows that.
+    report(&reconciler.round().await?);
     Ok(())
 }
 

@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use creel_core::crashpoint::Crashpoint;
 use creel_testkit::decoys::{Decoys, Lookalike};
@@ -22,6 +24,9 @@ use crate::support::{Home, LEDGER_LABEL, PATIENCE, assert_killed, text_of};
 
 /// The settings under which an unanswered create counts as never made at once.
 const NO_WINDOW: &str = "[ledger]\nintent_window = \"0s\"\n";
+
+/// The settings under which an unanswered create is searched for no longer than a test can wait.
+const SHORT_WINDOW: &str = "[ledger]\nintent_window = \"2s\"\n";
 
 /// What a cell takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,17 @@ impl Taken {
             Self::Directory => &["--directory"],
         }
     }
+}
+
+/// How a supervisor ends at a random instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    /// By SIGKILL; its watchdog lives.
+    Killed,
+    /// By SIGKILL, and there is no watchdog.
+    KilledAlone,
+    /// By SIGTERM.
+    Asked,
 }
 
 /// Says whether a crash there leaves an intent of which nothing came.
@@ -83,7 +99,8 @@ impl Matrix {
         Self { home, decoys, baseline, engine }
     }
 
-    fn engine(&self) -> Engine {
+    /// Returns the engine that all cells share.
+    pub(crate) fn engine(&self) -> Engine {
         self.engine.engine()
     }
 
@@ -128,6 +145,37 @@ impl Matrix {
             near.assert_untouched(self);
         }
         self.decoys.assert_untouched();
+    }
+
+    /// Takes one of each kind, ends the supervisor at an instant, and recovers; returns the
+    /// states of the records it left.
+    pub(crate) fn end_after(&self, instant: Duration, end: End) -> Vec<String> {
+        self.home.configure(SHORT_WINDOW);
+        let kinds = Taken::ALL.into_iter().flat_map(Taken::flags).copied();
+        let alone: &[&str] = if end == End::KilledAlone { &["--no-watchdog"] } else { &[] };
+        let hold = [&["dev", "hold", "--for", "0s"], alone].concat();
+        let running = self.home.creel.spawn(hold.into_iter().chain(kinds));
+        thread::sleep(instant);
+        if end == End::Asked {
+            running.signal("TERM");
+            running.wait();
+        } else {
+            running.kill();
+        }
+        let states = self.home.open_records();
+        // Whoever took something had a watchdog before, and that one needs no help.
+        self.home.await_quiet();
+        let settled = eventually(PATIENCE, || {
+            if end == End::KilledAlone {
+                // It fails truthfully while a late container uses what is to go.
+                self.home.creel.run(["reconcile"]);
+            }
+            self.home.open_records().is_empty()
+        });
+        assert!(settled, "after {instant:?}: {:#?}", self.home.open_records());
+        self.home.creel.run(["reconcile"]).expect_code(0);
+        assert_eq!(self.left(), Vec::<String>::new(), "after {instant:?}");
+        states.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
     }
 
     fn assert_given_back(&self, point: Crashpoint) {

@@ -1,7 +1,6 @@
-//! creel's proofs: the real binary against real parts.
-//!
-//! Run by `cargo xtask test`, which provides the engine.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
+//! The one integration binary: the real `creel` against real parts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 
 mod cli;
 mod crash;
@@ -11,4 +10,5 @@ mod recovery;
 mod scripted;
 mod support;
 mod sweeps;
+mod torture;
 mod watchdog;

@@ -51,3 +51,46 @@ fn a_network_that_somebody_else_uses_is_not_given_up_and_goes_when_that_one_is_g
     home.creel.run(["reconcile"]).expect_code(0);
     assert!(home.open_records().is_empty());
 }
+
+/// Takes a volume and a container that uses it, and ends the supervisor while the create of
+/// the container is on its way; returns the name of the volume.
+fn ended_during_a_create(home: &Home, wire: &Wire, alone: &[&str], signal: &str) -> String {
+    let create = wire.add(Rule::new("/containers/create", delay(1500)).method("POST"));
+    let hold = ["dev", "hold", "--volume", "--container", image::REFERENCE];
+    let running = home.creel.spawn([&hold[..], alone].concat());
+    assert!(eventually(PATIENCE, || create.fired() == 1), "{}", running.stderr());
+    running.signal(signal);
+    running.wait();
+    let records = home.records();
+    let volume = records.iter().find(|record| record["kind"] == "volume").unwrap();
+    volume["name"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_volume_that_a_late_container_brings_back_is_given_back_again() {
+    let engine = Engine::from_env();
+    let wire = Wire::start(&engine, 2).unwrap();
+    let home = Home::on(&wire.engine());
+    let volume = ended_during_a_create(&home, &wire, &["--no-watchdog"], "KILL");
+    // The volume goes at once, and comes back with the container.
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert!(engine.docker().inspect_volume(&volume).unwrap().is_none());
+    let back = || engine.docker().inspect_volume(&volume).unwrap().is_some();
+    assert!(eventually(PATIENCE, back), "the engine made no volume of its own");
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert!(engine.docker().inspect_volume(&volume).unwrap().is_none(), "the volume is left");
+    assert!(home.open_records().is_empty() && home.on_engine(&engine).is_empty());
+}
+
+#[test]
+fn a_supervisor_that_ends_during_a_create_leaves_no_volume_to_nobody() {
+    let engine = Engine::from_env();
+    for signal in ["KILL", "TERM"] {
+        let wire = Wire::start(&engine, 3).unwrap();
+        let home = Home::on(&wire.engine());
+        let volume = ended_during_a_create(&home, &wire, &[], signal);
+        home.await_quiet();
+        assert!(engine.docker().inspect_volume(&volume).unwrap().is_none(), "{signal}");
+        assert!(home.open_records().is_empty() && home.on_engine(&engine).is_empty(), "{signal}");
+    }
+}

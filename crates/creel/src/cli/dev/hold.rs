@@ -1,9 +1,11 @@
 //! `creel dev hold`: take resources under supervision and hold them.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use creel_core::failure::Code;
 use creel_core::id::{ResourceId, RunId};
 use creel_core::ledger::OnOwnerDeath;
 use creel_core::provider::{
@@ -12,6 +14,7 @@ use creel_core::provider::{
 };
 use creel_core::scope::{Held, Request, Supervisor};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, command_name};
 use crate::cli::settle::settle;
@@ -86,6 +89,20 @@ pub(crate) struct HeldItemJson {
     pub(crate) name: String,
 }
 
+/// On whose behalf and for how long things are taken.
+struct Terms<'a> {
+    app: &'a App,
+    supervisor: &'a Supervisor,
+    run: RunId,
+    lease: Duration,
+    /// Take nothing more once this is cancelled.
+    stop: CancellationToken,
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before everything was taken")
+}
+
 impl Hold {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let mut shutdown = Shutdown::listen()
@@ -99,49 +116,62 @@ impl Hold {
             .with_options(app.reap_options());
         let lease = self.lease.unwrap_or(app.config.lease.duration);
         let keep_alive = supervisor.keep_alive(lease / 3);
-        let run = RunId::new();
-        let taken = tokio::select! {
-            taken = self.take_all(app, &supervisor, run, lease) => taken,
-            () = shutdown.asked() => Ok(Vec::new()),
+        let terms = Terms {
+            app,
+            supervisor: &supervisor,
+            run: RunId::new(),
+            lease,
+            stop: CancellationToken::new(),
         };
-        let interrupted = match taken {
-            Ok(held) => {
-                print_held(app, watchdog, run, &held);
-                let interrupted = self.wait(&mut shutdown).await;
-                // Given back below, all at once.
-                held.into_iter().for_each(Held::forget);
-                interrupted
-            }
-            Err(failure) => {
-                give_back(app, &supervisor).await?;
-                return Err(failure);
-            }
-        };
+        let mut held = Vec::new();
+        let taken = self.take_or_stop(&terms, &mut held, &mut shutdown).await;
+        if taken.is_ok() {
+            print_held(app, watchdog, terms.run, &held);
+        }
+        let interrupted = taken.is_ok() && self.wait(&mut shutdown).await;
+        // Given back below, all at once.
+        held.into_iter().for_each(Held::forget);
         keep_alive.abort();
         tokio::select! {
             given = give_back(app, &supervisor) => given?,
             () = shutdown.asked() => exit_at_once(),
         }
+        taken?;
         Ok(if interrupted { Exit::Interrupted } else { Exit::Done })
     }
 
-    async fn take_all(
+    /// Takes everything; after a signal nothing more, but what is under way is waited for: a
+    /// create that lands after the others are given back would bring back what it uses.
+    async fn take_or_stop(
         &self,
-        app: &App,
-        supervisor: &Supervisor,
-        run: RunId,
-        lease: Duration,
-    ) -> Result<Vec<Held>, Failure> {
-        let mut held = Vec::new();
+        terms: &Terms<'_>,
+        held: &mut Vec<Held>,
+        shutdown: &mut Shutdown,
+    ) -> Result<(), Failure> {
+        let mut taking = pin!(self.take_all(terms, held));
+        tokio::select! {
+            taken = &mut taking => return taken,
+            () = shutdown.asked() => terms.stop.cancel(),
+        }
+        tokio::select! {
+            taken = taking => taken.and_then(|()| Err(interrupted())),
+            () = shutdown.asked() => exit_at_once(),
+        }
+    }
+
+    async fn take_all(&self, terms: &Terms<'_>, held: &mut Vec<Held>) -> Result<(), Failure> {
         for _ in 0..self.count {
             let mut take = async |provider, spec| {
+                if terms.stop.is_cancelled() {
+                    return Err(interrupted());
+                }
                 let mut request = Request::new(provider, spec);
-                request.run = Some(run);
-                request.lease = lease;
+                request.run = Some(terms.run);
+                request.lease = terms.lease;
                 if self.hold_on_death {
                     request.on_owner_death = OnOwnerDeath::Hold;
                 }
-                let taken = supervisor.create(request).await.map_err(Failure::from)?;
+                let taken = terms.supervisor.create(request).await.map_err(Failure::from)?;
                 let (id, name) = (taken.id.clone(), taken.name.clone());
                 held.push(taken);
                 Ok::<_, Failure>((id, name))
@@ -149,7 +179,7 @@ impl Hold {
             let mut directory = None;
             if self.directory {
                 let (id, _) = take(ProviderName::Process, Spec::Directory).await?;
-                directory = app.process().directory(&id);
+                directory = terms.app.process().directory(&id);
             }
             if self.process {
                 let spec = ProcessSpec {
@@ -182,7 +212,7 @@ impl Hold {
                 take(ProviderName::Docker, Spec::Container(spec)).await?;
             }
         }
-        Ok(held)
+        Ok(())
     }
 
     fn command_or(&self, default: &[&str]) -> Vec<String> {
@@ -231,10 +261,6 @@ async fn give_back(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
     if status.is_settled() {
         return Ok(());
     }
-    let failure = Failure::new(
-        creel_core::failure::Code::NotGone,
-        Exit::Unverified,
-        "something is not verified gone",
-    );
+    let failure = Failure::new(Code::NotGone, Exit::Unverified, "something is not verified gone");
     Err(failure.hint("creel ledger lists it; creel reconcile tries again").after_answer())
 }
