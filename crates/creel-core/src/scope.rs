@@ -482,7 +482,7 @@ impl Supervisor {
     ) -> Result<Record, LedgerError> {
         let mut labels = request.labels.clone();
         let run = request.run.as_ref();
-        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run));
+        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run).iter());
         let intent = Intent {
             id,
             run: request.run,
@@ -574,21 +574,11 @@ impl Supervisor {
     async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
         let record =
             self.ledger.record(resource).await?.ok_or(LedgerError::Unknown { id: resource })?;
+        let object = record.state.object().unwrap_or(&record.name);
         let item = PlanItem {
             seen: Observed {
-                provider: record.provider,
-                kind: record.kind,
-                id: record.state.object().unwrap_or(&record.name).to_owned(),
                 name: record.name.clone(),
-                state: String::new(),
-                created_at: None,
-                labels: record.labels.clone(),
-                project: None,
-                size: None,
-                uses: Vec::new(),
-                users: Vec::new(),
-                predefined: false,
-                generation: String::new(),
+                ..Observed::known_by_id(record.provider, record.kind, object)
             },
             rule: RULE.to_owned(),
             resource: Some(resource),

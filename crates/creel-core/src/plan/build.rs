@@ -11,7 +11,7 @@ use crate::select::{LedgerChoice, Ownership, ProtectRule, Roll, Selector, protec
 
 use super::{Binding, Plan, PlanItem, SparedItem, VERSION, World};
 
-/// How many inspects an examination has under way.
+/// How many objects an examination looks at at once.
 const EXAMINE_CONCURRENCY: usize = 16;
 
 /// What a plan is made from.
@@ -122,7 +122,7 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
 pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
     let looks = plan.items.into_iter().map(|item| async move {
         let provider = providers.get(item.seen.provider)?;
-        let seen = provider.inspect(item.seen.kind, &item.seen.id).await?;
+        let seen = provider.examine(item.seen.kind, &item.seen.id).await?;
         Ok(seen.map(|seen| PlanItem { seen, binding: Binding::Examined, ..item }))
     });
     let looked: Vec<Result<Option<PlanItem>, ProviderError>> =
@@ -139,19 +139,9 @@ mod tests {
 
     fn seen(kind: Kind, name: &str, state: &str) -> Observed {
         Observed {
-            provider: ProviderName::Docker,
-            kind,
-            id: format!("id-{name}"),
             name: name.to_owned(),
             state: state.to_owned(),
-            created_at: None,
-            labels: Default::default(),
-            project: None,
-            size: None,
-            uses: Vec::new(),
-            users: Vec::new(),
-            predefined: false,
-            generation: String::new(),
+            ..Observed::known_by_id(ProviderName::Docker, kind, format!("id-{name}"))
         }
     }
 

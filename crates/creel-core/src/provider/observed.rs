@@ -151,7 +151,7 @@ pub struct Observed {
     pub size: Option<u64>,
     /// What it keeps in use: those cannot go before it.
     pub uses: Vec<(Kind, String)>,
-    /// Who uses it, by provider id; known only after an inspect.
+    /// Who uses it, by provider id; complete only after an examination.
     #[serde(default)]
     pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.
@@ -161,6 +161,26 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Makes an object of which only the id is known; its name is the id.
+    pub fn known_by_id(provider: ProviderName, kind: Kind, id: impl Into<String>) -> Self {
+        let id = id.into();
+        Self {
+            provider,
+            kind,
+            name: id.clone(),
+            id,
+            state: String::new(),
+            created_at: None,
+            labels: Labels::new(),
+            project: None,
+            size: None,
+            uses: Vec::new(),
+            users: Vec::new(),
+            predefined: false,
+            generation: String::new(),
+        }
+    }
+
     /// Returns whether it is doing something that a release would cut short.
     pub fn is_running(&self) -> bool {
         matches!(self.state.as_str(), "running" | "restarting" | "paused")

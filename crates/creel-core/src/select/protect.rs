@@ -139,7 +139,7 @@ mod tests {
     fn any_value_of_the_label_but_false_protects() {
         let mut seen = container("a", "exited");
         for (value, protected) in [("", true), ("true", true), ("no", true), ("false", false)] {
-            seen.labels.insert(labels::PROTECT.to_owned(), value.to_owned());
+            seen.labels.insert(labels::PROTECT, value);
             assert_eq!(protection(&[], &seen, now()).is_some(), protected, "{value}");
         }
     }

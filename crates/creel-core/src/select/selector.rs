@@ -256,6 +256,7 @@ pub fn known_states() -> Vec<&'static str> {
         // Process trees.
         "lost",
         "unreadable",
+        "unknown",
     ]
 }
 
@@ -265,19 +266,11 @@ pub(crate) mod tests {
 
     pub(crate) fn container(name: &str, state: &str) -> Observed {
         Observed {
-            provider: ProviderName::Docker,
-            kind: Kind::Container,
-            id: format!("id-{name}"),
             name: name.to_owned(),
             state: state.to_owned(),
             created_at: Some(Timestamp::from_second(1_000_000).unwrap()),
-            labels: Labels::new(),
-            project: None,
-            size: None,
-            uses: Vec::new(),
-            users: Vec::new(),
-            predefined: false,
             generation: format!("id-{name}:{state}"),
+            ..Observed::known_by_id(ProviderName::Docker, Kind::Container, format!("id-{name}"))
         }
     }
 
@@ -302,7 +295,7 @@ pub(crate) mod tests {
     #[test]
     fn labels_are_compared_whole() {
         let mut seen = container("a", "exited");
-        seen.labels.insert("team".to_owned(), "blue".to_owned());
+        seen.labels.insert("team", "blue");
         let with =
             |label: &str| Selector { labels: vec![label.parse().unwrap()], ..Selector::default() };
         assert!(matches(&with("team"), &seen));

@@ -13,7 +13,7 @@ use crate::app::{App, Listing};
 use crate::output::{Exit, Failure};
 
 /// What a name turned out to mean.
-pub(crate) enum Meant {
+enum Meant {
     /// This object.
     Object(Box<PlanItem>),
     /// A record of ours whose object is gone already.
@@ -31,8 +31,22 @@ pub(crate) struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Finds one, and refuses what may not be touched.
-    pub(crate) async fn find(&self, name: &str) -> Result<Meant, Failure> {
+    /// Finds all of them before anything is done, and refuses what may not be touched.
+    pub(crate) async fn find_all(&self, names: &[String]) -> Result<Vec<PlanItem>, Failure> {
+        let mut items: Vec<PlanItem> = Vec::new();
+        for name in names {
+            match self.find(name).await? {
+                Meant::Object(item) if items.iter().any(|known| is_same(known, &item)) => {}
+                Meant::Object(item) => items.push(*item),
+                Meant::AlreadyGone(resource) => {
+                    self.app.printer.say(&format!("{resource} is gone already"));
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    async fn find(&self, name: &str) -> Result<Meant, Failure> {
         if let Ok(resource) = name.parse::<ResourceId>() {
             return self.find_resource(resource).await;
         }
@@ -120,6 +134,10 @@ impl Finder<'_> {
         let rule = "named".to_owned();
         Ok(PlanItem { seen, rule, resource, binding: Binding::Identity })
     }
+}
+
+fn is_same(a: &PlanItem, b: &PlanItem) -> bool {
+    (a.seen.provider, a.seen.kind, &a.seen.id) == (b.seen.provider, b.seen.kind, &b.seen.id)
 }
 
 fn bare(id: &str) -> &str {

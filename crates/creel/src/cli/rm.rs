@@ -12,9 +12,10 @@ use crate::app::App;
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
-use super::named::{Finder, Meant};
+use super::named::Finder;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
+use super::settle::settle;
 
 /// Release the named resources at once, running or not
 ///
@@ -52,16 +53,7 @@ impl Rm {
         let roll = App::roll(Some(&ledger)).await?;
         let (ledger_ref, force) = (Some(&ledger), self.force);
         let finder = Finder { app, ledger: ledger_ref, listing: &listing, roll: &roll, force };
-        let mut items = Vec::new();
-        for id in &self.ids {
-            match finder.find(id).await? {
-                Meant::Object(item) => items.push(*item),
-                Meant::AlreadyGone(resource) => {
-                    app.printer.say(&format!("{resource} is gone already"));
-                }
-            }
-        }
-        items.dedup_by(|a, b| a.seen.id == b.seen.id && a.seen.kind == b.seen.kind);
+        let items = finder.find_all(&self.ids).await?;
         let plan = Plan {
             version: VERSION,
             made_at: Timestamp::now(),
@@ -70,7 +62,7 @@ impl Rm {
             items,
             spared: Vec::new(),
         };
-        let reaper = Reaper::new(providers, Some(ledger.clone()));
+        let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
         let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
         Shown {
             report: &report,
@@ -80,6 +72,7 @@ impl Rm {
             took: started.elapsed(),
         }
         .print(app);
+        settle(app, &ledger, &providers).await;
         verdict(&report, options.cancel.is_cancelled())
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
-use super::named::{Finder, Meant};
+use super::named::Finder;
 
 /// Stop the named containers and process trees, without releasing them
 #[derive(Debug, Args)]
@@ -63,15 +63,7 @@ impl Stop {
         let roll = App::roll(ledger.as_ref()).await?;
         let (ledger, force) = (ledger.as_ref(), self.force);
         let finder = Finder { app, ledger, listing: &listing, roll: &roll, force };
-        let mut items = Vec::new();
-        for id in &self.ids {
-            match finder.find(id).await? {
-                Meant::Object(item) => items.push(*item),
-                Meant::AlreadyGone(resource) => {
-                    app.printer.say(&format!("{resource} is gone already"));
-                }
-            }
-        }
+        let items = finder.find_all(&self.ids).await?;
         let timeout = self.stop_timeout;
         let stops = items.into_iter().map(|item| {
             let provider = providers.get(item.seen.provider).map(Arc::clone);

@@ -9,7 +9,7 @@ use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
 use creel_core::plan::{self, Caps, Plan, PlanInput};
 use creel_core::provider::Providers;
-use creel_core::reap::{Certificate, Evidence, ReapOptions, Reaper, Report};
+use creel_core::reap::{Certificate, Evidence, Reaper, Report};
 use creel_core::select::{Ownership, Preset, Selector};
 use jiff::Timestamp;
 
@@ -20,6 +20,7 @@ use crate::output::{Exit, Failure};
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 use super::selector_args::SelectorArgs;
+use super::settle::settle;
 
 /// Release what the selectors mean; a dry run until --apply
 ///
@@ -108,7 +109,9 @@ impl Sweep {
         .print(app);
         if self.apply {
             self.certify(app, &providers, ledger.as_ref(), &plan, &listing, &report).await?;
-            reconcile_after(app, &providers, ledger.as_ref(), &options).await;
+            if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
+                settle(app, ledger, &providers).await;
+            }
         }
         if let Some(failure) = listing.failure() {
             return Err(failure);
@@ -253,29 +256,5 @@ fn confirm(app: &App, count: usize) -> Result<(), Failure> {
     match read {
         Ok(_) if answer.trim() == "yes" => Ok(()),
         _ => Err(unconfirmed("not confirmed; nothing was released")),
-    }
-}
-
-/// Finishes what earlier processes left, now that the plan is done.
-async fn reconcile_after(
-    app: &App,
-    providers: &Providers,
-    ledger: Option<&Ledger>,
-    options: &ReapOptions,
-) {
-    let Some(ledger) = ledger else { return };
-    if options.cancel.is_cancelled() {
-        return;
-    }
-    let round = match app.reconciler(ledger, providers) {
-        Ok(reconciler) => reconciler.round().await,
-        Err(_) => return,
-    };
-    match round {
-        Ok(status) if status.released() > 0 => {
-            app.printer.say(&format!("also gave back {} orphaned", status.released()));
-        }
-        Ok(_) => {}
-        Err(error) => app.printer.warn(&format!("warning: reconcile did not finish: {error}")),
     }
 }

@@ -114,7 +114,7 @@ fn container_body(order: &CreateOrder, spec: &ContainerSpec) -> ContainerCreateB
 }
 
 fn labels_of(order: &CreateOrder) -> HashMap<String, String> {
-    order.labels.clone().into_iter().collect()
+    order.labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn saturated(value: u64) -> i64 {

@@ -44,6 +44,13 @@ impl DockerProvider {
         Ok(Self { connection })
     }
 
+    /// Sets how long a list or a look may take before the engine counts as unreachable.
+    #[must_use]
+    pub fn with_answer_timeout(mut self, timeout: Duration) -> Self {
+        self.connection = self.connection.with_answer_timeout(timeout);
+        self
+    }
+
     /// Asks the engine what it is.
     ///
     /// # Errors
@@ -120,6 +127,12 @@ impl Provider for DockerProvider {
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         let words = Self::check("inspect", kind, id)?;
         let answer = read::inspect(&self.connection, kind, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
+    }
+
+    async fn examine(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let words = Self::check("examine", kind, id)?;
+        let answer = read::examine(&self.connection, kind, id).await;
         answer.map_err(|error| self.classified(error, Act::Look, words))
     }
 

@@ -147,19 +147,5 @@ fn outline(kind: Kind, resource: &ResourceId, record: &Record) -> Observed {
             (id.clone(), Labels::from([label]), None)
         }
     };
-    Observed {
-        provider: ProviderName::Process,
-        kind,
-        id,
-        name,
-        state: String::new(),
-        created_at,
-        labels,
-        project: None,
-        size: None,
-        uses: Vec::new(),
-        users: Vec::new(),
-        predefined: false,
-        generation: String::new(),
-    }
+    Observed { name, created_at, labels, ..Observed::known_by_id(ProviderName::Process, kind, id) }
 }

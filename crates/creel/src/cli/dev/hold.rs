@@ -14,6 +14,7 @@ use creel_core::scope::{Held, Request, Supervisor};
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, command_name};
+use crate::cli::settle::settle;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
@@ -91,6 +92,7 @@ impl Hold {
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let ledger = app.ledger().await?;
         let providers = app.providers(&[])?;
+        settle(app, &ledger, &providers).await;
         let watchdog = if self.no_watchdog { None } else { Some(watchdog::start(app)?) };
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
