@@ -57,7 +57,7 @@ fn cut_and_kill(home: &Home, engine: &Engine, number: u32) -> Wire {
     let cut = wire.add(Rule::new("/create", Fault::CutAfterSend { after }).method("POST"));
     let taken = [Taken::Container, Taken::Network, Taken::Volume][number as usize % 3];
     // Every other one has a watchdog; the rest is left to reconcile.
-    let alone: &[&str] = if number % 2 == 0 { &["--no-watchdog"] } else { &[] };
+    let alone: &[&str] = if number.is_multiple_of(2) { &["--no-watchdog"] } else { &[] };
     let creel = home.creel.clone().env("DOCKER_HOST", wire.host());
     let mut running = creel.spawn([&["dev", "hold"], alone, taken.flags()].concat());
     let started_at = Instant::now();
