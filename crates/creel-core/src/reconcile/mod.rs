@@ -175,7 +175,8 @@ impl Reconciler {
     pub async fn finish(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
-        self.settle(open, &mut status).await?;
+        let (_, due) = self.sort(open, &mut status).await?;
+        self.settle(due, &mut status).await?;
         Ok(status)
     }
 

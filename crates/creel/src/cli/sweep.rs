@@ -247,8 +247,7 @@ fn confirm(app: &App, count: usize) -> Result<(), Failure> {
         return Err(unconfirmed("--all means everything, and there is nobody to confirm it")
             .hint("look at the plan without --apply, then add --yes"));
     }
-    app.printer
-        .warn(&format!("This releases {count} resources, also those that creel did not make."));
+    app.printer.warn(&format!("To be released, also what creel did not make: {count}"));
     let mut stderr = std::io::stderr();
     // A prompt that cannot be shown is answered by whatever comes in.
     let _ = write!(stderr, "Type yes to go on: ").and_then(|()| stderr.flush());

@@ -12,12 +12,12 @@ use creel_core::provider::{
     ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, Spec, VolumeMount,
     VolumeSpec,
 };
-use creel_core::scope::{Held, Request, Supervisor};
+use creel_core::scope::{Held, Request, Supervisor, TakeError};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, command_name};
-use crate::cli::settle::settle;
+use crate::cli::settle::settle_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
@@ -109,7 +109,7 @@ impl Hold {
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let ledger = app.ledger().await?;
         let providers = app.providers(&[])?;
-        settle(app, &ledger, &providers).await;
+        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
         let watchdog = if self.no_watchdog { None } else { Some(watchdog::start(app)?) };
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?

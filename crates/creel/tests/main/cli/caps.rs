@@ -1,9 +1,12 @@
 //! Caps and `--all`: on an engine of their own, because they mean everything.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::image;
 
-use super::bench::Bench;
+use super::bench::{BINARY, Bench};
 
 #[test]
 fn caps_refuse_before_the_first_delete_and_all_needs_a_yes() {
@@ -54,4 +57,36 @@ fn caps_refuse_before_the_first_delete_and_all_needs_a_yes() {
     // With nothing left there is nothing to confirm.
     bench.run("sweep --all --apply").expect_code(0);
     private.stop().unwrap();
+}
+
+/// Types an answer at a terminal and returns the exit code and everything shown.
+fn at_a_terminal(bench: &Bench, answer: &str, line: &str) -> (Option<i32>, String) {
+    let mut terminal = Command::new("script")
+        .args(["-qec", &format!("{BINARY} {line}"), "/dev/null"])
+        .env("CREEL_HOME", bench.state())
+        .env("DOCKER_HOST", bench.engine().host())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keyboard = terminal.stdin.take().unwrap();
+    keyboard.write_all(format!("{answer}\n").as_bytes()).unwrap();
+    let output = terminal.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn at_a_terminal_everything_is_released_only_after_a_whole_yes() {
+    let bench = Bench::new();
+    bench.volume("-a");
+    let line = format!("sweep --all --apply --label {}", bench.label());
+    for answer in ["", "y", "no"] {
+        let (code, shown) = at_a_terminal(&bench, answer, &line);
+        assert_eq!(code, Some(4), "{shown}");
+        assert!(shown.contains("also what creel did not make: 1"), "{shown}");
+        assert!(shown.contains("not confirmed; nothing was released"), "{shown}");
+    }
+    assert_eq!(bench.there(), ["v-a"]);
+    let (code, shown) = at_a_terminal(&bench, "yes", &line);
+    assert_eq!((code, bench.there().len()), (Some(0), 0), "{shown}");
 }

@@ -182,7 +182,7 @@ fn what_did_not_go_is_told_after_the_table() {
     let line = format!("sweep -q --apply --label {}", bench.label());
     let output = run(&creel, &line).expect_code(3);
     assert!(output.stdout.contains("failed  container"), "{output}");
-    assert!(output.stderr.contains("error[CR0040]: 1 are not verified gone\n\nhint: "), "{output}");
+    assert!(output.stderr.contains("error[CR0040]: 1 not verified gone\n\nhint: "), "{output}");
 }
 
 #[test]

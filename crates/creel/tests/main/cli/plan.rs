@@ -72,7 +72,7 @@ fn what_changed_since_is_left_alone_and_the_rest_goes() {
     ];
     assert_eq!(drifted, expected, "{output}");
     assert_eq!(json["gone"], 2, "the old one of the remade is gone: {output}");
-    assert!(output.stderr.contains("error[CR0036]: 3 changed and were left alone"), "{output}");
+    assert!(output.stderr.contains("error[CR0036]: 3 changed and left alone"), "{output}");
     let why = reason(&output, &bench.named("-net"));
     assert_eq!(why, "others use it now than when the plan was made");
     docker.remove_container(&newcomer).unwrap();

@@ -141,6 +141,32 @@ fn owned_means_what_this_ledger_tracks() {
 }
 
 #[test]
+fn what_another_ledger_left_is_meant_only_when_it_is_named() {
+    let lost = Bench::new();
+    let hold = lost.hold("--volume --no-watchdog");
+    let volume = hold.name("volume");
+    let ledger = lost.run("ledger --json").expect_code(0).json();
+    let ledger = ledger["ledger"].as_str().unwrap().to_owned();
+    let bench = Bench::new();
+    let count = |flags: &str| {
+        let output = bench.run(&format!("sweep --json --name {volume} {flags}")).expect_code(0);
+        (results(&output, "planned").len(), results(&output, "spared").len())
+    };
+    assert_eq!(count("--ledger lost"), (0, 0), "its owner lives");
+    assert_eq!(count(&format!("--ledger {ledger}")), (0, 1));
+    hold.kill();
+    assert_eq!(count("--owned"), (0, 0));
+    assert_eq!(count(&format!("--ledger {ledger}")), (1, 0));
+    let output = bench.run(&format!("sweep --json --apply --ledger lost --name {volume}"));
+    assert_eq!(output.expect_code(0).json()["gone"], 1);
+    assert!(lost.docker().inspect_volume(&volume).unwrap().is_none());
+    // Its own ledger learns of it.
+    lost.run("reconcile").expect_code(0);
+    let left = lost.run("ledger --json").expect_code(0).json();
+    assert_eq!(left["records"].as_array().unwrap().len(), 0);
+}
+
+#[test]
 fn presets_mean_what_the_help_says() {
     let bench = Bench::new();
     bench.running("-run");
