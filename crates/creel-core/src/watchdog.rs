@@ -94,12 +94,13 @@ pub async fn reclaim(
     let mut status = reconciler.inherit(dead).await?;
     report(&status);
     let mut pause = FIRST_SEARCH;
-    while status.open_intents > 0 || !status.unreachable.is_empty() {
+    while !status.is_final() {
         tokio::time::sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
         status = reconciler.resume().await?;
         report(&status);
-        // An engine that stays away is left to the next reconcile once nothing can land late.
+        // An engine that stays away, or somebody who goes on using what is ours, is left to the
+        // next reconcile once nothing can land late.
         if status.open_intents == 0 && pause == LONGEST_SEARCH {
             break;
         }

@@ -131,7 +131,8 @@ impl App {
 
     fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
         let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
-        Ok(Some(DockerProvider::connect(endpoint)?))
+        let provider = DockerProvider::connect(endpoint)?;
+        Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))
     }
 
     /// Returns the provider of processes and directories, which needs nothing installed.

@@ -74,6 +74,9 @@ pub struct LedgerConfig {
 pub struct DockerConfig {
     /// Its address; empty means what the environment says.
     pub host: String,
+    /// How long a list or a look may take before it counts as unreachable.
+    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
+    pub timeout: Duration,
 }
 
 /// Where a setting's value comes from.

@@ -184,8 +184,10 @@ impl Job<'_> {
             "failed after {tries} tries: {error}"
         );
         let mut report = failed(item, error, tries);
-        // A provider that does not answer says nothing about the resource.
-        if error.class == ErrorClass::Unreachable {
+        // A provider that does not answer says nothing about the resource, and what is in use
+        // goes with its user, which may be one of ours that is only just being found: both
+        // stay in release, for the next round to try again.
+        if matches!(error.class, ErrorClass::Unreachable | ErrorClass::InUse) {
             return report;
         }
         if let (Some(resource), Some(ledger)) = (item.resource, self.ledger) {

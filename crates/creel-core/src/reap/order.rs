@@ -21,19 +21,19 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn of(items: &[PlanItem]) -> Self {
-        let mut places: HashMap<_, usize> = HashMap::new();
-        for (index, item) in items.iter().enumerate() {
-            for reference in item.seen.references() {
-                places.insert((item.seen.provider, item.seen.kind, reference), index);
+        // By name too: a container that never started knows its networks only so.
+        let mut places: HashMap<_, Vec<usize>> = HashMap::new();
+        for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
+            for reference in seen.references() {
+                places.entry((seen.provider, seen.kind, reference)).or_default().push(index);
             }
         }
         let mut users_left = vec![0; items.len()];
         let mut used = vec![Vec::new(); items.len()];
         for (index, item) in items.iter().enumerate() {
             for (kind, id) in &item.seen.uses {
-                if let Some(&place) = places.get(&(item.seen.provider, *kind, id.as_str()))
-                    && place != index
-                {
+                let found = places.get(&(item.seen.provider, *kind, id.as_str()));
+                for &place in found.into_iter().flatten().filter(|&&place| place != index) {
                     used[index].push(place);
                     users_left[place] += 1;
                 }
@@ -98,13 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_may_be_used_by_its_name() {
+    fn a_network_waits_for_a_container_that_knows_it_only_by_name() {
         let mut network = item(Kind::Network, "n1", &[]);
-        network.seen.name = "front".to_owned();
-        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "front")])];
+        network.seen.name = "backend".to_owned();
+        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "backend")])];
         let mut order = Order::of(&items);
-        assert_eq!(order.take(|_| true), Some(1));
-        assert_eq!(order.take(|_| true), None);
+        assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
+        order.done(1);
+        assert_eq!(order.take(|_| true), Some(0));
     }
 
     #[test]

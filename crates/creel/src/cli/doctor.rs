@@ -198,7 +198,8 @@ async fn docker(app: &App) -> Check {
         }
     };
     let asked = async {
-        let provider = DockerProvider::connect(endpoint)?;
+        let patience = app.config.docker.timeout;
+        let provider = DockerProvider::connect(endpoint)?.with_answer_timeout(patience);
         let engine = provider.engine().await?;
         Ok::<_, creel_core::provider::ProviderError>((
             creel_core::provider::Provider::address(&provider),

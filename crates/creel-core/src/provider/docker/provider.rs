@@ -44,6 +44,13 @@ impl DockerProvider {
         Ok(Self { connection })
     }
 
+    /// Sets how long a list or a look may take before the engine counts as unreachable.
+    #[must_use]
+    pub fn with_answer_timeout(mut self, timeout: Duration) -> Self {
+        self.connection = self.connection.with_answer_timeout(timeout);
+        self
+    }
+
     /// Asks the engine what it is.
     ///
     /// # Errors

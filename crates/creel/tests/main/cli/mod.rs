@@ -4,6 +4,8 @@
 //! of its own and never selects without it. What means everything, or breaks
 //! the engine, starts a private one.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+
 mod bench;
 mod caps;
 mod doctor;
@@ -11,6 +13,7 @@ mod errors;
 mod ledger;
 mod library;
 mod ls;
+mod migrating;
 mod named;
 mod plan;
 mod reach;
