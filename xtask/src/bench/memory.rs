@@ -14,11 +14,12 @@ use creel_testkit::fake_engine::{FakeEngine, container_row};
 
 /// How many containers are listed.
 pub(super) const COUNT: usize = 10_000;
-/// The commands that are measured; the last one plans and releases nothing.
-const COMMANDS: [&[&str]; 3] = [
+/// The commands that are measured; the sweeps plan and release nothing.
+const COMMANDS: [&[&str]; 4] = [
     &["ls", "--provider", "docker", "--json"],
     &["ls", "--provider", "docker"],
     &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake", "--json"],
+    &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake"],
 ];
 /// The peak only grows, so the last look before the end is at most this far from it.
 const INTERVAL: Duration = Duration::from_millis(1);

@@ -1,4 +1,8 @@
 //! The order of release: an object waits only for those that use it.
+//!
+//! What others wait for goes first, then what runs, because it takes longest;
+//! and what has waited goes before what could have gone all the time. So the
+//! end of a sweep is many short releases side by side, not a few long ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -35,7 +39,10 @@ impl Order {
                 }
             }
         }
-        let ready = (0..items.len()).filter(|&index| users_left[index] == 0).collect();
+        let mut ready: Vec<usize> =
+            (0..items.len()).filter(|&index| users_left[index] == 0).collect();
+        ready.sort_by_key(|&index| (used[index].is_empty(), !items[index].seen.is_running()));
+        let ready = VecDeque::from(ready);
         Self { ready, users_left, used }
     }
 
@@ -50,7 +57,7 @@ impl Order {
         for place in std::mem::take(&mut self.used[index]) {
             self.users_left[place] -= 1;
             if self.users_left[place] == 0 {
-                self.ready.push_back(place);
+                self.ready.push_front(place);
             }
         }
     }
@@ -98,6 +105,24 @@ mod tests {
         let mut order = Order::of(&items);
         assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
         order.done(1);
+        assert_eq!(order.take(|_| true), Some(0));
+    }
+
+    #[test]
+    fn what_others_wait_for_goes_first_and_then_what_runs() {
+        let mut running = item(Kind::Container, "running", &[]);
+        running.seen.state = "running".to_owned();
+        let items = [
+            item(Kind::Container, "exited", &[]),
+            running,
+            item(Kind::Container, "joined", &[(Kind::Network, "n")]),
+            item(Kind::Network, "n", &[]),
+        ];
+        let mut order = Order::of(&items);
+        assert_eq!(order.take(|_| true), Some(2));
+        assert_eq!(order.take(|_| true), Some(1));
+        order.done(2);
+        assert_eq!(order.take(|_| true), Some(3));
         assert_eq!(order.take(|_| true), Some(0));
     }
 }

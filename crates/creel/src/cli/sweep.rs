@@ -85,7 +85,7 @@ impl Sweep {
         options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
         let ledger = self.ledger(app).await?;
-        let (plan, listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
+        let (plan, mut listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
         if let Some(path) = &self.plan_out {
             let plan = plan::examine(plan.clone(), &providers).await?;
             Plan { worlds: app.worlds(&providers).await?, ..plan }.write(path)?;
@@ -99,16 +99,22 @@ impl Sweep {
         } else {
             Report::of_plan(&plan)
         };
+        let (planned, made_at) = (plan.items.len(), plan.made_at);
+        // A long table needs room: what nobody asks for any more goes first.
+        drop(plan);
+        if self.certificate.is_none() {
+            listing.inventory = Vec::new();
+        }
         Shown {
             report: &report,
             applied: self.apply,
-            planned: plan.items.len(),
+            planned,
             unreachable: listing.unreachable_json(),
             took: started.elapsed(),
         }
         .print(app);
         if self.apply {
-            self.certify(app, &providers, ledger.as_ref(), &plan, &listing, &report).await?;
+            self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report).await?;
             if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
                 settle(app, ledger, &providers).await;
             }
@@ -205,7 +211,7 @@ impl Sweep {
         app: &App,
         providers: &Providers,
         ledger: Option<&Ledger>,
-        plan: &Plan,
+        started_at: Timestamp,
         before: &Listing,
         report: &Report,
     ) -> Result<(), Failure> {
@@ -214,7 +220,7 @@ impl Sweep {
         let certificate = Certificate::issue(Evidence {
             ledger: ledger.map(|ledger| ledger.id()),
             worlds: app.worlds(providers).await.unwrap_or_default(),
-            started_at: plan.made_at,
+            started_at,
             baseline: &before.inventory,
             report,
             inventory: &after.inventory,
