@@ -145,8 +145,8 @@ fn a_full_disk_stops_creates_and_loses_no_record() {
     let bench = Bench::new();
     let mount = Mount::tmpfs(&bench.state(), "1m");
     // One that lives and one whose owner is dead, on a ledger that is in use.
-    let resource = leave_a_record(&bench);
     let live = Hold::start(&bench.creel(), "--directory");
+    let resource = leave_a_record(&bench);
     bench.volume("-foreign");
     let ballast = mount.fill();
     refused_hold(&bench, "CR0012").expect_code(1);
@@ -155,7 +155,7 @@ fn a_full_disk_stops_creates_and_loses_no_record() {
     let output = bench.run(&line);
     assert_eq!(bench.there(), [""; 0], "{output}");
     fs::remove_file(ballast).unwrap();
-    assert_eq!(records(&bench), [resource, live.resource("directory")]);
+    assert_eq!(records(&bench), [live.resource("directory"), resource]);
     bench.run("ledger check").expect_code(0);
     assert_eq!(live.end().code(), Some(130));
     bench.run("reconcile").expect_code(0);
