@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use creel_core::ledger::Ledger;
 use creel_core::provider::Providers;
+use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::scope::Supervisor;
 use creel_daytona_server::{Backend, Delays, Running, Server, Settings};
+use creel_testkit::engine::Engine;
+use creel_testkit::image::REFERENCE;
 use creel_testkit::wait::eventually_some;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -40,6 +43,15 @@ impl Bench {
         let home = tempfile::tempdir().expect("a directory can be made");
         let runtime = runtime();
         let backend = runtime.block_on(process_backend(home.path()));
+        let settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
+        Self::start(runtime, settings, Some(home))
+    }
+
+    /// Starts a server whose sandboxes are containers of the suite's engine.
+    pub(crate) fn docker(engine: &Engine) -> Self {
+        let home = tempfile::tempdir().expect("a directory can be made");
+        let runtime = runtime();
+        let backend = runtime.block_on(docker_backend(home.path(), engine));
         let settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
         Self::start(runtime, settings, Some(home))
     }
@@ -212,6 +224,16 @@ async fn process_backend(home: &Path) -> Backend {
     let providers = Providers::new(vec![Arc::new(provider.clone())]);
     let supervisor = Supervisor::new(ledger, providers, "a test").expect("procfs can be read");
     Backend::Process { supervisor, provider }
+}
+
+/// Makes a backend of containers with its ledger in a directory.
+async fn docker_backend(home: &Path, engine: &Engine) -> Backend {
+    let endpoint = Endpoint::explicit(&engine.host()).expect("the suite's address is good");
+    let provider = DockerProvider::connect(endpoint).expect("a socket needs no certificates");
+    let ledger = Ledger::open(home).await.expect("the directory is ours");
+    let providers = Providers::new(vec![Arc::new(provider)]);
+    let supervisor = Supervisor::new(ledger, providers, "a test").expect("procfs can be read");
+    Backend::Docker { supervisor, host: engine.host(), image: Some(REFERENCE.to_owned()) }
 }
 
 /// Serves until it is killed; tells on stdout where.

@@ -18,12 +18,13 @@ fn a_success_says_what_is_left_and_a_refusal_only_when_to_come_back() {
         let answer = bench.get("sandbox");
         assert_eq!(answer.headers["x-ratelimit-limit-authenticated"], "2");
         assert_eq!(answer.headers["x-ratelimit-remaining-authenticated"], remaining);
-        let reset: u64 = answer.headers["x-ratelimit-reset-authenticated"].parse().unwrap();
+        let reset: u64 =
+            answer.headers["x-ratelimit-reset-authenticated"].parse().expect("it is a number");
         assert!((1..=60).contains(&reset));
         answer.expect(200);
     }
     let refused = bench.get("sandbox");
-    let wait: u64 = refused.headers["retry-after-authenticated"].parse().unwrap();
+    let wait: u64 = refused.headers["retry-after-authenticated"].parse().expect("it is a number");
     assert!((1..=60).contains(&wait));
     let others =
         ["retry-after", "x-ratelimit-limit-authenticated", "x-ratelimit-remaining-authenticated"];

@@ -7,6 +7,7 @@
 
 mod bench;
 mod client;
+mod docker;
 mod faults;
 mod leftovers;
 mod lifecycle;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             &[
                 sdk::ALL,
                 leftovers::ALL,
+                docker::ALL,
                 toolbox::ALL,
                 faults::ALL,
                 lifecycle::ALL,
