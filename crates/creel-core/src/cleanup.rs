@@ -2,7 +2,63 @@
 //!
 //! For harnesses that clean up after themselves without the command line. Each
 //! release is tried again as the policy says, verified, and reported; nothing
-//! fails silently.
+//! fails silently. The example works on directories, which need no engine; with
+//! a [`DockerProvider`](crate::provider::docker::DockerProvider) the same calls
+//! work on containers, networks, volumes and images.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use creel_core::cleanup::Cleanup;
+//! use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
+//! use creel_core::provider::{Kind, Provider};
+//! use creel_core::reap::Outcome;
+//! use creel_core::select::Selector;
+//! # use creel_core::id::ResourceId;
+//! # use creel_core::labels::Labels;
+//! # use creel_core::provider::{CreateOrder, Spec};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let home = tempfile::tempdir()?;
+//! let world: Arc<dyn Provider> = Arc::new(ProcessProvider::new(ProcessSettings {
+//!     root: home.path().join("sandboxes"),
+//!     // Directories need no holder; process trees do.
+//!     holder: HolderProgram { program: "/bin/false".into(), args: vec![] },
+//!     containment: None,
+//! }));
+//! # let leave = async |job: &str| {
+//! #     let resource = ResourceId::new();
+//! #     let labels = Labels::from([("job".to_owned(), job.to_owned())]);
+//! #     let (name, lease) = (resource.object_name(), Duration::from_secs(60));
+//! #     world.create(&CreateOrder { resource, name, labels, lease, spec: Spec::Directory }).await
+//! # };
+//! # let first = leave("nightly").await?;
+//! # leave("nightly").await?;
+//! # leave("nightly-2").await?;
+//!
+//! // Earlier jobs left three directories behind.
+//! let cleanup = Cleanup::new(Arc::clone(&world));
+//! assert_eq!(cleanup.list().await?.len(), 3);
+//!
+//! // One, by its id.
+//! let report = cleanup.release(Kind::Directory, &first).await?;
+//! assert_eq!((report.result, report.tries), (Outcome::Gone, 1));
+//!
+//! // Those with a label.
+//! let nightly = Selector { labels: vec!["job=nightly".parse()?], ..Selector::default() };
+//! let report = cleanup.release_matching(&[nightly]).await?;
+//! assert_eq!(report.count(Outcome::Gone), 1);
+//!
+//! // Those that are a day old: none yet.
+//! let day = Duration::from_secs(24 * 60 * 60);
+//! let report = cleanup.release_old(Kind::Directory, day).await?;
+//! assert!(report.items.is_empty());
+//! assert_eq!(cleanup.list().await?.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 use std::time::Duration;

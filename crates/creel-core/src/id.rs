@@ -94,6 +94,14 @@ impl ResourceId {
     pub fn object_name(&self) -> String {
         format!("creel-{}", self.digits())
     }
+
+    /// Returns the resource whose object has exactly this name.
+    pub fn of_object(name: &str) -> Option<Self> {
+        let digits = name.strip_prefix("creel-")?;
+        let resource: Self = format!("res_{digits}").parse().ok()?;
+        // Upper-case digits parse too, but no name of ours has them.
+        (resource.digits() == digits).then_some(resource)
+    }
 }
 
 #[cfg(test)]
@@ -110,5 +118,15 @@ mod tests {
     fn another_prefix_is_refused() {
         assert!(LedgerId::new().to_string().parse::<ResourceId>().is_err());
         assert!("res_123".parse::<ResourceId>().is_err());
+    }
+
+    #[test]
+    fn an_object_name_leads_back_to_its_resource_and_a_near_one_to_none() {
+        let resource = ResourceId::new();
+        let name = resource.object_name();
+        assert_eq!(ResourceId::of_object(&name), Some(resource));
+        for near in [format!("{name}0"), name.to_uppercase(), format!("x{name}"), String::new()] {
+            assert_eq!(ResourceId::of_object(&near), None, "{near}");
+        }
     }
 }

@@ -5,12 +5,119 @@
 //! recorded id must match where one was recorded.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
 
-/// Labels as every provider shows them.
-pub type Labels = BTreeMap<String, String>;
+/// Labels as every provider shows them: a small map, sorted by key.
+///
+/// A listing holds thousands of them, so all texts of one lie end to end, and clones share
+/// them. Reading is cheap; every change makes them anew.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// Key, value, key, value and so on, in the order of the keys.
+    text: Arc<str>,
+    /// Where in the text each of them ends.
+    ends: Arc<[u32]>,
+}
+
+impl Labels {
+    /// Makes an empty map.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns how many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len() / 2
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.iter().find_map(|(known, value)| (known == key).then_some(value))
+    }
+
+    /// Returns whether a key is there, whatever its value.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Sets the value of a key.
+    pub fn insert(&mut self, key: impl AsRef<str>, value: impl AsRef<str>) {
+        self.extend([(key, value)]);
+    }
+
+    /// Returns all keys and values, in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        (0..self.len()).map(|place| (self.piece(place * 2), self.piece(place * 2 + 1)))
+    }
+
+    fn piece(&self, place: usize) -> &str {
+        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start as usize..self.ends[place] as usize]
+    }
+
+    fn pack<K: AsRef<str>, V: AsRef<str>>(pairs: &BTreeMap<K, V>) -> Self {
+        let pieces = || pairs.iter().flat_map(|(key, value)| [key.as_ref(), value.as_ref()]);
+        let text: String = pieces().collect();
+        let ends = pieces().scan(0, |end, piece| {
+            *end += piece.len();
+            Some(u32::try_from(*end).expect("no engine sends labels of four gigabytes"))
+        });
+        Self { ends: ends.collect(), text: text.into() }
+    }
+}
+
+impl<K: AsRef<str>, V: AsRef<str>> Extend<(K, V)> for Labels {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, more: I) {
+        let more: Vec<(K, V)> = more.into_iter().collect();
+        let more = more.iter().map(|(key, value)| (key.as_ref(), value.as_ref()));
+        let all: BTreeMap<&str, &str> = self.iter().chain(more).collect();
+        *self = Self::pack(&all);
+    }
+}
+
+impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        let mut labels = Self::new();
+        labels.extend(pairs);
+        labels
+    }
+}
+
+impl<K: AsRef<str>, V: AsRef<str>, const N: usize> From<[(K, V); N]> for Labels {
+    fn from(pairs: [(K, V); N]) -> Self {
+        pairs.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pairs: BTreeMap<String, String> = BTreeMap::deserialize(deserializer)?;
+        Ok(Self::pack(&pairs))
+    }
+}
 
 /// The resource id: unique per create, the nonce of that create.
 pub const RESOURCE: &str = "dev.creel.resource";
@@ -33,12 +140,12 @@ pub fn of_resource(
     run: Option<&RunId>,
 ) -> Labels {
     let mut labels = Labels::from([
-        (RESOURCE.to_owned(), resource.to_string()),
-        (LEDGER.to_owned(), ledger.to_string()),
-        (OWNER.to_owned(), owner.to_string()),
+        (RESOURCE, resource.to_string()),
+        (LEDGER, ledger.to_string()),
+        (OWNER, owner.to_string()),
     ]);
     if let Some(run) = run {
-        labels.insert(RUN.to_owned(), run.to_string());
+        labels.insert(RUN, run.to_string());
     }
     labels
 }
@@ -61,4 +168,56 @@ pub fn claimed_owner(labels: &Labels) -> Option<Owner> {
 /// Returns the ledger the labels claim, if it is one.
 pub fn claimed_ledger(labels: &Labels) -> Option<LedgerId> {
     labels.get(LEDGER)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_map_has_nothing() {
+        let labels = Labels::new();
+        assert_eq!((labels.len(), labels.get("")), (0, None));
+        assert!(labels.is_empty() && !labels.contains_key(""));
+        assert_eq!(format!("{labels:?}"), "{}");
+    }
+
+    #[test]
+    fn equal_texts_with_other_borders_are_other_labels() {
+        assert_ne!(Labels::from([("ab", "c")]), Labels::from([("a", "bc")]));
+        assert_eq!(Labels::from([("b", "2"), ("a", "1")]), Labels::from([("a", "1"), ("b", "2")]));
+    }
+
+    #[test]
+    fn a_change_leaves_clones_as_they_were() {
+        let before = Labels::from([("a", "1"), ("b", "2")]);
+        let mut after = before.clone();
+        after.insert("a", "9");
+        assert_eq!((before.get("a"), after.get("a"), after.len()), (Some("1"), Some("9"), 2));
+    }
+
+    proptest! {
+        #[test]
+        fn they_behave_like_a_map(
+            first in prop::collection::btree_map(".{0,3}", ".*", 0..6),
+            more in prop::collection::vec((".{0,3}", ".*"), 0..6),
+        ) {
+            let mut map = first.clone();
+            map.extend(more.clone());
+            let mut labels: Labels = first.into_iter().collect();
+            labels.extend(more.clone());
+            let borrowed: Vec<(&str, &str)> =
+                map.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            prop_assert_eq!(labels.iter().collect::<Vec<_>>(), borrowed);
+            prop_assert_eq!(labels.len(), map.len());
+            for (key, _) in &more {
+                prop_assert_eq!(labels.get(key), map.get(key).map(String::as_str));
+            }
+            let json = serde_json::to_string(&labels).unwrap();
+            prop_assert_eq!(&json, &serde_json::to_string(&map).unwrap());
+            prop_assert_eq!(serde_json::from_str::<Labels>(&json).unwrap(), labels);
+        }
+    }
 }

@@ -61,3 +61,8 @@ pub mod scope;
 pub mod select;
 pub mod task;
 pub mod watchdog;
+
+/// The snippets of the page for people with cleanup scripts compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migrating.md")]
+struct Migrating;

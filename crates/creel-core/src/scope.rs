@@ -7,6 +7,87 @@
 //! Dropping a [`Held`] early only starts a release in the background, as a
 //! courtesy. The promise is the ledger's: what a killed process held is given
 //! back by its watchdog or by the next reconcile.
+//!
+//! The example takes directories, which need no engine; a container is taken in
+//! the same way with [`Spec::Container`].
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use creel_core::ledger::{Ledger, RecordFilter};
+//! use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
+//! use creel_core::provider::{Kind, Provider, ProviderName, Providers, Spec};
+//! use creel_core::scope::{Request, ScopeError, Supervisor};
+//! use futures::FutureExt;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let home = tempfile::tempdir()?;
+//! let world = ProcessProvider::new(ProcessSettings {
+//!     root: home.path().join("sandboxes"),
+//!     // Directories need no holder; process trees do.
+//!     holder: HolderProgram { program: "/bin/false".into(), args: vec![] },
+//!     containment: None,
+//! });
+//! let ledger = Ledger::open(home.path()).await?;
+//! let providers = Providers::new(vec![Arc::new(world.clone())]);
+//! let supervisor = Supervisor::new(ledger.clone(), providers, "example")?;
+//! let directory = || Request::new(ProviderName::Process, Spec::Directory);
+//!
+//! // Created for the work, and gone when it has ended.
+//! let place = world.clone();
+//! let path = supervisor
+//!     .scope(directory(), |held| {
+//!         async move {
+//!             let path = place.directory(&held.id).expect("it was just made");
+//!             std::fs::write(path.join("notes"), "…").expect("it is ours");
+//!             path
+//!         }
+//!         .boxed()
+//!     })
+//!     .await?;
+//! assert!(!path.exists());
+//!
+//! // An error of the work is the work's answer; the directory is gone all the same.
+//! let answer: Result<(), &str> =
+//!     supervisor.scope(directory(), |_| async { Err("no luck") }.boxed()).await?;
+//! assert_eq!(answer, Err("no luck"));
+//!
+//! // So it is when the work takes too long,
+//! let limit = Duration::from_millis(10);
+//! let ended = supervisor
+//!     .scope_with_limit(directory(), limit, |_| std::future::pending::<()>().boxed())
+//!     .await;
+//! assert!(matches!(ended, Err(ScopeError::TimedOut { .. })));
+//!
+//! // when it panics,
+//! # std::panic::set_hook(Box::new(|_| {}));
+//! let broken = supervisor.scope::<(), _>(directory(), |_| async { panic!("oops") }.boxed());
+//! assert!(std::panic::AssertUnwindSafe(broken).catch_unwind().await.is_err());
+//!
+//! // and, a moment later, when the caller is cancelled.
+//! let endless = supervisor.scope(directory(), |_| std::future::pending::<()>().boxed());
+//! assert!(tokio::time::timeout(Duration::from_millis(50), endless).await.is_err());
+//! while !ledger.records(&RecordFilter::open()).await?.is_empty() {
+//!     tokio::time::sleep(Duration::from_millis(10)).await;
+//! }
+//!
+//! // Something that exists already is adopted by its id.
+//! # let resource = creel_core::id::ResourceId::new();
+//! # let id = world.create(&creel_core::provider::CreateOrder {
+//! #     resource,
+//! #     name: resource.object_name(),
+//! #     labels: Default::default(),
+//! #     lease: Duration::from_secs(60),
+//! #     spec: Spec::Directory,
+//! # }).await?;
+//! let (provider, kind) = (ProviderName::Process, Kind::Directory);
+//! supervisor.scope_adopted(provider, kind, &id, |_| async {}.boxed()).await?;
+//! assert!(world.list(&[Kind::Directory]).await?.is_empty());
+//! # Ok(())
+//! # }
+//! ```
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -401,7 +482,7 @@ impl Supervisor {
     ) -> Result<Record, LedgerError> {
         let mut labels = request.labels.clone();
         let run = request.run.as_ref();
-        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run));
+        labels.extend(labels::of_resource(&id, &self.ledger.id(), &self.me.owner, run).iter());
         let intent = Intent {
             id,
             run: request.run,

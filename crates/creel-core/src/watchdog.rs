@@ -93,17 +93,24 @@ pub async fn reclaim(
 ) -> Result<(), LedgerError> {
     let mut status = reconciler.inherit(dead).await?;
     report(&status);
+    if status.examined == 0 {
+        return Ok(());
+    }
     let mut pause = FIRST_SEARCH;
-    while status.open_intents > 0 || !status.unreachable.is_empty() {
+    while !status.is_final() {
         tokio::time::sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
         status = reconciler.resume().await?;
         report(&status);
-        // An engine that stays away is left to the next reconcile once nothing can land late.
+        // An engine that stays away, or somebody who goes on using what is ours, is left to the
+        // next reconcile once nothing can land late.
         if status.open_intents == 0 && pause == LONGEST_SEARCH {
             break;
         }
     }
+    // What landed late may have brought back what was released before it, as a container does
+    // with its volume: only a look at the whole world shows that.
+    report(&reconciler.round().await?);
     Ok(())
 }
 

@@ -193,15 +193,25 @@ impl Docker {
     /// Fails when the engine refuses or the container does not exit.
     pub fn run_to_exit(&self, spec: &ContainerSpec) -> Result<String> {
         let id = self.run(spec)?;
+        self.wait_until_exited(&id)?;
+        Ok(id)
+    }
+
+    /// Waits until a container has exited.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it does not.
+    pub fn wait_until_exited(&self, id: &str) -> Result<()> {
         let exited = eventually(EXIT_DEADLINE, || {
-            self.inspect_container(&id).is_ok_and(|found| {
+            self.inspect_container(id).is_ok_and(|found| {
                 found.is_some_and(|container| container["State"]["Status"] == "exited")
             })
         });
         if !exited {
             bail!("container {id} did not exit");
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Creates a network and returns its id.

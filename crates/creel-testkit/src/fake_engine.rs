@@ -151,8 +151,10 @@ impl Drop for FakeEngine {
     }
 }
 
-/// Returns a row of the container listing as an engine would give it.
+/// Returns a row of the container listing as an engine gives it for a container of Compose:
+/// about two kilobytes.
 pub fn container_row(number: usize, state: &str) -> Value {
+    let project = format!("fake-{}", number / 10);
     json!({
         "Id": container_id(number),
         "Names": [format!("/fake-{number}")],
@@ -160,13 +162,58 @@ pub fn container_row(number: usize, state: &str) -> Value {
         "ImageID": format!("sha256:{:064x}", 1),
         "Command": "sh -c 'sleep 100000'",
         "Created": 1_700_000_000 + number,
-        "Ports": [],
-        "Labels": { "dev.example.task": format!("task-{number}"), "dev.example.suite": "fake" },
+        "Ports": [
+            { "IP": "0.0.0.0", "PrivatePort": 8080, "PublicPort": 32_768, "Type": "tcp" },
+            { "IP": "::", "PrivatePort": 8080, "PublicPort": 32_768, "Type": "tcp" },
+        ],
+        "Labels": compose_labels(number, &project),
         "State": state,
-        "Status": state,
-        "HostConfig": { "NetworkMode": "none" },
-        "NetworkSettings": { "Networks": {} },
-        "Mounts": [],
+        "Status": "Up 3 hours (healthy)",
+        "HostConfig": { "NetworkMode": format!("{project}_default") },
+        "NetworkSettings": { "Networks": { format!("{project}_default"): {
+            "IPAMConfig": null,
+            "Links": null,
+            "Aliases": null,
+            "NetworkID": format!("{:064x}", 1_000_000 + number / 10),
+            "EndpointID": format!("{:064x}", 2_000_000 + number),
+            "Gateway": "172.18.0.1",
+            "IPAddress": "172.18.0.2",
+            "IPPrefixLen": 16,
+            "IPv6Gateway": "",
+            "GlobalIPv6Address": "",
+            "GlobalIPv6PrefixLen": 0,
+            "MacAddress": "02:42:ac:12:00:02",
+            "DriverOpts": null,
+        } } },
+        "Mounts": [{
+            "Type": "volume",
+            "Name": format!("{project}_data"),
+            "Source": "",
+            "Destination": "/data",
+            "Driver": "local",
+            "Mode": "z",
+            "RW": true,
+            "Propagation": "",
+        }],
+    })
+}
+
+/// Returns the labels that Compose gives, and two of the image.
+fn compose_labels(number: usize, project: &str) -> Value {
+    let directory = format!("/home/user/suites/fake/tasks/{project}");
+    json!({
+        "com.docker.compose.config-hash": format!("{:064x}", 3_000_000 + number),
+        "com.docker.compose.container-number": "1",
+        "com.docker.compose.depends_on": "database:service_healthy:false",
+        "com.docker.compose.image": format!("sha256:{:064x}", 1),
+        "com.docker.compose.oneoff": "False",
+        "com.docker.compose.project": project,
+        "com.docker.compose.project.config_files": format!("{directory}/docker-compose.yaml"),
+        "com.docker.compose.project.working_dir": directory,
+        "com.docker.compose.service": "client",
+        "com.docker.compose.version": "2.29.7",
+        "dev.example.suite": "fake",
+        "dev.example.task": format!("task-{number}"),
     })
 }
 
@@ -189,7 +236,7 @@ pub fn container_detail(number: usize, state: &str) -> Value {
         },
         "Config": {
             "Image": "creel-test:latest",
-            "Labels": { "dev.example.task": format!("task-{number}"), "dev.example.suite": "fake" },
+            "Labels": compose_labels(number, &format!("fake-{}", number / 10)),
         },
         "HostConfig": { "NetworkMode": "none", "AutoRemove": false },
         "NetworkSettings": { "Networks": {} },
@@ -305,6 +352,8 @@ mod tests {
     #[test]
     fn ten_thousand_containers_are_listed() {
         let fake = FakeEngine::start().unwrap();
+        let length = container_row(7, "exited").to_string().len();
+        assert!((1_500..2_500).contains(&length), "{length} bytes are not what engines send");
         fake.list_containers((0..10_000).map(|n| container_row(n, "exited")).collect());
         let rows = fake.engine().api().get("/containers/json?all=true").unwrap();
         assert_eq!(rows.as_array().map(Vec::len), Some(10_000));

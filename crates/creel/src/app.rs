@@ -54,9 +54,14 @@ impl Listing {
         self.unreachable.iter().map(shown).collect()
     }
 
-    /// Returns the first world that could not be asked as a failure.
+    /// Returns the first world that could not be asked as a failure of the whole command.
+    pub(crate) fn refusal(&self) -> Option<Failure> {
+        self.unreachable.first().cloned().map(Failure::from)
+    }
+
+    /// Returns the first world that could not be asked, after the rest was shown.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        self.unreachable.first().map(|error| Failure::from(error.clone()).after_answer())
+        self.refusal().map(Failure::after_answer)
     }
 }
 
@@ -126,7 +131,8 @@ impl App {
 
     fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
         let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
-        Ok(Some(DockerProvider::connect(endpoint)?))
+        let provider = DockerProvider::connect(endpoint)?;
+        Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))
     }
 
     /// Returns the provider of processes and directories, which needs nothing installed.

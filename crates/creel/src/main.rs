@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::Cli;
-use output::{Exit, Failure, Printer};
+use output::{Exit, Failure, Global, Printer};
 
 fn main() -> ExitCode {
     // The holder must run before any thread exists, so it never reaches the runtime.
@@ -44,8 +44,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are no errors; everything else clap refuses is wrong usage.
+/// Help and version are no errors; everything else the parser refuses is wrong usage.
 fn usage_error(error: &clap::Error) -> ExitCode {
+    if let Some(failure) = Failure::of_parser(error) {
+        // The flag counts even where the rest of the line makes no sense.
+        let json = std::env::args_os().any(|word| word == "--json");
+        return output::fail(&Printer::new(&Global { json, ..Global::default() }), &failure);
+    }
     // A closed pipe cannot be told about itself.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() }

@@ -1,7 +1,5 @@
 //! Signals: once means finish what is under way, twice means stop at once.
 
-use std::process::ExitCode;
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +50,6 @@ pub(crate) fn cancel_on_signal(printer: &Printer) -> std::io::Result<Cancellatio
 
 /// Ends the process without another word; the ledger covers what was under way.
 #[expect(clippy::disallowed_methods, reason = "the second signal must not wait for anything")]
-pub(crate) fn exit_at_once() {
-    let _: ExitCode = Exit::Interrupted.into();
-    std::process::exit(i32::from(Exit::Interrupted.code()));
+pub(crate) fn exit_at_once() -> ! {
+    std::process::exit(i32::from(Exit::Interrupted.code()))
 }

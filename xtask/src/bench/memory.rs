@@ -1,6 +1,7 @@
 //! How much memory a listing of ten thousand containers takes.
 //!
-//! No real engine holds that many here, so a fake one lists them.
+//! No real engine holds that many here, so a fake one lists them. Each has the
+//! labels, the network and the volume of a container of Compose.
 
 use std::fs;
 use std::path::Path;
@@ -13,26 +14,44 @@ use creel_testkit::fake_engine::{FakeEngine, container_row};
 
 /// How many containers are listed.
 pub(super) const COUNT: usize = 10_000;
+/// The commands that are measured; the sweeps plan and release nothing.
+const COMMANDS: [&[&str]; 4] = [
+    &["ls", "--provider", "docker", "--json"],
+    &["ls", "--provider", "docker"],
+    &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake", "--json"],
+    &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake"],
+];
 /// The peak only grows, so the last look before the end is at most this far from it.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Returns the peak of resident memory in bytes while creel lists.
-pub(super) fn peak_of_listing(binary: &Path, home: &Path) -> Result<u64> {
+/// The memory of one command.
+pub(super) struct Peak {
+    pub(super) command: String,
+    /// The most that was resident at any time.
+    pub(super) bytes: u64,
+}
+
+/// Measures every command.
+pub(super) fn peaks(binary: &Path, home: &Path) -> Result<Vec<Peak>> {
     let fake = FakeEngine::start()?;
     fake.list_containers((0..COUNT).map(|number| container_row(number, "exited")).collect());
     let creel = Creel::new(binary, home, fake.host());
-    let mut running = creel.spawn(["ls", "--provider", "docker", "--json"]);
-    let mut peak = 0;
+    COMMANDS.iter().map(|arguments| peak_of(&creel, arguments)).collect()
+}
+
+fn peak_of(creel: &Creel, arguments: &[&str]) -> Result<Peak> {
+    let mut running = creel.spawn(arguments);
+    let mut bytes = 0;
     while !running.has_ended() {
-        peak = resident_peak(running.pid()).unwrap_or(peak).max(peak);
+        bytes = resident_peak(running.pid()).unwrap_or(bytes).max(bytes);
         thread::sleep(INTERVAL);
     }
     let output = running.wait();
-    let listed = output.json()["resources"].as_array().map_or(0, Vec::len);
-    if output.code() != Some(0) || listed < COUNT {
-        bail!("creel listed {listed} of {COUNT} and ended with {:?}", output.code());
+    let shown = output.stdout.matches("fake-").count();
+    if output.code() != Some(0) || shown < COUNT {
+        bail!("creel {arguments:?} showed {shown} and ended with {:?}", output.code());
     }
-    Ok(peak)
+    Ok(Peak { command: format!("creel {}", arguments.join(" ")), bytes })
 }
 
 fn resident_peak(pid: u32) -> Result<u64> {

@@ -3,6 +3,7 @@
 //! A new one is a module with `fn run(&PrivateEngine, &Effort) -> Result<()>`
 //! and a row in [`BENCHES`].
 
+mod machine;
 mod memory;
 mod report;
 mod sweep;
@@ -37,7 +38,7 @@ pub(crate) struct Effort {
     /// How often each way is measured; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Measure one scenario only; the committed results then stay as they are
+    /// Measure one part only (running, exited, mixed, memory); the committed results then stay as they are
     #[arg(long)]
     only: Option<String>,
     /// Measure this binary, such as an older one, instead of a fresh release build

@@ -2,15 +2,17 @@
 //!
 //! Each round measures every way once, each on a fresh population of the same
 //! make, and starts with another way than the round before: whatever slows the
-//! machine down for a while hits all of them.
+//! machine down for a while hits all of them. Only the least concurrent raw
+//! ways, which show the slope and never the limit, are measured in one round.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use creel_testkit::creel::Creel;
 use creel_testkit::docker::Docker;
 use creel_testkit::engine::PrivateEngine;
 
+use super::machine::Machine;
 use super::report::{Measured, Results};
 use super::ways::{Population, Scenario, Way, sequential_each};
 use super::{Effort, memory, report};
@@ -46,8 +48,10 @@ const SCENARIOS: [Scenario; 3] = [
     },
 ];
 
+/// The name of the part that measures memory.
+const MEMORY: &str = "memory";
 /// How many containers the slowest way is measured on.
-const SEQUENTIAL_SAMPLE: usize = 3;
+pub(super) const SEQUENTIAL_SAMPLE: usize = 3;
 /// A sweep that takes longer than this has hung.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -58,22 +62,25 @@ pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     std::fs::create_dir_all(&home)?;
     let creel = Creel::new(effort.binary(), &home, engine.engine().host());
     let creel = creel.deadline(SWEEP_DEADLINE);
-    let wanted =
-        |scenario: &&Scenario| effort.only.as_deref().is_none_or(|only| only == scenario.name);
+    let wanted = |name: &str| effort.only.as_deref().is_none_or(|only| only == name);
+    let scenarios: Vec<&Scenario> = SCENARIOS.iter().filter(|one| wanted(one.name)).collect();
+    if scenarios.is_empty() && !wanted(MEMORY) {
+        bail!("no such part; there are: {}, {MEMORY}", SCENARIOS.map(|one| one.name).join(", "));
+    }
     let mut measured = Vec::new();
-    for scenario in SCENARIOS.iter().filter(wanted) {
+    for scenario in &scenarios {
         measured.push(measure(&docker, &creel, scenario, effort.rounds)?);
     }
-    if measured.is_empty() {
-        bail!("no such scenario; there are: {}", SCENARIOS.map(|one| one.name).join(", "));
-    }
     let results = Results {
+        sequential: scenarios
+            .iter()
+            .any(|scenario| scenario.running > 0)
+            .then(|| sequential_each(&docker, SEQUENTIAL_SAMPLE))
+            .transpose()?,
         measured,
-        sequential_each: sequential_each(&docker, SEQUENTIAL_SAMPLE)?,
-        sequential_sample: SEQUENTIAL_SAMPLE,
-        memory: memory::peak_of_listing(&effort.binary(), &home)?,
+        memory: if wanted(MEMORY) { memory::peaks(&effort.binary(), &home)? } else { Vec::new() },
         rounds: effort.rounds,
-        engine: docker.api().get("/version")?["Version"].as_str().unwrap_or("?").to_owned(),
+        machine: Machine::of(&docker)?,
     };
     let text = report::render(&results)?;
     println!("{text}");
@@ -86,15 +93,23 @@ pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
 fn measure(docker: &Docker, creel: &Creel, scenario: &Scenario, rounds: usize) -> Result<Measured> {
     let mut measured = Measured::new(*scenario);
     for round in 0..rounds {
-        let mut ways = Way::ALL;
-        // Two on each time: five rounds then reach every part of the order.
-        ways.rotate_left((2 * round) % Way::ALL.len());
+        let mut ways: Vec<Way> =
+            Way::ALL.into_iter().filter(|way| round == 0 || !way.is_measured_once()).collect();
+        // One on each time: whatever comes last in one round comes earlier in the next.
+        let first = round % ways.len();
+        ways.rotate_left(first);
         for (turn, way) in ways.into_iter().enumerate() {
             child::check_interrupted()?;
-            let number = round * ways.len() + turn;
-            let population = Population::make(docker, scenario, number)?;
+            let started_at = Instant::now();
+            let population = Population::make(docker, scenario, round * Way::ALL.len() + turn)?;
+            let made = started_at.elapsed().as_secs_f64();
             let took = population.release(way, creel)?;
-            println!("{} round {}: {way}: {:.2} s", scenario.name, round + 1, took.as_secs_f64());
+            let seconds = took.as_secs_f64();
+            println!(
+                "{} round {}: {way}: {seconds:.2} s (made in {made:.1} s)",
+                scenario.name,
+                round + 1
+            );
             measured.add(way, took);
         }
     }

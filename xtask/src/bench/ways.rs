@@ -11,7 +11,7 @@ use creel_testkit::world::World;
 /// The label by which creel selects a population.
 const LABEL: &str = "dev.creel.bench";
 /// How many objects are made at a time; not measured.
-const MAKING: usize = 8;
+const MAKING: usize = 16;
 
 /// What is to be released.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +55,11 @@ impl Way {
         Self::RawApi(16),
         Self::RawApi(32),
     ];
+
+    /// Returns whether one round is enough: so little at a time is never the limit.
+    pub(super) fn is_measured_once(self) -> bool {
+        matches!(self, Self::RawApi(1..=4))
+    }
 
     /// Returns whether somebody could type it.
     pub(super) fn is_cli(self) -> bool {
@@ -114,11 +119,14 @@ impl<'a> Population<'a> {
             volumes.get(index).map_or(spec.clone(), |volume| spec.volume(volume, "/data"))
         });
         let created: Vec<ContainerSpec> = created.collect();
-        let mut containers = concurrently(&running, MAKING, |spec| docker.run(spec))?;
-        containers.extend(concurrently(&exited, MAKING, |name| {
-            docker.run_to_exit(&ContainerSpec::exiting(name).labels(&labels))
-        })?);
+        let mut containers = concurrently(&exited, MAKING, |name| {
+            docker.run(&ContainerSpec::exiting(name).labels(&labels))
+        })?;
+        // They exit while the others are made.
+        let exiting = containers.clone();
+        containers.extend(concurrently(&running, MAKING, |spec| docker.run(spec))?);
         containers.extend(concurrently(&created, MAKING, |spec| docker.create(spec))?);
+        concurrently(&exiting, MAKING, |id| docker.wait_until_exited(id))?;
         Ok(Self { docker, label, containers, networks, volumes })
     }
 

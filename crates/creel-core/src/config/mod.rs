@@ -5,6 +5,7 @@
 //! that is silently ignored is a protect rule that does not protect.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,6 +74,9 @@ pub struct LedgerConfig {
 pub struct DockerConfig {
     /// Its address; empty means what the environment says.
     pub host: String,
+    /// How long a list or a look may take before it counts as unreachable.
+    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
+    pub timeout: Duration,
 }
 
 /// Where a setting's value comes from.
@@ -141,7 +145,12 @@ impl Layers {
     pub fn with_file(mut self, path: &Path) -> Result<Self, ConfigError> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(self),
+            // Where the directory itself is wrong, the ledger says so; there is no file to judge.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(self);
+            }
             Err(source) => {
                 return Err(ConfigError::Unreadable { path: path.to_owned(), source });
             }

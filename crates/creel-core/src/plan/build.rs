@@ -11,7 +11,7 @@ use crate::select::{LedgerChoice, Ownership, ProtectRule, Roll, Selector, protec
 
 use super::{Binding, Plan, PlanItem, SparedItem, VERSION, World};
 
-/// How many inspects an examination has under way.
+/// How many objects an examination looks at at once.
 const EXAMINE_CONCURRENCY: usize = 16;
 
 /// What a plan is made from.
@@ -101,7 +101,9 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
     let mut items = Vec::with_capacity(chosen.len());
     let mut spared = Vec::new();
     for item in chosen {
-        match used_by.get(&(item.seen.kind, item.seen.id.as_str())) {
+        let user_of = |reference| used_by.get(&(item.seen.kind, reference));
+        let user = item.seen.references().find_map(user_of);
+        match user {
             None => items.push(item),
             Some(user) => {
                 let reason = format!("in use by {} {}, which stays", user.kind, user.name);
@@ -120,7 +122,7 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
 pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
     let looks = plan.items.into_iter().map(|item| async move {
         let provider = providers.get(item.seen.provider)?;
-        let seen = provider.inspect(item.seen.kind, &item.seen.id).await?;
+        let seen = provider.examine(item.seen.kind, &item.seen.id).await?;
         Ok(seen.map(|seen| PlanItem { seen, binding: Binding::Examined, ..item }))
     });
     let looked: Vec<Result<Option<PlanItem>, ProviderError>> =
@@ -169,6 +171,15 @@ mod tests {
         assert_eq!(plan.items.len(), 0);
         assert_eq!(plan.spared[0].reason, "in use by container web, which stays");
         assert_eq!(plan_of(&inventory, &everything()).items.len(), 2);
+    }
+
+    #[test]
+    fn a_network_is_in_use_also_where_the_engine_tells_only_its_name() {
+        let mut user = seen(Kind::Container, "web", "running");
+        user.uses = vec![(Kind::Network, "net".to_owned())];
+        let inventory = [user, seen(Kind::Network, "net", "present")];
+        let networks = [Selector { kinds: vec![Kind::Network], ..Selector::default() }];
+        assert_eq!(plan_of(&inventory, &networks).spared.len(), 1);
     }
 
     #[test]

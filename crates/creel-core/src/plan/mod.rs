@@ -37,7 +37,7 @@ pub struct World {
 pub enum Binding {
     /// That it still fits the selectors: for a plan that is carried out at once.
     Selected,
-    /// What an inspect shows: the full generation, and who uses it.
+    /// What an examination shows: the full generation, and who uses it.
     Examined,
     /// Only that it is the same object: for our own orphans.
     Identity,

@@ -81,6 +81,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The generation of the answer is complete, unlike the one in a list.
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>>;
 
+    /// Looks at one object and also at who uses it, where that takes more than an inspect.
+    async fn examine(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        self.inspect(kind, id).await
+    }
+
     /// Finds the objects that a create order left behind, by its name and by its resource
     /// label. An object that only inherited the label is not among them.
     async fn find(&self, order: &Marks) -> Result<Vec<Observed>>;

@@ -151,7 +151,7 @@ pub struct Observed {
     pub size: Option<u64>,
     /// What it keeps in use: those cannot go before it.
     pub uses: Vec<(Kind, String)>,
-    /// Who uses it, by provider id; known only after an inspect.
+    /// Who uses it, by provider id; complete only after an examination.
     #[serde(default)]
     pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.
@@ -184,6 +184,13 @@ impl Observed {
     /// Returns whether it is doing something that a release would cut short.
     pub fn is_running(&self) -> bool {
         matches!(self.state.as_str(), "running" | "restarting" | "paused")
+    }
+
+    /// Returns what the `uses` of others may call it: its id, and a network also its name,
+    /// because Podman and containers that never started tell no more.
+    pub fn references(&self) -> impl Iterator<Item = &str> {
+        let name = (self.kind == Kind::Network).then_some(self.name.as_str());
+        std::iter::once(self.id.as_str()).chain(name)
     }
 }
 

@@ -5,9 +5,11 @@
 //! itself before and after each act.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use crate::ledger::{Ledger, Try};
@@ -17,6 +19,9 @@ use crate::task;
 const QUEUE: usize = 4096;
 /// How many tries one transaction takes.
 const BATCH: usize = 256;
+/// How long a try waits for others: each transaction waits for the disk, which the engine
+/// needs at the same time.
+const GATHER: Duration = Duration::from_millis(500);
 
 /// Takes tries and writes them in the background.
 #[derive(Debug)]
@@ -57,9 +62,22 @@ impl Audit {
 async fn write_all(ledger: Ledger, mut waiting: mpsc::Receiver<Try>) {
     let mut batch = Vec::with_capacity(BATCH);
     while waiting.recv_many(&mut batch, BATCH).await > 0 {
+        gather(&mut batch, &mut waiting).await;
         if let Err(error) = ledger.append_tries(&batch).await {
             warn!(%error, lost = batch.len(), "the audit could not be written");
         }
         batch.clear();
+    }
+}
+
+/// Fills a batch until it is full, has waited long enough, or nothing more will come.
+async fn gather(batch: &mut Vec<Try>, waiting: &mut mpsc::Receiver<Try>) {
+    let end = Instant::now() + GATHER;
+    while batch.len() < BATCH {
+        let more = waiting.recv_many(batch, BATCH - batch.len());
+        match timeout_at(end, more).await {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return,
+        }
     }
 }

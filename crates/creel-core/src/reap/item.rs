@@ -85,9 +85,12 @@ impl Job<'_> {
         provider: &dyn Provider,
         item: &PlanItem,
     ) -> Result<SecondLook, ProviderError> {
-        let Some(seen) = provider.inspect(item.seen.kind, &item.seen.id).await? else {
-            return Ok(SecondLook::Absent);
+        let (kind, id) = (item.seen.kind, item.seen.id.as_str());
+        let look = match item.binding {
+            plan::Binding::Examined => provider.examine(kind, id),
+            plan::Binding::Selected | plan::Binding::Identity => provider.inspect(kind, id),
         };
+        let Some(seen) = look.await? else { return Ok(SecondLook::Absent) };
         if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
             return Ok(SecondLook::Stay(Outcome::Spared, reason));
         }
@@ -181,8 +184,10 @@ impl Job<'_> {
             "failed after {tries} tries: {error}"
         );
         let mut report = failed(item, error, tries);
-        // A provider that does not answer says nothing about the resource.
-        if error.class == ErrorClass::Unreachable {
+        // A provider that does not answer says nothing about the resource, and what is in use
+        // goes with its user, which may be one of ours that is only just being found: both
+        // stay in release, for the next round to try again.
+        if matches!(error.class, ErrorClass::Unreachable | ErrorClass::InUse) {
             return report;
         }
         if let (Some(resource), Some(ledger)) = (item.resource, self.ledger) {

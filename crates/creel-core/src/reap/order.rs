@@ -1,4 +1,8 @@
 //! The order of release: an object waits only for those that use it.
+//!
+//! What others wait for goes first, then what runs, because it takes longest;
+//! and what has waited goes before what could have gone all the time. So the
+//! end of a sweep is many short releases side by side, not a few long ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,26 +21,28 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn of(items: &[PlanItem]) -> Self {
-        let places: HashMap<_, usize> = items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| {
-                ((item.seen.provider, item.seen.kind, item.seen.id.as_str()), index)
-            })
-            .collect();
+        // By name too: a container that never started knows its networks only so.
+        let mut places: HashMap<_, Vec<usize>> = HashMap::new();
+        for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
+            for reference in seen.references() {
+                places.entry((seen.provider, seen.kind, reference)).or_default().push(index);
+            }
+        }
         let mut users_left = vec![0; items.len()];
         let mut used = vec![Vec::new(); items.len()];
         for (index, item) in items.iter().enumerate() {
             for (kind, id) in &item.seen.uses {
-                if let Some(&place) = places.get(&(item.seen.provider, *kind, id.as_str()))
-                    && place != index
-                {
+                let found = places.get(&(item.seen.provider, *kind, id.as_str()));
+                for &place in found.into_iter().flatten().filter(|&&place| place != index) {
                     used[index].push(place);
                     users_left[place] += 1;
                 }
             }
         }
-        let ready = (0..items.len()).filter(|&index| users_left[index] == 0).collect();
+        let mut ready: Vec<usize> =
+            (0..items.len()).filter(|&index| users_left[index] == 0).collect();
+        ready.sort_by_key(|&index| (used[index].is_empty(), !items[index].seen.is_running()));
+        let ready = VecDeque::from(ready);
         Self { ready, users_left, used }
     }
 
@@ -51,7 +57,7 @@ impl Order {
         for place in std::mem::take(&mut self.used[index]) {
             self.users_left[place] -= 1;
             if self.users_left[place] == 0 {
-                self.ready.push_back(place);
+                self.ready.push_front(place);
             }
         }
     }
@@ -89,5 +95,34 @@ mod tests {
         assert_eq!(take_all(&mut order), [3]);
         order.done(0);
         assert_eq!(take_all(&mut order), [2]);
+    }
+
+    #[test]
+    fn a_network_waits_for_a_container_that_knows_it_only_by_name() {
+        let mut network = item(Kind::Network, "n1", &[]);
+        network.seen.name = "backend".to_owned();
+        let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "backend")])];
+        let mut order = Order::of(&items);
+        assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
+        order.done(1);
+        assert_eq!(order.take(|_| true), Some(0));
+    }
+
+    #[test]
+    fn what_others_wait_for_goes_first_and_then_what_runs() {
+        let mut running = item(Kind::Container, "running", &[]);
+        running.seen.state = "running".to_owned();
+        let items = [
+            item(Kind::Container, "exited", &[]),
+            running,
+            item(Kind::Container, "joined", &[(Kind::Network, "n")]),
+            item(Kind::Network, "n", &[]),
+        ];
+        let mut order = Order::of(&items);
+        assert_eq!(order.take(|_| true), Some(2));
+        assert_eq!(order.take(|_| true), Some(1));
+        order.done(2);
+        assert_eq!(order.take(|_| true), Some(3));
+        assert_eq!(order.take(|_| true), Some(0));
     }
 }

@@ -18,12 +18,14 @@ const SEARCH_CONCURRENCY: usize = 16;
 const RULE: &str = "reconcile: its owner is gone";
 
 /// What a search for a record's object showed.
-enum Search {
+pub(super) enum Search {
     /// These are there; the first one is the record's own.
     Found(Vec<Observed>),
     /// Its recorded object is absent.
     Absent,
-    /// Nothing came of the create yet.
+    /// Nothing came of the create yet; it may land late.
+    NothingYet,
+    /// Nothing came of the create, and nothing can any more.
     Nothing,
 }
 
@@ -34,23 +36,50 @@ impl Reconciler {
         records: Vec<Record>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
+        let found = self.search_all(records, status).await;
+        self.act_on(found, status).await
+    }
+
+    /// Looks for what records speak of; changes nothing. Records that are in the hands of a
+    /// provider that does not answer are left out.
+    pub(super) async fn search_all(
+        &self,
+        records: Vec<Record>,
+        status: &mut Status,
+    ) -> Vec<(Record, Search)> {
         let searches = records.into_iter().map(|record| async move {
             let found = self.search(&record).await;
             (record, found)
         });
         let mut searches = futures::stream::iter(searches).buffer_unordered(SEARCH_CONCURRENCY);
-        let mut items = Vec::new();
+        let mut results = Vec::new();
         while let Some((record, found)) = searches.next().await {
             match found {
-                Ok(Search::Found(objects)) => {
-                    items.extend(self.plan_release(&record, objects).await?);
-                }
-                Ok(Search::Absent) => self.close_absent(&record).await?,
-                Ok(Search::Nothing) => self.judge_intent(&record, status).await?,
+                Ok(found) => results.push((record, found)),
                 Err(error) => status.note_unreachable(&error),
             }
         }
-        drop(searches);
+        results
+    }
+
+    /// Does what the searches show to be due; the records must be this process's own.
+    pub(super) async fn act_on(
+        &self,
+        searched: Vec<(Record, Search)>,
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        let mut items = Vec::new();
+        for (record, found) in searched {
+            match found {
+                Search::Found(objects) => items.extend(self.plan_release(&record, objects).await?),
+                Search::Absent => self.close_absent(&record).await?,
+                Search::NothingYet => {
+                    debug!(resource = %record.id, "nothing came of the create yet");
+                    status.open_intents += 1;
+                }
+                Search::Nothing => self.close_intent(&record, status).await?,
+            }
+        }
         if !items.is_empty() {
             let plan = plan_of(items);
             status.add(self.reaper().run(&plan, &self.options, &()).await);
@@ -66,8 +95,19 @@ impl Reconciler {
                 None => Search::Absent,
             });
         }
+        // Judged before the search: what lands during it is seen, or is within the window.
+        let may_land = self.may_still_land(record);
         let found = provider.find(&record.marks()).await?;
-        Ok(if found.is_empty() { Search::Nothing } else { Search::Found(found) })
+        Ok(match (found.is_empty(), may_land) {
+            (false, _) => Search::Found(found),
+            (true, true) => Search::NothingYet,
+            (true, false) => Search::Nothing,
+        })
+    }
+
+    fn may_still_land(&self, record: &Record) -> bool {
+        let age = self.clock.now().wall_ms - record.intended_at_ms;
+        age < millis(self.intent_window)
     }
 
     /// Records what was found, and makes plan items of it.
@@ -102,14 +142,8 @@ impl Reconciler {
         }
     }
 
-    /// Closes an unanswered create whose window has passed, and leaves a younger one open.
-    async fn judge_intent(&self, record: &Record, status: &mut Status) -> Result<(), LedgerError> {
-        let age = self.clock.now().wall_ms - record.intended_at_ms;
-        if age < millis(self.intent_window) {
-            debug!(resource = %record.id, "nothing came of the create yet");
-            status.open_intents += 1;
-            return Ok(());
-        }
+    /// Closes an unanswered create whose window has passed.
+    async fn close_intent(&self, record: &Record, status: &mut Status) -> Result<(), LedgerError> {
         let evidence = "nothing of its name or label appeared within the window".to_owned();
         self.ledger.append(&[(record.id, Event::NeverCreated { evidence })]).await?;
         status.closed_intents += 1;

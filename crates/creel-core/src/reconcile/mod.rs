@@ -12,12 +12,13 @@
 //!
 //! A record is taken over by compare-and-swap of its owner before anything is
 //! done with it, so two reconcilers at once share the work instead of doing it
-//! twice.
+//! twice. One about which nothing can be done yet is not taken over.
 
 mod decide;
 mod finish;
 mod recover;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +28,11 @@ use serde::Serialize;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
 use crate::owner::Owner;
-use crate::provider::{Observed, ProviderError, ProviderName, Providers};
+use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
+use finish::Search;
 pub(crate) use finish::plan_of as plan_of_ours;
 
 /// What one round did.
@@ -73,6 +75,15 @@ impl Status {
     pub fn is_settled(&self) -> bool {
         self.unreachable.is_empty()
             && self.items.iter().all(|item| matches!(item.result, Outcome::Gone | Outcome::Spared))
+    }
+
+    /// Returns whether another round could achieve nothing more: nothing may land late, all
+    /// providers answered, and nothing waits for its user to go.
+    pub fn is_final(&self) -> bool {
+        let is_used = |item: &ItemReport| item.class == Some(ErrorClass::InUse);
+        self.open_intents == 0
+            && self.unreachable.is_empty()
+            && !self.items.iter().any(|item| item.result == Outcome::Failed && is_used(item))
     }
 
     /// Returns how many resources were released.
@@ -147,10 +158,25 @@ impl Reconciler {
     pub async fn round(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
-        let kept = self.settle(open, &mut status).await?;
+        let (kept, due) = self.sort(open, &mut status).await?;
+        self.settle(due, &mut status).await?;
         let inventory = self.inventory(&mut status).await;
         self.note_lost(&kept, &inventory, &mut status).await?;
         self.recover(&inventory, &mut status).await?;
+        Ok(status)
+    }
+
+    /// Settles the open records without listing any world: what mutating commands do besides
+    /// their own work.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
+    pub async fn finish(&self) -> Result<Status, LedgerError> {
+        let mut status = Status::default();
+        let open = self.ledger.records(&RecordFilter::open()).await?;
+        let (_, due) = self.sort(open, &mut status).await?;
+        self.settle(due, &mut status).await?;
         Ok(status)
     }
 
@@ -162,7 +188,10 @@ impl Reconciler {
     pub async fn inherit(&self, dead: &Owner) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
-        self.settle(left, &mut status).await?;
+        let (_, due) = self.sort(left, &mut status).await?;
+        // Taken over first, found or not: an heir stays until nothing can land any more.
+        let mine = self.take_over(due).await?;
+        self.release(mine, &mut status).await?;
         Ok(status)
     }
 
@@ -182,12 +211,12 @@ impl Reconciler {
         Ok(status)
     }
 
-    /// Decides about records and acts; returns those that are left alone.
-    async fn settle(
+    /// Decides about records; returns those that are left alone and those to give back.
+    async fn sort(
         &self,
         records: Vec<Record>,
         status: &mut Status,
-    ) -> Result<Vec<Record>, LedgerError> {
+    ) -> Result<(Vec<Record>, Vec<Record>), LedgerError> {
         status.examined += records.len();
         let (now, boot) = (self.clock.now(), crate::os::boot_id().unwrap_or_default());
         let (mut kept, mut due) = (Vec::new(), Vec::new());
@@ -205,9 +234,29 @@ impl Reconciler {
             }
         }
         status.kept += kept.len();
-        let mine = self.take_over(due).await?;
-        self.release(mine, status).await?;
-        Ok(kept)
+        Ok((kept, due))
+    }
+
+    /// Gives back what nobody answers for.
+    ///
+    /// A record is taken over only when something is to be done about it: one that waits for a
+    /// late create, or for a provider that does not answer, stays as it is, so that a round
+    /// that achieves nothing writes nothing.
+    async fn settle(&self, due: Vec<Record>, status: &mut Status) -> Result<(), LedgerError> {
+        let (waiting, ready): (Vec<_>, Vec<_>) = self
+            .search_all(due, status)
+            .await
+            .into_iter()
+            .partition(|(_, found)| matches!(found, Search::NothingYet));
+        status.open_intents += waiting.len();
+        let (records, mut found): (Vec<_>, HashMap<_, _>) =
+            ready.into_iter().map(|(record, found)| (record.clone(), (record.id, found))).unzip();
+        let mine = self.take_over(records).await?;
+        let mine = mine.into_iter().filter_map(|record| {
+            let found = found.remove(&record.id)?;
+            Some((record, found))
+        });
+        self.act_on(mine.collect(), status).await
     }
 
     /// Becomes the owner of records, where nobody else was quicker.

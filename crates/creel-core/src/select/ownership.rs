@@ -137,8 +137,8 @@ mod tests {
         let resource = ResourceId::new();
         let ledger = LedgerId::new();
         let mut heir = container("somebody-elses", "running");
-        heir.labels.insert(labels::RESOURCE.to_owned(), resource.to_string());
-        heir.labels.insert(labels::LEDGER.to_owned(), ledger.to_string());
+        heir.labels.insert(labels::RESOURCE, resource.to_string());
+        heir.labels.insert(labels::LEDGER, ledger.to_string());
         let roll = Roll::new(ledger, Vec::new());
         assert_eq!(roll.ownership(&heir), Ownership::Foreign);
 

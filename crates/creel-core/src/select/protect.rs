@@ -13,8 +13,7 @@ use super::{LabelMatch, NamePattern};
 
 /// Properties that together protect a resource.
 ///
-/// A property that the resource does not have counts as fitting: a rule that cannot be
-/// judged protects.
+/// A property that cannot be told counts as fitting: a rule that cannot be judged protects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtectRule {
@@ -67,10 +66,12 @@ mod text {
 
 impl ProtectRule {
     fn protects(&self, seen: &Observed, now: Timestamp) -> bool {
+        // The record that would tell name and labels is damaged: both may fit.
+        let untold = seen.state == "unreadable";
         self.provider.is_none_or(|provider| provider == seen.provider)
             && self.kind.is_none_or(|kind| kind == seen.kind)
-            && self.name.as_ref().is_none_or(|name| name.matches(&seen.name))
-            && self.label.as_ref().is_none_or(|label| label.matches(&seen.labels))
+            && self.name.as_ref().is_none_or(|name| untold || name.matches(&seen.name))
+            && self.label.as_ref().is_none_or(|label| untold || label.matches(&seen.labels))
             && self.project.as_ref().is_none_or(|project| seen.project.as_ref() == Some(project))
             && self.younger_than.is_none_or(|age| is_younger(seen, age, now))
     }
@@ -127,11 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn a_property_that_is_missing_protects() {
+    fn a_property_that_cannot_be_told_protects() {
         let rules = [rule("younger_than = \"10m\"")];
         let mut seen = container("a", "exited");
         assert_eq!(protection(&rules, &seen, now()), None);
         seen.created_at = None;
+        assert!(protection(&rules, &seen, now()).is_some());
+        let rules = [rule("label = \"keep\"")];
+        assert_eq!(protection(&rules, &seen, now()), None);
+        seen.state = "unreadable".to_owned();
         assert!(protection(&rules, &seen, now()).is_some());
     }
 
@@ -139,7 +144,7 @@ mod tests {
     fn any_value_of_the_label_but_false_protects() {
         let mut seen = container("a", "exited");
         for (value, protected) in [("", true), ("true", true), ("no", true), ("false", false)] {
-            seen.labels.insert(labels::PROTECT.to_owned(), value.to_owned());
+            seen.labels.insert(labels::PROTECT, value);
             assert_eq!(protection(&[], &seen, now()).is_some(), protected, "{value}");
         }
     }

@@ -256,6 +256,7 @@ pub fn known_states() -> Vec<&'static str> {
         // Process trees.
         "lost",
         "unreadable",
+        "unknown",
     ]
 }
 
@@ -294,7 +295,7 @@ pub(crate) mod tests {
     #[test]
     fn labels_are_compared_whole() {
         let mut seen = container("a", "exited");
-        seen.labels.insert("team".to_owned(), "blue".to_owned());
+        seen.labels.insert("team", "blue");
         let with =
             |label: &str| Selector { labels: vec![label.parse().unwrap()], ..Selector::default() };
         assert!(matches(&with("team"), &seen));

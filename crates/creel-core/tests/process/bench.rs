@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use creel_core::crashpoint::{self, Crashpoint};
 use creel_core::id::ResourceId;
-use creel_core::labels;
+use creel_core::labels::{self, Labels};
 use creel_core::os;
 use creel_core::provider::process::{Containment, HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{
@@ -84,8 +84,8 @@ pub(crate) fn release_by(provider: &ProcessProvider, id: &str) {
 }
 
 fn provider_at(root: &Path, containment: Option<Containment>) -> ProcessProvider {
-    let program = std::env::current_exe().expect("procfs is mounted");
-    let holder = HolderProgram { program, args: vec!["holder".to_owned()] };
+    let holder =
+        HolderProgram { program: "/proc/self/exe".into(), args: vec!["holder".to_owned()] };
     ProcessProvider::new(ProcessSettings { root: root.to_owned(), holder, containment })
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn command(words: &[&str]) -> CreateOrder {
     CreateOrder {
         resource,
         name: resource.object_name(),
-        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
         lease: Duration::from_secs(600),
         spec: Spec::Process(spec),
     }
@@ -188,7 +188,7 @@ pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> Exit
     let order = CreateOrder {
         resource,
         name: resource.object_name(),
-        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
         ..command(&["sleep", seconds])
     };
     let provider = provider_at(Path::new(root), None);

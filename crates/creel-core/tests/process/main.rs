@@ -2,8 +2,8 @@
 //!
 //! A holder is a re-exec of this very program, so this binary has a `main` of
 //! its own that tells its parts apart: `holder` holds a tree, `supervisor`
-//! makes one and dies, everything else runs the tests whose names contain one
-//! of the given words.
+//! makes one and dies, everything else runs the tests, with the flags that
+//! every Rust test program takes.
 
 mod bench;
 mod directories;
@@ -13,6 +13,7 @@ mod trees;
 use std::process::ExitCode;
 
 use creel_core::provider::process::holder;
+use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +24,14 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         },
         ["supervisor", root, resource, point] => bench::supervise_and_die(root, resource, point),
-        _ => runner::run(&[trees::ALL, directories::ALL].concat(), &words),
+        _ => run_tests(),
     }
+}
+
+fn run_tests() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // More at once makes single tests too slow for their deadlines.
+    arguments.test_threads = arguments.test_threads.or(Some(4));
+    let tests = [trees::ALL, directories::ALL].concat().into_iter().map(runner::trial).collect();
+    libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -1,6 +1,7 @@
 //! Process trees: everything in them ends, and nothing else does.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -242,7 +243,10 @@ fn killed_supervisor_scene(point: &str) {
     let found = wait(successor.find(&order.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].state, "running");
-    assert_eq!(found[0].labels.get("dev.creel.resource"), Some(&order.resource.to_string()));
+    assert_eq!(
+        found[0].labels.get("dev.creel.resource"),
+        Some(order.resource.to_string().as_str())
+    );
     release_by(&successor, &found[0].id);
     assert_eq!(sleeper_count(&seconds), 0);
     bench.assert_empty();
@@ -357,8 +361,8 @@ fn near_identical_processes_survive() {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
         let order = command(&["sleep", &seconds]);
         let resource = order.resource.to_string();
-        let mut named = Command::new("sh");
-        let named = named.args(["-c", "sleep 600; :", &resource]).spawn().expect("sh is installed");
+        let mut named = Command::new("sleep");
+        let named = named.arg0(&resource).arg("600").spawn().expect("sleep is installed");
         let mut decoys = [
             Decoy::with_marker(&format!("{resource}0")),
             Decoy::with_marker(&resource[..resource.len() - 1]),

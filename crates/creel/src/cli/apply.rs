@@ -15,6 +15,7 @@ use crate::output::{Exit, Failure};
 
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
+use super::settle::settle;
 
 /// Release exactly what a kept plan says
 ///
@@ -42,7 +43,8 @@ impl Apply {
         let providers = app.providers(&names)?;
         check_worlds(&plan.worlds, &providers).await?;
         let options = self.release.options(app)?;
-        let reaper = Reaper::new(providers, Some(app.ledger().await?));
+        let ledger = app.ledger().await?;
+        let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
         let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
         Shown {
             report: &report,
@@ -52,6 +54,7 @@ impl Apply {
             took: started.elapsed(),
         }
         .print(app);
+        settle(app, &ledger, &providers).await;
         verdict(&report, options.cancel.is_cancelled())
     }
 }

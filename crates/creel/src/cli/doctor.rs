@@ -88,8 +88,15 @@ impl Doctor {
             Exit::Done => Ok(Exit::Done),
             exit => {
                 let code = if exit == Exit::Provider { Code::Unreachable } else { Code::Home };
-                let count = checks.iter().filter(|c| c.status == Health::Problem).count();
-                Err(Failure::new(code, exit, format!("{count} problems found")).after_answer())
+                let bad = checks.iter().filter(|check| check.status == Health::Problem);
+                let names: Vec<&str> = bad.map(|check| check.name).collect();
+                let message = format!(
+                    "{} of {} checks found a problem: {}",
+                    names.len(),
+                    checks.len(),
+                    names.join(", ")
+                );
+                Err(Failure::new(code, exit, message).after_answer())
             }
         }
     }
@@ -117,6 +124,10 @@ fn state_directory(app: &App) -> Check {
     const NAME: &str = "state directory";
     let home = &app.environment.home;
     let place = home.ancestors().find(|path| path.exists()).unwrap_or(home);
+    if !place.is_dir() {
+        let detail = format!("{} is not a directory", place.display());
+        return Check::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to another place");
+    }
     if rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_err() {
         let detail = format!("{} cannot be written", home.display());
         return Check::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to a directory that can");
@@ -187,7 +198,8 @@ async fn docker(app: &App) -> Check {
         }
     };
     let asked = async {
-        let provider = DockerProvider::connect(endpoint)?;
+        let patience = app.config.docker.timeout;
+        let provider = DockerProvider::connect(endpoint)?.with_answer_timeout(patience);
         let engine = provider.engine().await?;
         Ok::<_, creel_core::provider::ProviderError>((
             creel_core::provider::Provider::address(&provider),

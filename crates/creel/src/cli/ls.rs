@@ -2,11 +2,10 @@
 
 use clap::Args;
 use creel_core::labels;
-use creel_core::ledger::Ledger;
 use creel_core::os;
 use creel_core::owner::{Liveness, Owner};
 use creel_core::provider::{Kind, Observed, ProviderName};
-use creel_core::select::{Ownership, Roll, protection};
+use creel_core::select::{Ownership, protection};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -108,24 +107,40 @@ impl Ls {
         let mut listing = app.list(&providers, &selector.kinds).await;
         let now = Timestamp::now();
         listing.inventory.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        let mut rows: Vec<(&Observed, Ownership)> = Vec::with_capacity(listing.inventory.len());
-        for seen in &listing.inventory {
-            let ownership = roll.ownership(seen);
-            if selector.matches(seen, &ownership, now) {
+        let (mut rows, mut orphans): (Vec<Row>, usize) = (Vec::new(), 0);
+        for seen in std::mem::take(&mut listing.inventory) {
+            let ownership = roll.ownership(&seen);
+            orphans += usize::from(is_orphan(&ownership));
+            if selector.matches(&seen, &ownership, now) {
                 rows.push((seen, ownership));
             }
         }
         if app.printer.json {
             print_json(app, &rows, &listing, now);
         } else {
-            print_table(app, &rows, now, listing.unreachable.is_empty());
+            print_table(app, rows, now, listing.unreachable.is_empty());
         }
-        note_orphans(app, ledger.as_ref(), &listing, &roll);
+        // Reading never deletes; it only tells how much there is to give back.
+        if ledger.is_some() && orphans > 0 {
+            app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
+        }
         listing.failure().map_or(Ok(Exit::Done), Err)
     }
 }
 
-fn print_json(app: &App, rows: &[(&Observed, Ownership)], listing: &Listing, now: Timestamp) {
+/// One object and whose it is.
+type Row = (Observed, Ownership);
+
+fn is_orphan(ownership: &Ownership) -> bool {
+    match ownership {
+        Ownership::Ours { liveness, .. } | Ownership::Unrecorded { liveness, .. } => {
+            *liveness == Liveness::Dead
+        }
+        Ownership::Foreign | Ownership::OtherLedger { .. } => false,
+    }
+}
+
+fn print_json(app: &App, rows: &[Row], listing: &Listing, now: Timestamp) {
     let resources = rows.iter().map(|(seen, ownership)| ResourceJson {
         provider: seen.provider,
         kind: seen.kind,
@@ -147,11 +162,12 @@ fn print_json(app: &App, rows: &[(&Observed, Ownership)], listing: &Listing, now
 fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {
     match ownership {
         Ownership::Foreign => None,
-        _ => seen.labels.get(labels::RUN).cloned(),
+        _ => seen.labels.get(labels::RUN).map(str::to_owned),
     }
 }
 
-fn print_table(app: &App, rows: &[(&Observed, Ownership)], now: Timestamp, complete: bool) {
+/// Prints a table; each object is dropped once its line is made, so that there is room for it.
+fn print_table(app: &App, rows: Vec<Row>, now: Timestamp, complete: bool) {
     if rows.is_empty() {
         // Only where everybody answered is an empty list an answer.
         if complete {
@@ -161,31 +177,17 @@ fn print_table(app: &App, rows: &[(&Observed, Ownership)], now: Timestamp, compl
     }
     let mut table = table::new(&["KIND", "ID", "NAME", "STATE", "AGE", "PROJECT", "OWNER"]);
     for (seen, ownership) in rows {
-        let protected = protection(&app.config.protect, seen, now).is_some();
-        let owner = OwnerJson::of(seen, ownership).map(|owner| owner.short()).unwrap_or_default();
+        let protected = protection(&app.config.protect, &seen, now).is_some();
+        let owner = OwnerJson::of(&seen, &ownership).map(|owner| owner.short()).unwrap_or_default();
         table.add_row([
             seen.kind.to_string(),
             table::short_id(&seen.id).to_owned(),
-            seen.name.clone(),
-            if protected { format!("{} (protected)", seen.state) } else { seen.state.clone() },
+            seen.name,
+            if protected { format!("{} (protected)", seen.state) } else { seen.state },
             table::age(seen.created_at, now),
-            seen.project.clone().unwrap_or_default(),
+            seen.project.unwrap_or_default(),
             owner,
         ]);
     }
     app.printer.data(&table::render(&table));
-}
-
-/// Reading never deletes; it only tells how much there is to give back.
-fn note_orphans(app: &App, ledger: Option<&Ledger>, listing: &Listing, roll: &Roll) {
-    let is_orphan = |seen: &&Observed| match roll.ownership(seen) {
-        Ownership::Ours { liveness, .. } | Ownership::Unrecorded { liveness, .. } => {
-            liveness == Liveness::Dead
-        }
-        _ => false,
-    };
-    let orphans = ledger.map_or(0, |_| listing.inventory.iter().filter(is_orphan).count());
-    if orphans > 0 {
-        app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
-    }
 }

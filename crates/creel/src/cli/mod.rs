@@ -16,6 +16,7 @@ mod release_args;
 mod report;
 mod rm;
 mod selector_args;
+mod settle;
 mod stop;
 mod sweep;
 mod watchdog;

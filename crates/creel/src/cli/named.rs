@@ -103,7 +103,7 @@ impl Finder<'_> {
     }
 
     fn no_such(&self, name: &str) -> Failure {
-        if let Some(failure) = self.listing.failure() {
+        if let Some(failure) = self.listing.refusal() {
             return failure;
         }
         Failure::new(Code::NoSuch, Exit::Usage, format!("there is no resource `{name}`"))

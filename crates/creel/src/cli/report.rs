@@ -61,7 +61,10 @@ impl Shown<'_> {
         if !report.items.is_empty() {
             app.printer.data(&table::render(&items_table(&report.items)));
         }
-        app.printer.say(&self.totals());
+        // Where somebody could not be asked, an empty list is no answer.
+        if !report.items.is_empty() || self.unreachable.is_empty() {
+            app.printer.say(&self.totals());
+        }
     }
 
     fn totals(&self) -> String {
@@ -138,15 +141,15 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
         Failure::new(
             Code::Unreachable,
             Exit::Provider,
-            format!("a provider stopped answering; {not_gone} are not verified gone"),
+            format!("a provider stopped answering; {not_gone} not verified gone"),
         )
         .hint("run the same command again once it answers; creel doctor shows whether it does")
     } else if !report.is_all_gone() {
-        Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} are not verified gone"))
+        Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} not verified gone"))
             .hint("each line says why; run the same command again, or: creel explain CR0040")
     } else if report.count(Outcome::Drifted) > 0 {
         let drifted = report.count(Outcome::Drifted);
-        Failure::new(Code::Drifted, Exit::Refused, format!("{drifted} changed and were left alone"))
+        Failure::new(Code::Drifted, Exit::Refused, format!("{drifted} changed and left alone"))
             .hint("make a new plan: creel sweep … --plan-out FILE")
     } else {
         return Ok(Exit::Done);

@@ -15,6 +15,7 @@ use crate::output::{Exit, Failure};
 use super::named::Finder;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
+use super::settle::settle;
 
 /// Release the named resources at once, running or not
 ///
@@ -61,7 +62,7 @@ impl Rm {
             items,
             spared: Vec::new(),
         };
-        let reaper = Reaper::new(providers, Some(ledger.clone()));
+        let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
         let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
         Shown {
             report: &report,
@@ -71,6 +72,7 @@ impl Rm {
             took: started.elapsed(),
         }
         .print(app);
+        settle(app, &ledger, &providers).await;
         verdict(&report, options.cancel.is_cancelled())
     }
 }

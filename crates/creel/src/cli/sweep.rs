@@ -9,7 +9,7 @@ use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
 use creel_core::plan::{self, Caps, Plan, PlanInput};
 use creel_core::provider::Providers;
-use creel_core::reap::{Certificate, Evidence, ReapOptions, Reaper, Report};
+use creel_core::reap::{Certificate, Evidence, Reaper, Report};
 use creel_core::select::{Ownership, Preset, Selector};
 use jiff::Timestamp;
 
@@ -20,6 +20,7 @@ use crate::output::{Exit, Failure};
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 use super::selector_args::SelectorArgs;
+use super::settle::settle;
 
 /// Release what the selectors mean; a dry run until --apply
 ///
@@ -84,7 +85,7 @@ impl Sweep {
         options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
         let ledger = self.ledger(app).await?;
-        let (plan, listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
+        let (plan, mut listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
         if let Some(path) = &self.plan_out {
             let plan = plan::examine(plan.clone(), &providers).await?;
             Plan { worlds: app.worlds(&providers).await?, ..plan }.write(path)?;
@@ -98,17 +99,25 @@ impl Sweep {
         } else {
             Report::of_plan(&plan)
         };
+        let (planned, made_at) = (plan.items.len(), plan.made_at);
+        // A long table needs room: what nobody asks for any more goes first.
+        drop(plan);
+        if self.certificate.is_none() {
+            listing.inventory = Vec::new();
+        }
         Shown {
             report: &report,
             applied: self.apply,
-            planned: plan.items.len(),
+            planned,
             unreachable: listing.unreachable_json(),
             took: started.elapsed(),
         }
         .print(app);
         if self.apply {
-            self.certify(app, &providers, ledger.as_ref(), &plan, &listing, &report).await?;
-            reconcile_after(app, &providers, ledger.as_ref(), &options).await;
+            self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report).await?;
+            if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
+                settle(app, ledger, &providers).await;
+            }
         }
         if let Some(failure) = listing.failure() {
             return Err(failure);
@@ -202,7 +211,7 @@ impl Sweep {
         app: &App,
         providers: &Providers,
         ledger: Option<&Ledger>,
-        plan: &Plan,
+        started_at: Timestamp,
         before: &Listing,
         report: &Report,
     ) -> Result<(), Failure> {
@@ -211,7 +220,7 @@ impl Sweep {
         let certificate = Certificate::issue(Evidence {
             ledger: ledger.map(|ledger| ledger.id()),
             worlds: app.worlds(providers).await.unwrap_or_default(),
-            started_at: plan.made_at,
+            started_at,
             baseline: &before.inventory,
             report,
             inventory: &after.inventory,
@@ -244,8 +253,7 @@ fn confirm(app: &App, count: usize) -> Result<(), Failure> {
         return Err(unconfirmed("--all means everything, and there is nobody to confirm it")
             .hint("look at the plan without --apply, then add --yes"));
     }
-    app.printer
-        .warn(&format!("This releases {count} resources, also those that creel did not make."));
+    app.printer.warn(&format!("To be released, also what creel did not make: {count}"));
     let mut stderr = std::io::stderr();
     // A prompt that cannot be shown is answered by whatever comes in.
     let _ = write!(stderr, "Type yes to go on: ").and_then(|()| stderr.flush());
@@ -254,29 +262,5 @@ fn confirm(app: &App, count: usize) -> Result<(), Failure> {
     match read {
         Ok(_) if answer.trim() == "yes" => Ok(()),
         _ => Err(unconfirmed("not confirmed; nothing was released")),
-    }
-}
-
-/// Finishes what earlier processes left, now that the plan is done.
-async fn reconcile_after(
-    app: &App,
-    providers: &Providers,
-    ledger: Option<&Ledger>,
-    options: &ReapOptions,
-) {
-    let Some(ledger) = ledger else { return };
-    if options.cancel.is_cancelled() {
-        return;
-    }
-    let round = match app.reconciler(ledger, providers) {
-        Ok(reconciler) => reconciler.round().await,
-        Err(_) => return,
-    };
-    match round {
-        Ok(status) if status.released() > 0 => {
-            app.printer.say(&format!("also gave back {} orphaned", status.released()));
-        }
-        Ok(_) => {}
-        Err(error) => app.printer.warn(&format!("warning: reconcile did not finish: {error}")),
     }
 }

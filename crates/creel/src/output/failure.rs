@@ -178,7 +178,7 @@ impl From<ProviderError> for Failure {
     fn from(error: ProviderError) -> Self {
         match error.class {
             ErrorClass::Denied => Self::of(Code::Denied, Exit::Provider, &error)
-                .hint("creel doctor shows what is missing"),
+                .hint("creel explain CR0021 tells how access is given"),
             ErrorClass::Unreachable | ErrorClass::Throttled | ErrorClass::Transient => {
                 Self::of(Code::Unreachable, Exit::Provider, &error)
                     .hint("creel doctor shows what was tried and what answered")

@@ -6,6 +6,7 @@ pub(crate) mod log;
 mod printer;
 pub(crate) mod progress;
 pub(crate) mod table;
+mod usage;
 
 use std::process::ExitCode;
 

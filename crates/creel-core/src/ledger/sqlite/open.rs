@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use sqlx::Connection;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
@@ -107,6 +108,14 @@ async fn connect(path: &Path) -> Result<SqlitePool> {
     SqlitePoolOptions::new()
         .max_connections(2)
         .acquire_timeout(BUSY_TIMEOUT * 3)
+        // SQLite ends a transaction by itself when the disk is full, which the driver does not
+        // notice: such a connection refuses every later one.
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                connection.ping().await?;
+                Ok(!connection.is_in_transaction())
+            })
+        })
         .connect_with(options)
         .await
         .map_err(|source| explain(path, source))

@@ -29,8 +29,11 @@ use super::engine::Engine;
 use super::rows::RowCutter;
 use super::transport::Transport;
 
-/// How long one request may take as a whole; callers have deadlines of their own.
+/// How long a request that changes something may take; callers have deadlines of their own.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long the answer to a question may take, unless the settings say otherwise.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A query string in parts.
 pub(super) type Query<'a> = &'a [(&'a str, &'a str)];
@@ -41,6 +44,8 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     library: Docker,
     engine: OnceCell<Engine>,
+    /// How long a list or a look may take: nobody else limits these.
+    answer_timeout: Duration,
 }
 
 impl fmt::Debug for Connection {
@@ -64,7 +69,14 @@ impl Connection {
             REQUEST_TIMEOUT.as_secs(),
             API_DEFAULT_VERSION,
         )?;
-        Ok(Self { address, transport, library, engine: OnceCell::new() })
+        let (engine, answer_timeout) = (OnceCell::new(), ANSWER_TIMEOUT);
+        Ok(Self { address, transport, library, engine, answer_timeout })
+    }
+
+    /// Sets how long the answer to a question may take.
+    pub(super) fn with_answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout;
+        self
     }
 
     /// Returns where the engine listens.
@@ -119,7 +131,7 @@ impl Connection {
         mut each: impl FnMut(T),
     ) -> Result<(), Error> {
         self.engine().await?;
-        in_time(async {
+        in_time(self.answer_timeout, async {
             let mut body = self.send(Method::GET, path, query, Bytes::new()).await?.into_body();
             let mut cutter = RowCutter::default();
             while let Some(frame) = body.frame().await {
@@ -142,12 +154,14 @@ impl Connection {
     ) -> Result<T, Error> {
         self.engine().await?;
         let body = Bytes::from(serde_json::to_vec(value)?);
-        in_time(async { whole(self.send(Method::POST, path, &[], body).await?).await }).await
+        let answer = async { whole(self.send(Method::POST, path, &[], body).await?).await };
+        in_time(REQUEST_TIMEOUT, answer).await
     }
 
     async fn fetch<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, Error> {
-        in_time(async { whole(self.send(Method::GET, path, query, Bytes::new()).await?).await })
-            .await
+        let answer =
+            async { whole(self.send(Method::GET, path, query, Bytes::new()).await?).await };
+        in_time(self.answer_timeout, answer).await
     }
 
     /// Sends a request and turns every answer but success into an error.
@@ -179,8 +193,11 @@ impl Connection {
     }
 }
 
-async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(REQUEST_TIMEOUT, work).await.unwrap_or(Err(Error::RequestTimeoutError))
+async fn in_time<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    timeout(limit, work).await.unwrap_or(Err(Error::RequestTimeoutError))
 }
 
 async fn whole<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Error> {

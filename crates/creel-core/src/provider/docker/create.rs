@@ -9,12 +9,15 @@
 use std::collections::HashMap;
 
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
+use bollard::models::{
+    ContainerCreateBody, HostConfig, Mount, MountType, MountVolumeOptions, VolumeCreateRequest,
+};
 use bollard::query_parameters::{
     CreateContainerOptions, RemoveContainerOptions, StartContainerOptions,
 };
 
 use crate::crashpoint::{self, Crashpoint};
+use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::provider::{ContainerSpec, CreateOrder, NetworkSpec, Observed};
 
@@ -91,6 +94,7 @@ fn container_body(order: &CreateOrder, spec: &ContainerSpec) -> ContainerCreateB
         typ: Some(MountType::VOLUME),
         source: Some(mount.volume.clone()),
         target: Some(mount.target.clone()),
+        volume_options: volume_options(order, &mount.volume),
         ..Mount::default()
     });
     let limits = &spec.limits;
@@ -113,8 +117,19 @@ fn container_body(order: &CreateOrder, spec: &ContainerSpec) -> ContainerCreateB
     }
 }
 
+/// Returns the labels of a volume of ours, for the case that this create makes it anew.
+///
+/// An engine makes a missing volume by itself. If the volume was released while a create that
+/// uses it was still on its way, that one brings it back, and nobody would know it as ours.
+fn volume_options(order: &CreateOrder, volume: &str) -> Option<MountVolumeOptions> {
+    let resource = ResourceId::of_object(volume)?;
+    let mut labels = labels_of(order);
+    labels.insert(labels::RESOURCE.to_owned(), resource.to_string());
+    Some(MountVolumeOptions { labels: Some(labels), ..MountVolumeOptions::default() })
+}
+
 fn labels_of(order: &CreateOrder) -> HashMap<String, String> {
-    order.labels.clone().into_iter().collect()
+    order.labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn saturated(value: u64) -> i64 {

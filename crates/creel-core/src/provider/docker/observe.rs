@@ -23,7 +23,7 @@ const PREDEFINED_BY_PODMAN: &str = "podman";
 /// What is common to all kinds; the rest has its default.
 fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
     Observed {
-        project: labels.get(labels::COMPOSE_PROJECT).cloned(),
+        project: labels.get(labels::COMPOSE_PROJECT).map(str::to_owned),
         labels,
         ..Observed::known_by_id(ProviderName::Docker, kind, id)
     }
@@ -89,15 +89,14 @@ pub(super) fn is_predefined(name: &str, podman: bool) -> bool {
     PREDEFINED.contains(&name) || (podman && name == PREDEFINED_BY_PODMAN)
 }
 
-/// Maps a volume; who uses it is known only when it is inspected.
-pub(super) fn volume(volume: Volume, users: Vec<String>) -> Observed {
+/// Maps a volume; who uses it must be asked for.
+pub(super) fn volume(volume: Volume) -> Observed {
     let anonymous = volume.labels.contains_key(ANONYMOUS) || is_digest(&volume.name);
     Observed {
         name: volume.name.clone(),
         state: if anonymous { "anonymous" } else { "named" }.to_owned(),
         created_at: instant(&volume.created_at),
         generation: generation(&volume.name, &[&volume.created_at]),
-        users,
         ..observed(Kind::Volume, volume.name, volume.labels)
     }
 }
@@ -261,11 +260,11 @@ mod tests {
     fn a_volume_nobody_named_is_anonymous() {
         let state = |name: &str, labels: Labels| {
             let seen = Volume { name: name.to_owned(), created_at: String::new(), labels };
-            volume(seen, Vec::new()).state
+            volume(seen).state
         };
         assert_eq!(state("data", Labels::new()), "named");
         assert_eq!(state(ID, Labels::new()), "anonymous");
-        let marked = Labels::from([(ANONYMOUS.to_owned(), String::new())]);
+        let marked = Labels::from([(ANONYMOUS, "")]);
         assert_eq!(state("data", marked), "anonymous");
     }
 

@@ -44,6 +44,13 @@ impl DockerProvider {
         Ok(Self { connection })
     }
 
+    /// Sets how long a list or a look may take before the engine counts as unreachable.
+    #[must_use]
+    pub fn with_answer_timeout(mut self, timeout: Duration) -> Self {
+        self.connection = self.connection.with_answer_timeout(timeout);
+        self
+    }
+
     /// Asks the engine what it is.
     ///
     /// # Errors
@@ -123,6 +130,12 @@ impl Provider for DockerProvider {
         answer.map_err(|error| self.classified(error, Act::Look, words))
     }
 
+    async fn examine(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let words = Self::check("examine", kind, id)?;
+        let answer = read::examine(&self.connection, kind, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
+    }
+
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
         let answer = read::find(&self.connection, marks).await;
         answer.map_err(|error| {
@@ -182,12 +195,10 @@ impl Provider for DockerProvider {
     }
 }
 
-/// Returns what stays the same about an engine. Podman makes up a new id for every question,
-/// so there the machine and the place of its files must do.
+/// Returns what stays the same about an engine. Engines on one machine share its id, so the
+/// place of their files tells them apart. Podman makes up a new id for every question, so there
+/// the name of the machine must do.
 fn identity(machine: Machine, podman: bool) -> String {
-    if podman || machine.id.is_empty() {
-        format!("{}:{}", machine.name, machine.docker_root_dir)
-    } else {
-        machine.id
-    }
+    let id = if podman || machine.id.is_empty() { machine.name } else { machine.id };
+    format!("{id}:{}", machine.docker_root_dir)
 }

@@ -68,7 +68,7 @@ async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<
 async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
     let Some(filters) = filters else { return Ok(Vec::new()) };
     let answer: Volumes = connection.get("/volumes", &[("filters", filters)]).await?;
-    Ok(answer.volumes.into_iter().map(|volume| observe::volume(volume, Vec::new())).collect())
+    Ok(answer.volumes.into_iter().map(observe::volume).collect())
 }
 
 async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
@@ -97,16 +97,29 @@ pub(super) async fn inspect(
             let found = connection.get_if_any(&format!("/networks/{name}")).await?;
             found.map(|network| observe::network(network, podman))
         }
-        Kind::Volume => match connection.get_if_any(&format!("/volumes/{name}")).await? {
-            Some(volume) => Some(observe::volume(volume, users_of_volume(connection, id).await?)),
-            None => None,
-        },
+        Kind::Volume => {
+            let found = connection.get_if_any(&format!("/volumes/{name}")).await?;
+            found.map(observe::volume)
+        }
         Kind::Image => {
             let found = connection.get_if_any(&format!("/images/{name}/json")).await?;
             found.map(observe::image)
         }
         Kind::Process | Kind::Directory => None,
     })
+}
+
+/// Looks at one object and at who uses it; an engine does not tell that of a volume itself.
+pub(super) async fn examine(
+    connection: &Connection,
+    kind: Kind,
+    id: &str,
+) -> Result<Option<Observed>, Error> {
+    let mut found = inspect(connection, kind, id).await?;
+    if let Some(volume) = found.as_mut().filter(|_| kind == Kind::Volume) {
+        volume.users = users_of_volume(connection, id).await?;
+    }
+    Ok(found)
 }
 
 /// Returns the sorted ids of the containers that use a volume, in whatever state.
@@ -156,7 +169,7 @@ pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<O
     let found: BTreeMap<String, Observed> = named
         .into_iter()
         .chain(labelled)
-        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(&resource))
+        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(resource.as_str()))
         .map(|seen| (seen.id.clone(), seen))
         .collect();
     let checked = found.into_values().map(|seen| async {
@@ -182,11 +195,7 @@ async fn matching(
 
 /// Returns whether a container may have the label from its image. If the image is gone nobody
 /// can tell, and what may be someone else's is kept.
-async fn inherits(
-    connection: &Connection,
-    seen: &Observed,
-    resource: &String,
-) -> Result<bool, Error> {
+async fn inherits(connection: &Connection, seen: &Observed, resource: &str) -> Result<bool, Error> {
     if seen.kind != Kind::Container {
         return Ok(false);
     }

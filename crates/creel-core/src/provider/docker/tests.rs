@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::id::ResourceId;
-use crate::labels;
+use crate::labels::{self, Labels};
 use crate::provider::{
     CreateOrder, ErrorClass, Kind, Marks, Provider, ReleaseMode, Released, Spec, VolumeSpec,
 };
@@ -179,7 +179,7 @@ async fn a_volume_that_was_there_before_is_not_ours() {
     let name = resource.object_name();
     let order = CreateOrder {
         resource,
-        labels: BTreeMap::from([(labels::RESOURCE.to_owned(), resource.to_string())]),
+        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
         lease: Duration::from_secs(1),
         spec: Spec::Volume(VolumeSpec {}),
         name: name.clone(),

@@ -6,12 +6,13 @@
 //! namespace only in a process with one thread, and every inherited descriptor
 //! is closed, so that nobody waits for the end of a pipe that a holder has.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -193,9 +194,10 @@ fn init(order: HolderOrder, mut holder: Channel) -> io::Result<()> {
     } else {
         holder.send(&Report::Spawned { not_joined })?;
     }
-    // The holder never speaks again: this ends when it dies. As pid 1 of a namespace this
-    // process then takes the rest with it; otherwise the rest is ended here.
-    while let Ok(Heard::Message(Report::Ended(_)) | Heard::Silence) = holder.receive(None) {}
+    // The holder never speaks again, so this returns when it dies, and with what is all the
+    // same. As pid 1 of a namespace this process then takes the rest with it; otherwise the
+    // rest is ended here.
+    let _ = holder.receive::<Report>(None);
     if order.containment != Containment::PidNamespace {
         let deadline = Instant::now() + END_PATIENCE;
         tree::end(&order.resource, &order.cgroups, deadline).map_err(io::Error::other)?;
@@ -285,10 +287,10 @@ fn ending_of(status: WaitStatus) -> Option<Ending> {
 /// Returns the environment of a workload: what was asked for, on top of a bare one.
 pub(super) fn environment_of(
     resource: &ResourceId,
-    home: &std::path::Path,
-    asked: &std::collections::BTreeMap<String, String>,
-) -> std::collections::BTreeMap<String, String> {
-    let mut env = std::collections::BTreeMap::from([
+    home: &Path,
+    asked: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from([
         (
             "PATH".to_owned(),
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),

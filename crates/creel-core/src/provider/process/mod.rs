@@ -28,14 +28,16 @@
 //! after two clean looks in a row. None of them is a security boundary.
 //!
 //! What a crash in the middle leaves behind is always found again: a sidecar
-//! without a tree (`lost`), or a tree whose sidecar does not know its pids yet,
-//! which the marker in its environment gives away.
+//! without a tree (`lost`), one that was not even finished (`lost` too), or a
+//! tree whose sidecar does not know its pids yet, which the marker in its
+//! environment gives away.
 //!
 //! # Files below the root
 //!
 //! | name | what it is |
 //! |---|---|
 //! | `<digits>.json` | the sidecar |
+//! | `<digits>.json.new` | the same while it is being written |
 //! | `<digits>.log` | what the workload wrote; it grows without a bound |
 //! | `<digits>.lease` | changes with every renewal |
 //! | `<digits>.exit` | how the workload ended |

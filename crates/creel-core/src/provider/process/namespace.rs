@@ -19,8 +19,9 @@ use crate::os::unshare;
 
 /// Lets the children of this process start in a pid namespace of their own.
 pub(super) fn prepare() -> io::Result<()> {
-    if geteuid().is_root() {
-        return unshare(UnshareFlags::NEWPID);
+    // Root may lack the right, in a container for one; then it is as good as anybody else.
+    if geteuid().is_root() && unshare(UnshareFlags::NEWPID).is_ok() {
+        return Ok(());
     }
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID)?;

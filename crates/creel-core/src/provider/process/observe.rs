@@ -45,8 +45,12 @@ fn process_in(
         Record::Readable(_) => {}
         Record::Unreadable if has_directory(shelf, resource) => return Ok(None),
         Record::Unreadable => {}
-        Record::Absent if members.is_empty() && !has_group(resource) => return Ok(None),
-        Record::Absent => {}
+        Record::Absent => {
+            let traced = shelf.is_half_written(resource) || has_group(resource);
+            if members.is_empty() && !traced {
+                return Ok(None);
+            }
+        }
     }
     let state = process_state(shelf, resource, &record, &members)?;
     // The holder names the tree, before and after its pid is recorded.
@@ -92,6 +96,7 @@ pub(super) fn directory(shelf: &Shelf, resource: &ResourceId) -> io::Result<Opti
     let inode = directory_inode(shelf, resource)?;
     let state = match (&record, &inode) {
         (Record::Readable(sidecar), _) if sidecar.kind != Kind::Directory => return Ok(None),
+        (Record::Absent, None) if shelf.is_half_written(resource) => "lost",
         (Record::Absent | Record::Unreadable, None) => return Ok(None),
         (Record::Unreadable, Some(_)) => "unreadable",
         (_, Some(_)) => "present",

@@ -191,6 +191,12 @@ impl Shelf {
         write_whole(&self.sidecar_file(&sidecar.resource), &serde_json::to_vec_pretty(sidecar)?)
     }
 
+    /// Returns whether a first record was begun and never finished: all that a supervisor left
+    /// that was killed while it wrote it.
+    pub(super) fn is_half_written(&self, resource: &ResourceId) -> bool {
+        temporary_of(&self.sidecar_file(resource)).exists()
+    }
+
     /// Reads how a tree ended; `None` when no ending is recorded.
     pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<Ending> {
         serde_json::from_slice(&fs::read(self.ending_file(resource)).ok()?).ok()
@@ -235,21 +241,15 @@ impl Shelf {
 
 /// Returns the resource that an object name names, if it names one exactly.
 pub(super) fn resource_of_object(name: &str) -> Option<ResourceId> {
-    resource_of_digits(name.strip_prefix("creel-")?)
+    ResourceId::of_object(name)
 }
 
 fn resource_of_name(name: &str) -> Option<ResourceId> {
     if let Some(digits) = name.strip_suffix(".json") {
-        return resource_of_digits(digits);
+        return ResourceId::of_object(&format!("creel-{digits}"));
     }
     let removing = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".removing"));
     resource_of_object(removing.unwrap_or(name))
-}
-
-fn resource_of_digits(digits: &str) -> Option<ResourceId> {
-    let resource: ResourceId = format!("res_{digits}").parse().ok()?;
-    // Upper-case digits parse too, but no name of ours has them.
-    (resource.digits() == digits).then_some(resource)
 }
 
 /// Writes a file whole or not at all.

@@ -1,19 +1,23 @@
 //! `creel dev hold`: take resources under supervision and hold them.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use creel_core::failure::Code;
 use creel_core::id::{ResourceId, RunId};
 use creel_core::ledger::OnOwnerDeath;
 use creel_core::provider::{
     ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, Spec, VolumeMount,
     VolumeSpec,
 };
-use creel_core::scope::{Held, Request, Supervisor};
+use creel_core::scope::{Held, Request, Supervisor, TakeError};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, command_name};
+use crate::cli::settle::settle_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
@@ -85,61 +89,89 @@ pub(crate) struct HeldItemJson {
     pub(crate) name: String,
 }
 
+/// On whose behalf and for how long things are taken.
+struct Terms<'a> {
+    app: &'a App,
+    supervisor: &'a Supervisor,
+    run: RunId,
+    lease: Duration,
+    /// Take nothing more once this is cancelled.
+    stop: CancellationToken,
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before everything was taken")
+}
+
 impl Hold {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let mut shutdown = Shutdown::listen()
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let ledger = app.ledger().await?;
         let providers = app.providers(&[])?;
+        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
         let watchdog = if self.no_watchdog { None } else { Some(watchdog::start(app)?) };
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
         let lease = self.lease.unwrap_or(app.config.lease.duration);
         let keep_alive = supervisor.keep_alive(lease / 3);
-        let run = RunId::new();
-        let taken = tokio::select! {
-            taken = self.take_all(app, &supervisor, run, lease) => taken,
-            () = shutdown.asked() => Ok(Vec::new()),
+        let terms = Terms {
+            app,
+            supervisor: &supervisor,
+            run: RunId::new(),
+            lease,
+            stop: CancellationToken::new(),
         };
-        let interrupted = match taken {
-            Ok(held) => {
-                print_held(app, watchdog, run, &held);
-                let interrupted = self.wait(&mut shutdown).await;
-                // Given back below, all at once.
-                held.into_iter().for_each(Held::forget);
-                interrupted
-            }
-            Err(failure) => {
-                give_back(app, &supervisor).await?;
-                return Err(failure);
-            }
-        };
+        let mut held = Vec::new();
+        let taken = self.take_or_stop(&terms, &mut held, &mut shutdown).await;
+        if taken.is_ok() {
+            print_held(app, watchdog, terms.run, &held);
+        }
+        let interrupted = taken.is_ok() && self.wait(&mut shutdown).await;
+        // Given back below, all at once.
+        held.into_iter().for_each(Held::forget);
         keep_alive.abort();
         tokio::select! {
             given = give_back(app, &supervisor) => given?,
             () = shutdown.asked() => exit_at_once(),
         }
+        taken?;
         Ok(if interrupted { Exit::Interrupted } else { Exit::Done })
     }
 
-    async fn take_all(
+    /// Takes everything; after a signal nothing more, but what is under way is waited for: a
+    /// create that lands after the others are given back would bring back what it uses.
+    async fn take_or_stop(
         &self,
-        app: &App,
-        supervisor: &Supervisor,
-        run: RunId,
-        lease: Duration,
-    ) -> Result<Vec<Held>, Failure> {
-        let mut held = Vec::new();
+        terms: &Terms<'_>,
+        held: &mut Vec<Held>,
+        shutdown: &mut Shutdown,
+    ) -> Result<(), Failure> {
+        let mut taking = pin!(self.take_all(terms, held));
+        tokio::select! {
+            taken = &mut taking => return taken,
+            () = shutdown.asked() => terms.stop.cancel(),
+        }
+        tokio::select! {
+            taken = taking => taken.and_then(|()| Err(interrupted())),
+            () = shutdown.asked() => exit_at_once(),
+        }
+    }
+
+    async fn take_all(&self, terms: &Terms<'_>, held: &mut Vec<Held>) -> Result<(), Failure> {
         for _ in 0..self.count {
             let mut take = async |provider, spec| {
+                if terms.stop.is_cancelled() {
+                    return Err(interrupted());
+                }
                 let mut request = Request::new(provider, spec);
-                request.run = Some(run);
-                request.lease = lease;
+                request.run = Some(terms.run);
+                request.lease = terms.lease;
                 if self.hold_on_death {
                     request.on_owner_death = OnOwnerDeath::Hold;
                 }
-                let taken = supervisor.create(request).await.map_err(Failure::from)?;
+                let taken = terms.supervisor.create(request).await.map_err(Failure::from)?;
                 let (id, name) = (taken.id.clone(), taken.name.clone());
                 held.push(taken);
                 Ok::<_, Failure>((id, name))
@@ -147,7 +179,7 @@ impl Hold {
             let mut directory = None;
             if self.directory {
                 let (id, _) = take(ProviderName::Process, Spec::Directory).await?;
-                directory = app.process().directory(&id);
+                directory = terms.app.process().directory(&id);
             }
             if self.process {
                 let spec = ProcessSpec {
@@ -180,7 +212,7 @@ impl Hold {
                 take(ProviderName::Docker, Spec::Container(spec)).await?;
             }
         }
-        Ok(held)
+        Ok(())
     }
 
     fn command_or(&self, default: &[&str]) -> Vec<String> {
@@ -223,14 +255,12 @@ fn print_held(app: &App, watchdog: Option<u32>, run: RunId, held: &[Held]) {
 
 async fn give_back(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
     let status = supervisor.release_all().await?;
-    app.printer.say(&format!("gave back {}", status.released()));
+    if status.released() > 0 {
+        app.printer.say(&format!("gave back {}", status.released()));
+    }
     if status.is_settled() {
         return Ok(());
     }
-    let failure = Failure::new(
-        creel_core::failure::Code::NotGone,
-        Exit::Unverified,
-        "something is not verified gone",
-    );
+    let failure = Failure::new(Code::NotGone, Exit::Unverified, "something is not verified gone");
     Err(failure.hint("creel ledger lists it; creel reconcile tries again").after_answer())
 }

@@ -1,0 +1,27 @@
+//! What every mutating command does besides its own work: finish what others left.
+
+use creel_core::ledger::{Ledger, LedgerError};
+use creel_core::provider::Providers;
+
+use crate::app::App;
+
+/// Gives back what dead owners left, and says so; never fails the command itself.
+pub(crate) async fn settle(app: &App, ledger: &Ledger, providers: &Providers) {
+    if let Err(error) = settle_first(app, ledger, providers).await {
+        app.printer.warn(&format!("warning: reconcile did not finish: {error}"));
+    }
+}
+
+/// As [`settle`], for commands that create: a ledger that fails here would fail them too.
+pub(crate) async fn settle_first(
+    app: &App,
+    ledger: &Ledger,
+    providers: &Providers,
+) -> Result<(), LedgerError> {
+    let Ok(reconciler) = app.reconciler(ledger, providers) else { return Ok(()) };
+    let status = reconciler.finish().await?;
+    if status.released() > 0 {
+        app.printer.say(&format!("also gave back {} orphaned", status.released()));
+    }
+    Ok(())
+}

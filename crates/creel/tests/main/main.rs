@@ -1,0 +1,14 @@
+//! The one integration binary: the real `creel` against real parts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+
+mod cli;
+mod crash;
+mod faults;
+mod late;
+mod recovery;
+mod scripted;
+mod support;
+mod sweeps;
+mod torture;
+mod watchdog;

@@ -1,0 +1,202 @@
+//! What the proofs share: a home of their own, and eyes on all that it could leave behind.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use creel_testkit::creel::{Creel, Output, Running};
+use creel_testkit::engine::Engine;
+use creel_testkit::wait::{eventually, eventually_some};
+use creel_testkit::world::{Inventory, World};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The label that names the ledger an object was made under.
+pub(crate) const LEDGER_LABEL: &str = "dev.creel.ledger";
+/// How long something that must come true may take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A state directory of its own, and the binary that uses it.
+///
+/// Processes of the binary that outlive the test are ended on drop.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) creel: Creel,
+    directory: TempDir,
+}
+
+impl Home {
+    /// Makes a home whose engine is this one.
+    pub(crate) fn on(engine: &Engine) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let creel = Creel::new(env!("CARGO_BIN_EXE_creel"), directory.path(), engine.host());
+        fs::create_dir(creel.state()).unwrap();
+        Self { creel, directory }
+    }
+
+    /// Returns the same home with another address of its engine.
+    pub(crate) fn moved_to(mut self, engine: &Engine) -> Self {
+        self.creel = self.creel.clone().env("DOCKER_HOST", engine.host());
+        self
+    }
+
+    /// Returns a path in the home, outside of the state directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes the settings.
+    pub(crate) fn configure(&self, settings: &str) {
+        fs::write(self.creel.state().join("config.toml"), settings).unwrap();
+    }
+
+    /// Takes resources and waits until they are held.
+    pub(crate) fn hold(&self, arguments: &[&str]) -> Holding {
+        let running = self.creel.spawn([&["dev", "hold"], arguments].concat());
+        let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
+        let told = told.unwrap_or_else(|| panic!("nothing is held: {}", running.stderr()));
+        Holding { running, told }
+    }
+
+    /// Returns the id of this home's ledger.
+    pub(crate) fn ledger_id(&self) -> String {
+        let answer = self.creel.run(["ledger", "--json"]).expect_code(0).json();
+        answer["ledger"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns every record, closed ones included.
+    pub(crate) fn records(&self) -> Vec<Value> {
+        let answer = self.creel.run(["ledger", "--all", "--json"]).expect_code(0).json();
+        answer["records"].as_array().unwrap().clone()
+    }
+
+    /// Returns the records that are neither gone nor lost.
+    pub(crate) fn open_records(&self) -> Vec<Value> {
+        let is_open = |record: &Value| record["state"] != "gone" && record["state"] != "lost";
+        self.records().into_iter().filter(is_open).collect()
+    }
+
+    /// Returns the events of a resource.
+    pub(crate) fn events(&self, resource: &str) -> Vec<Value> {
+        let answer = self.creel.run(["ledger", "show", resource, "--json"]).expect_code(0).json();
+        answer["events"].as_array().unwrap().clone()
+    }
+
+    /// Returns what this home's ledger made and an engine still has.
+    pub(crate) fn on_engine(&self, engine: &Engine) -> Inventory {
+        World::snapshot(engine).unwrap().with_label(LEDGER_LABEL, &self.ledger_id())
+    }
+
+    /// Returns what the process provider left on this machine, one line for each thing.
+    pub(crate) fn on_machine(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        if let Ok(entries) = fs::read_dir(self.creel.state().join("sandboxes")) {
+            left.extend(entries.flatten().map(|entry| format!("file {}", entry.path().display())));
+        }
+        let (marked, groups) = (assignments_of("CREEL_RESOURCE"), control_groups());
+        for record in self.records() {
+            let (resource, name) = (record["resource"].as_str().unwrap(), &record["name"]);
+            let processes = marked.iter().filter(|(_, value)| value == resource);
+            left.extend(processes.map(|(pid, _)| format!("process {pid} of {resource}")));
+            let groups = groups.iter().filter(|path| path.ends_with(name.as_str().unwrap()));
+            left.extend(groups.map(|path| format!("control group {}", path.display())));
+        }
+        left
+    }
+
+    /// Waits until no process of the binary uses this home any more.
+    pub(crate) fn await_quiet(&self) {
+        let quiet = eventually(PATIENCE, || self.processes().is_empty());
+        assert!(quiet, "still running: {:?}", self.processes());
+    }
+
+    /// Returns the pids of all processes of the binary that use this home.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let state = self.creel.state();
+        let ours = assignments_of("CREEL_HOME").into_iter().filter(|(_, value)| **value == *state);
+        ours.map(|(pid, _)| pid).collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A failed test leaves what it held; reconcile is the quickest way to give it back.
+        for pid in self.processes() {
+            kill(pid);
+        }
+        if std::thread::panicking() {
+            self.creel.run(["reconcile"]);
+        }
+    }
+}
+
+/// A process that holds what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) running: Running,
+    /// What it printed when everything was there.
+    pub(crate) told: Value,
+}
+
+impl Holding {
+    /// Returns the resources it holds.
+    pub(crate) fn resources(&self) -> Vec<String> {
+        let held = self.told["held"].as_array().unwrap();
+        held.iter().map(|one| one["resource"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Kills its watchdog, so that nobody is left to reclaim.
+    pub(crate) fn kill_watchdog(&self) {
+        let pid = self.told["watchdog"].as_i64().unwrap();
+        kill(i32::try_from(pid).unwrap());
+    }
+}
+
+/// Checks that a command was ended by SIGKILL and by nothing else.
+#[track_caller]
+pub(crate) fn assert_killed(output: &Output) {
+    assert_eq!(output.status.signal(), Some(9), "it was not killed\n{output}");
+}
+
+/// Kills one process.
+pub(crate) fn kill(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
+        // It may have ended by itself.
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    }
+}
+
+/// Returns the processes that have a variable in their environment, with its value.
+fn assignments_of(variable: &str) -> Vec<(i32, String)> {
+    let value_in = |pid: i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut entries = environment.split(|byte| *byte == 0);
+        let value = entries
+            .find_map(|entry| entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"="))?;
+        Some((pid, String::from_utf8_lossy(value).into_owned()))
+    };
+    let names = fs::read_dir("/proc").unwrap().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(value_in).collect()
+}
+
+/// Returns the control groups that have a name of ours, wherever they are.
+fn control_groups() -> Vec<PathBuf> {
+    let arguments = ["/sys/fs/cgroup", "-type", "d", "-name", "creel-*"];
+    let found = Command::new("find").args(arguments).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().lines().map(PathBuf::from).collect()
+}
+
+/// Returns a file's text, or nothing where there is none.
+pub(crate) fn text_of(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Makes a label or name this run's own: a failed run may have left its objects on the engine.
+pub(crate) fn unique(name: &str) -> String {
+    format!("{name}.{}", std::process::id())
+}

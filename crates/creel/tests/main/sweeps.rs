@@ -1,0 +1,173 @@
+//! Sweeps on a real engine that fails, dies, is shared, or is interrupted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use creel_testkit::creel::Output;
+use creel_testkit::docker::{ContainerSpec, concurrently};
+use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
+use creel_testkit::wait::eventually;
+use creel_testkit::wire::{Fault, Rule, Wire};
+use creel_testkit::world::World;
+use serde_json::Value;
+
+use crate::support::{Home, unique};
+
+/// Makes containers that carry a label and are never started.
+fn make(engine: &Engine, label: &str, count: usize) -> Vec<String> {
+    let names: Vec<String> = (0..count).map(|n| format!("{label}-{n}")).collect();
+    let made = concurrently(&names, 8, |name| {
+        engine.docker().create(&ContainerSpec::sleeping(name).label(label, ""))
+    });
+    made.unwrap()
+}
+
+/// Returns the ids that carry the label and still exist.
+fn left(engine: &Engine, label: &str) -> BTreeSet<String> {
+    World::snapshot(engine).unwrap().with_label(label, "").ids().into_iter().collect()
+}
+
+fn ids_with(report: &Value, result: &str) -> BTreeSet<String> {
+    let items = report["items"].as_array().unwrap().iter();
+    let fitting = items.filter(|item| item["result"] == result);
+    fitting.map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Checks that nothing is reported gone that still exists, and returns the report.
+#[track_caller]
+fn truthful(output: &Output, engine: &Engine, label: &str) -> Value {
+    let report = output.json();
+    let there = left(engine, label);
+    let lied: Vec<_> = ids_with(&report, "gone").intersection(&there).cloned().collect();
+    assert!(lied.is_empty(), "reported gone but there: {lied:?}\n{output}");
+    report
+}
+
+#[test]
+fn of_a_thousand_releases_with_a_tenth_of_the_calls_failing_under_one_percent_fail() {
+    const RELEASES: usize = 1000;
+    let label = &unique("sweeps.thousand");
+    let engine = Engine::from_env();
+    make(&engine, label, RELEASES);
+    let wire = Wire::start(&engine, 1000).unwrap();
+    let status = |code| Fault::Status { code, message: "injected".to_owned() };
+    // One in ten in all, on deletes and on looks alike.
+    let faults = [(0.04, status(500)), (0.03, status(503)), (0.02, Fault::Reset)];
+    let faults = faults.into_iter().chain([(0.015, Fault::LoseAnswer)]);
+    let add = |(part, fault): (f64, Fault)| {
+        let deletes = Rule::new(r"/containers/[0-9a-f]{64}\?", fault.clone()).method("DELETE");
+        let looks = Rule::new(r"/containers/[0-9a-f]{64}/json", fault).method("GET");
+        [wire.add(deletes.probability(part)), wire.add(looks.probability(part))]
+    };
+    let rules: Vec<_> = faults.flat_map(add).collect();
+    let home = Home::on(&wire.engine());
+    let creel = home.creel.clone().deadline(Duration::from_secs(150));
+    let sweep = ["sweep", "--label", label, "--apply", "--json", "--retry-delay", "100ms"];
+    let swept = creel.run(sweep);
+    let report = truthful(&swept, &engine, label);
+    let fired: u64 = rules.iter().map(|rule| rule.fired()).sum();
+    let (gone, failed) =
+        (ids_with(&report, "gone").len(), RELEASES - ids_with(&report, "gone").len());
+    println!(
+        "report: {RELEASES} releases, {} requests, {fired} faults fired, {failed} failed, {:.1} s",
+        wire.requests(),
+        swept.took.as_secs_f64()
+    );
+    assert_eq!(report["planned"], RELEASES);
+    assert!(fired >= 150, "only {fired} faults fired");
+    assert!(failed * 100 < RELEASES, "{failed} of {RELEASES} failed");
+    assert_eq!(swept.code() == Some(0), gone == RELEASES, "exit code {:?}", swept.code());
+    wire.heal();
+    creel.run(sweep).expect_code(0);
+    assert!(left(&engine, label).is_empty());
+}
+
+#[test]
+fn two_sweeps_at_once_over_the_same_containers_both_end_well() {
+    let label = &unique("sweeps.two");
+    let engine = Engine::from_env();
+    let mut ids = make(&engine, label, 25);
+    let started = concurrently(&Vec::from_iter(25..50), 6, |n| {
+        let name = format!("{label}-{n}");
+        engine.docker().run(&ContainerSpec::stubborn(&name).label(label, ""))
+    });
+    ids.extend(started.unwrap());
+    let wire = Wire::start(&engine, 2).unwrap();
+    // Both have listed all of them before the first one goes.
+    wire.add(Rule::new("", Fault::Delay { by: Duration::from_secs(1) }).method("DELETE"));
+    let (one, other) = (Home::on(&wire.engine()), Home::on(&wire.engine()));
+    let sweep = ["sweep", "--label", label, "--apply", "--json"];
+    // The first two share a ledger, the third has its own.
+    let sweeps = [one.creel.spawn(sweep), one.creel.spawn(sweep), other.creel.spawn(sweep)];
+    for swept in sweeps.map(|sweep| sweep.wait()) {
+        let report = truthful(&swept, &engine, label);
+        assert_eq!((&report["planned"], &report["gone"]), (&50.into(), &50.into()), "{swept}");
+        swept.expect_code(0);
+    }
+    assert!(left(&engine, label).is_empty());
+}
+
+#[test]
+fn a_daemon_killed_in_the_middle_of_a_sweep_is_reported_truthfully_and_swept_again() {
+    let label = &unique("sweeps.killed");
+    let mut private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
+    let engine = private.engine();
+    let made = concurrently(&Vec::from_iter(0..40), 6, |n| {
+        let spec = ContainerSpec::stubborn(&format!("{label}-{n}"));
+        engine.docker().run(&spec.label(label, ""))
+    });
+    made.unwrap();
+    let home = Home::on(&engine);
+    let retry = ["--retry-delay", "200ms", "--retries", "8", "--retry-deadline", "60s"];
+    let sweep = [&["sweep", "--label", label, "--apply", "--json"], &retry[..]].concat();
+    let running = home.creel.clone().deadline(Duration::from_secs(120)).spawn(&sweep);
+    let halfway = eventually(Duration::from_secs(30), || left(&engine, label).len() < 30);
+    assert!(halfway, "the sweep did not begin: {}", running.stderr());
+    private.kill_hard().unwrap();
+    let there = eventually(Duration::from_secs(5), || !engine.answers());
+    assert!(there, "the daemon was killed");
+    private.restart().unwrap();
+    let swept = running.wait();
+    let report = truthful(&swept, &engine, label);
+    assert_eq!(report["planned"], 40, "{swept}");
+    let all_gone = report["gone"] == 40;
+    assert_eq!(swept.code() == Some(0), all_gone, "{swept}");
+    assert!(all_gone || [Some(3), Some(7)].contains(&swept.code()), "{swept}");
+    println!(
+        "report: daemon killed in a sweep of 40: {} gone, exit {:?}",
+        report["gone"],
+        swept.code()
+    );
+    home.creel.run(&sweep).expect_code(0);
+    assert!(left(&engine, label).is_empty());
+    private.stop().unwrap();
+}
+
+#[test]
+fn an_interrupted_sweep_finishes_what_is_under_way_and_leaves_the_rest_alone() {
+    let label = &unique("sweeps.interrupted");
+    let engine = Engine::from_env();
+    make(&engine, label, 20);
+    for signal in ["INT", "TERM"] {
+        let before = left(&engine, label);
+        let wire = Wire::start(&engine, 3).unwrap();
+        let delay = Fault::Delay { by: Duration::from_secs(1) };
+        let slow = wire.add(Rule::new("", delay).method("DELETE"));
+        let home = Home::on(&wire.engine());
+        let sweep = ["sweep", "--label", label, "--apply", "--json", "--concurrency", "2"];
+        let running = home.creel.spawn(sweep);
+        assert!(eventually(Duration::from_secs(20), || slow.fired() >= 3), "it did not begin");
+        running.signal(signal);
+        let swept = running.wait().expect_code(130);
+        let report = truthful(&swept, &engine, label);
+        let after = left(&engine, label);
+        let gone: BTreeSet<String> = before.difference(&after).cloned().collect();
+        assert_eq!(ids_with(&report, "gone"), gone, "{swept}");
+        assert_eq!(ids_with(&report, "spared"), after, "{swept}");
+        // What was under way at the signal was finished, and nothing was begun after it.
+        assert!((3..=4).contains(&gone.len()), "{} went\n{swept}", gone.len());
+    }
+    for id in left(&engine, label) {
+        engine.docker().remove_container(&id).unwrap();
+    }
+}

@@ -1,0 +1,74 @@
+//! The second tier: `cargo xtask torture crash`.
+
+mod crash {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use creel_core::crashpoint::Crashpoint;
+    use creel_testkit::engine::Engine;
+
+    use crate::crash::{End, Matrix, Taken};
+
+    /// How often the whole matrix is run.
+    const ROUNDS: u64 = 5;
+    /// How many supervisors are ended at random instants, in each way.
+    const ENDS: u64 = 30;
+
+    /// Keeps a core and the engine busy in bursts while the work is done.
+    fn under_load<T>(engine: &Engine, seed: u64, work: impl FnOnce() -> T) -> T {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = fastrand::Rng::with_seed(seed);
+                while !done.load(Ordering::SeqCst) {
+                    for _ in 0..random.u32(0..20) {
+                        // Only asks: the inventory is compared as a whole.
+                        let _ = engine.api().get("/containers/json?all=true&size=true");
+                    }
+                    thread::sleep(Duration::from_millis(random.u64(0..200)));
+                }
+            });
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            done.store(true, Ordering::SeqCst);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    #[test]
+    fn the_whole_matrix_holds_under_load() {
+        let matrix = Matrix::set_up();
+        for round in 0..ROUNDS {
+            under_load(&matrix.engine(), round, || {
+                for taken in Taken::ALL {
+                    for point in Crashpoint::ALL {
+                        matrix.run(taken, point);
+                    }
+                }
+            });
+            let cells = Taken::ALL.len() * Crashpoint::ALL.len();
+            println!("report: round {}: {cells} of {cells} cells left nothing", round + 1);
+        }
+        matrix.assert_as_before();
+    }
+
+    #[test]
+    fn a_supervisor_that_ends_at_a_random_instant_leaves_nothing() {
+        let matrix = Matrix::set_up();
+        for end in [End::Killed, End::KilledAlone, End::Asked] {
+            let mut found = BTreeMap::<String, u32>::new();
+            for round in 0..ENDS {
+                let mut random = fastrand::Rng::with_seed(round);
+                let instant = Duration::from_micros(random.u64(0..400_000));
+                let states = under_load(&matrix.engine(), round, || matrix.end_after(instant, end));
+                for state in states {
+                    *found.entry(state).or_default() += 1;
+                }
+            }
+            println!("report: {ENDS} supervisors {end:?} after 0 to 400 ms: nothing left");
+            println!("report: of the records they left open, these were {found:?}");
+        }
+        matrix.assert_as_before();
+    }
+}

@@ -1,0 +1,142 @@
+//! The watchdog, and what happens when it is killed too.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use creel_testkit::engine::Engine;
+use creel_testkit::image;
+use creel_testkit::wait::eventually;
+
+use crate::support::{Holding, Home, PATIENCE, assert_killed};
+
+/// One of each kind.
+const EVERYTHING: &[&str] =
+    &["--container", image::REFERENCE, "--network", "--volume", "--process", "--directory"];
+
+/// How soon a killed supervisor must be noticed.
+const NOTICED_WITHIN: Duration = Duration::from_millis(200);
+
+fn assert_nothing_left(home: &Home, engine: &Engine) {
+    let left = (home.on_engine(engine), home.on_machine(), home.open_records());
+    assert!(left.0.is_empty() && left.1.is_empty() && left.2.is_empty(), "{left:#?}");
+}
+
+/// Kills a supervisor and returns how long it took until its records had another owner.
+fn time_to_notice(home: &Home) -> Duration {
+    let holding = home.hold(EVERYTHING);
+    let resources = holding.resources();
+    let killed_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    assert_killed(&holding.running.kill());
+    home.await_quiet();
+    let changes = resources.iter().map(|resource| {
+        let events = home.events(resource);
+        let change = events.iter().find(|event| event["event"] == "owner_changed");
+        change.unwrap()["at_ms"].as_u64().unwrap()
+    });
+    // Wall time on both sides, on one machine: a clock that is set meanwhile spoils one round.
+    Duration::from_millis(changes.max().unwrap()).saturating_sub(killed_at)
+}
+
+#[test]
+fn a_killed_supervisor_is_noticed_within_a_fifth_of_a_second_and_all_it_held_is_given_back() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    // The best of three: the other tests keep both cores busy.
+    let times: Vec<Duration> = (0..3).map(|_| time_to_notice(&home)).collect();
+    assert_nothing_left(&home, &engine);
+    println!("report: noticed after {times:?}");
+    assert!(times.iter().any(|time| *time <= NOTICED_WITHIN), "{times:?}");
+}
+
+/// Takes one of each kind and kills the supervisor and its watchdog.
+fn orphaned(home: &Home, arguments: &[&str]) -> Vec<String> {
+    let holding = home.hold(&[EVERYTHING, arguments].concat());
+    holding.kill_watchdog();
+    let resources = holding.resources();
+    assert_killed(&holding.running.kill());
+    home.await_quiet();
+    resources
+}
+
+#[test]
+fn with_the_watchdog_killed_too_the_next_reconcile_gives_everything_back() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    assert_eq!(orphaned(&home, &[]).len(), 5);
+    assert_eq!(home.on_engine(&engine).len(), 3);
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn with_the_watchdog_killed_too_the_next_mutating_command_gives_everything_back() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    orphaned(&home, &[]);
+    // It selects nothing: what is given back is given back on the way.
+    let label = format!("no.such.label={}", home.ledger_id());
+    home.creel.run(["sweep", "--label", &label, "--apply"]).expect_code(0);
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn a_sweep_without_selectors_gives_back_what_nobody_answers_for() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    orphaned(&home, &[]);
+    let swept = home.creel.run(["sweep", "--apply", "--json"]).expect_code(0).json();
+    assert_eq!((&swept["gone"], &swept["failed"]), (&5.into(), &0.into()), "{swept}");
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn reading_deletes_nothing_and_tells_how_much_is_orphaned() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    orphaned(&home, &[]);
+    let before = (home.on_engine(&engine), home.records());
+    let listed = home.creel.run(["ls", "--owned"]).expect_code(0);
+    assert!(listed.stderr.contains("5 orphaned"), "{listed}");
+    home.creel.run(["sweep"]).expect_code(0);
+    assert_eq!((home.on_engine(&engine), home.records()), before);
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn what_is_held_on_death_stays_until_its_lease_ends() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    orphaned(&home, &["--hold-on-death", "--lease", "8s"]);
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert_eq!(home.on_engine(&engine).len(), 3, "the lease had not ended");
+    let given_back = eventually(PATIENCE, || {
+        home.creel.run(["reconcile"]).expect_code(0);
+        home.open_records().is_empty()
+    });
+    assert!(given_back, "{:#?}", home.open_records());
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn a_watchdog_leaves_what_is_held_on_death() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    let holding = home.hold(&["--volume", "--hold-on-death", "--lease", "1h"]);
+    assert_killed(&holding.running.kill());
+    home.await_quiet();
+    assert_eq!(home.on_engine(&engine).len(), 1);
+    home.creel.run(["sweep", "--owned", "--apply"]).expect_code(0);
+    assert_nothing_left(&home, &engine);
+}
+
+#[test]
+fn a_signal_gives_everything_back() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    for signal in ["TERM", "INT", "HUP"] {
+        let Holding { running, .. } = home.hold(EVERYTHING);
+        running.signal(signal);
+        running.wait().expect_code(130);
+        assert_nothing_left(&home, &engine);
+    }
+}

@@ -1,0 +1,57 @@
+//! What the figures were measured on, without saying whose it is.
+
+use std::fmt;
+use std::fs;
+use std::thread;
+
+use anyhow::Result;
+use creel_testkit::docker::Docker;
+
+/// A machine and its engine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    cores: usize,
+    processor: String,
+    /// In gigabytes.
+    memory: u64,
+    kernel: String,
+    engine: String,
+    storage: String,
+}
+
+impl Machine {
+    /// Describes this machine and an engine on it.
+    pub(super) fn of(docker: &Docker) -> Result<Self> {
+        let info = docker.api().get("/info")?;
+        let of_engine = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kilobytes = memory.trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
+        Ok(Self {
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            processor: field("/proc/cpuinfo", "model name"),
+            memory: kilobytes.div_ceil(1 << 20),
+            kernel: of_engine("KernelVersion"),
+            engine: of_engine("ServerVersion"),
+            storage: of_engine("Driver"),
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cores, processor, memory, kernel, engine, storage } = self;
+        write!(
+            f,
+            "{cores} cores ({processor}), {memory} GB of memory, Linux {kernel}, a private Docker \
+             Engine {engine} on {storage}"
+        )
+    }
+}
+
+/// Returns the first value of a name in a file of `name: value` lines.
+fn field(path: &str, name: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let found = fields.find(|(known, _)| known.trim() == name);
+    found.map_or_else(|| "?".to_owned(), |(_, value)| value.trim().to_owned())
+}
