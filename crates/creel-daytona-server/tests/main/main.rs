@@ -3,7 +3,7 @@
 //! Process sandboxes need a holder, which is a re-exec of this very program,
 //! so this binary has a `main` of its own that tells its parts apart: `holder`
 //! holds a tree, `serve` is a server that a test kills, everything else runs
-//! the tests whose names contain one of the given words.
+//! the tests.
 
 mod bench;
 mod client;
@@ -21,6 +21,7 @@ mod toolbox;
 use std::process::ExitCode;
 
 use creel_core::provider::process::holder;
+use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,20 +32,22 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         },
         ["serve", home] => bench::serve_until_killed(home),
-        _ => runner::run(
-            &[
-                sdk::ALL,
-                leftovers::ALL,
-                docker::ALL,
-                toolbox::ALL,
-                faults::ALL,
-                lifecycle::ALL,
-                limits::ALL,
-                listing::ALL,
-                timers::ALL,
-            ]
-            .concat(),
-            &words,
-        ),
+        _ => run_tests(),
     }
+}
+
+fn run_tests() -> ExitCode {
+    let all = [
+        sdk::ALL,
+        leftovers::ALL,
+        docker::ALL,
+        toolbox::ALL,
+        faults::ALL,
+        lifecycle::ALL,
+        limits::ALL,
+        listing::ALL,
+        timers::ALL,
+    ];
+    let trials = all.concat().into_iter().map(runner::trial).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
