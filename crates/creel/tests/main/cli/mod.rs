@@ -8,6 +8,7 @@
 
 mod bench;
 mod caps;
+mod daytona;
 mod doctor;
 mod errors;
 mod ledger;
