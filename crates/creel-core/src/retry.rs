@@ -1,7 +1,8 @@
 //! Trying again: exponential backoff with jitter, by class of error.
 //!
 //! The defaults are three retries after 2, 4 and 8 seconds, and 30 seconds for
-//! the operation as a whole. A permanent error is not tried again at all.
+//! the operation as a whole. A permanent error is not tried again at all. A
+//! wait that a throttling provider asked for does not count as the operation's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -88,7 +89,7 @@ impl RetryPolicy {
         mut note: impl FnMut(u32, &ProviderError, Option<Duration>),
         on_timeout: impl Fn() -> ProviderError,
     ) -> Tried<T> {
-        let end = Instant::now() + self.deadline;
+        let mut end = Instant::now() + self.deadline;
         let mut waits = self.waits();
         let mut tries = 0;
         loop {
@@ -102,6 +103,9 @@ impl RetryPolicy {
             let wait = waits.next().unwrap_or(self.deadline);
             // The provider's own word on when to come back wins over our guess.
             let wait = error.retry_after.unwrap_or(wait);
+            if error.class == ErrorClass::Throttled && error.retry_after.is_some() {
+                end += wait;
+            }
             let again = tries <= self.retries_for(error.class) && Instant::now() + wait < end;
             note(tries, &error, again.then_some(wait));
             if !again {
@@ -189,6 +193,28 @@ mod tests {
             .await;
         assert_eq!(waits, [Some(2), Some(4), Some(8), None]);
         assert_eq!((tried.tries, start.elapsed().as_secs()), (4, 14));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_the_provider_asked_for_is_not_the_operations() {
+        let start = Instant::now();
+        let throttled = || ProviderError {
+            retry_after: Some(Duration::from_secs(50)),
+            ..failing(ErrorClass::Throttled)
+        };
+        let mut left = 2;
+        let tried = RetryPolicy::default()
+            .run(
+                || {
+                    left -= 1;
+                    Box::pin(async move { if left >= 0 { Err(throttled()) } else { Ok(()) } })
+                },
+                |_, _, _| {},
+                || failing(ErrorClass::Unreachable),
+            )
+            .await;
+        assert!(tried.result.is_ok());
+        assert_eq!((tried.tries, start.elapsed().as_secs()), (3, 100));
     }
 
     #[tokio::test(start_paused = true)]

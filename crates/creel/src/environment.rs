@@ -4,6 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::provider::daytona::DaytonaEnvironment;
 use creel_core::provider::docker::DockerEnvironment;
 
 use crate::output::Failure;
@@ -24,13 +25,15 @@ pub(crate) struct Environment {
     pub(crate) home: PathBuf,
     /// Which Docker Engine is meant.
     pub(crate) docker: DockerEnvironment,
+    /// Which Daytona organisation is meant, and with which key.
+    pub(crate) daytona: DaytonaEnvironment,
 }
 
 impl Environment {
     /// Reads the environment, once.
     pub(crate) fn read() -> Result<Self, Failure> {
         arm_crashpoint()?;
-        Ok(Self { home: state_directory()?, docker: docker() })
+        Ok(Self { home: state_directory()?, docker: docker(), daytona: daytona() })
     }
 }
 
@@ -62,6 +65,19 @@ fn docker() -> DockerEnvironment {
         docker_config: path("DOCKER_CONFIG"),
         home: path("HOME"),
         xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
+    }
+}
+
+fn daytona() -> DaytonaEnvironment {
+    let proxy = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    DaytonaEnvironment {
+        api_key: text("DAYTONA_API_KEY").map(Into::into),
+        api_url: text("DAYTONA_API_URL"),
+        target: text("DAYTONA_TARGET"),
+        jwt_token: text("DAYTONA_JWT_TOKEN").map(Into::into),
+        organization_id: text("DAYTONA_ORGANIZATION_ID"),
+        proxy: proxy.into_iter().find_map(text),
+        no_proxy: text("NO_PROXY").or_else(|| text("no_proxy")),
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// Which Docker Engine.
     pub docker: DockerConfig,
+    /// Which Daytona organisation.
+    pub daytona: DaytonaConfig,
     /// What must never be released.
     #[serde(default)]
     pub protect: Vec<ProtectRule>,
@@ -73,6 +75,19 @@ pub struct LedgerConfig {
 pub struct DockerConfig {
     /// Its address; empty means what the environment says.
     pub host: String,
+}
+
+/// Which Daytona organisation; its keys come from the environment alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DaytonaConfig {
+    /// The API's address; empty means what the environment says.
+    pub api_url: String,
+    /// The region of new sandboxes; empty means what the environment says.
+    pub target: String,
+    /// No state of a sandbox is waited for longer than this.
+    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
+    pub longest_wait: Duration,
 }
 
 /// Where a setting's value comes from.

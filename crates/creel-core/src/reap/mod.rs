@@ -16,6 +16,7 @@ mod certificate;
 mod item;
 mod order;
 mod pace;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,6 +245,11 @@ impl Reaper {
             now: Timestamp::now(),
         };
         let mut paces = Paces::new(options.concurrency);
+        for provider in self.providers.iter() {
+            if let Some(concurrency) = provider.concurrency() {
+                paces.believe(provider.name(), concurrency);
+            }
+        }
         let mut under_way = FuturesUnordered::new();
         let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
         let mut stopped: Option<&str> = None;

@@ -1,0 +1,92 @@
+//! Proof of absence: whether a sandbox that answers 404 is hidden or gone.
+//!
+//! When a destroy fails, the record stays in `error` and only a listing with
+//! `includeErroredDeleted` shows it. A single question is asked by id. Where
+//! many releases are verified at once, one listing of everything that failed
+//! answers for all that asked before it began, so that the proof costs a few
+//! requests a second however many sandboxes go.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::model::Sandbox;
+use super::read;
+use super::wire::{Answered, ListQuery, Wire};
+
+/// Single questions are at least this far apart; what asks sooner shares a listing.
+const SINGLE_GAP: Duration = Duration::from_millis(500);
+/// Shared listings begin at least this far apart, so that many share one.
+const ROUND_GAP: Duration = Duration::from_secs(1);
+
+/// Looks up hidden records, alone or for many at once.
+#[derive(Debug)]
+pub(super) struct Absences {
+    wire: Arc<dyn Wire>,
+    /// When the last single question was asked.
+    single_at: Mutex<Option<Instant>>,
+    /// The last shared listing.
+    round: tokio::sync::Mutex<Round>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    started_at: Option<Instant>,
+    failed: HashMap<String, Sandbox>,
+}
+
+impl Absences {
+    pub(super) fn new(wire: Arc<dyn Wire>) -> Self {
+        Self { wire, single_at: Mutex::default(), round: tokio::sync::Mutex::default() }
+    }
+
+    /// Returns the hidden record of a sandbox that answers 404, if there is one.
+    pub(super) async fn hidden(&self, id: &str) -> Answered<Option<Sandbox>> {
+        if self.may_ask_alone() { self.ask_alone(id).await } else { self.ask_with_others(id).await }
+    }
+
+    fn may_ask_alone(&self) -> bool {
+        let now = Instant::now();
+        let mut last = self.single_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| now - last >= SINGLE_GAP);
+        if may {
+            *last = Some(now);
+        }
+        may
+    }
+
+    async fn ask_alone(&self, id: &str) -> Answered<Option<Sandbox>> {
+        let query =
+            ListQuery { id: Some(id.to_owned()), errored_deleted: true, ..ListQuery::default() };
+        let found = read::all(&*self.wire, &query).await?;
+        Ok(found.into_iter().find(|sandbox| sandbox.id == id && is_there(sandbox)))
+    }
+
+    async fn ask_with_others(&self, id: &str) -> Answered<Option<Sandbox>> {
+        let asked_at = Instant::now();
+        // Held across the listing on purpose: whoever queues here meanwhile shares the next one.
+        let mut round = self.round.lock().await;
+        if round.started_at.is_none_or(|started_at| started_at < asked_at) {
+            if let Some(last) = round.started_at {
+                tokio::time::sleep_until(last + ROUND_GAP).await;
+            }
+            let started_at = Instant::now();
+            let query = ListQuery {
+                states: vec!["error".to_owned(), "build_failed".to_owned()],
+                errored_deleted: true,
+                ..ListQuery::default()
+            };
+            let failed = read::all(&*self.wire, &query).await?;
+            round.failed = failed.into_iter().map(|found| (found.id.clone(), found)).collect();
+            round.started_at = Some(started_at);
+        }
+        Ok(round.failed.get(id).cloned())
+    }
+}
+
+/// Returns whether a listed row is more than a trace of something that is gone.
+fn is_there(sandbox: &Sandbox) -> bool {
+    sandbox.state != super::state::SandboxState::Destroyed
+}
