@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_id_is_all_that_is_required() {
         let least = Sandbox::read(&json!({"id": "a"})).unwrap();
-        assert_eq!((least.name.as_str(), least.state), ("a", SandboxState::Unknown));
+        assert_eq!((least.name.as_str(), &least.state), ("a", &SandboxState::Unknown));
         assert_eq!(Sandbox::read(&json!({"name": "a"})), None);
         let odd = json!({"id": "a", "state": 7, "labels": [], "createdAt": "yesterday",
             "organizationId": null, "desiredState": {}});

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_clone_shows_no_password() {
-        let clone = Repository { password: Some("hush".into()), ..Repository::default() };
-        assert!(!format!("{clone:?} {}", json!(repository)).contains("hush"));
+        let repository = Repository { password: Some("hush".into()), ..Repository::default() };
+        assert!(!format!("{repository:?} {}", json!(repository)).contains("hush"));
     }
 }
