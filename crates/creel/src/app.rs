@@ -238,7 +238,8 @@ fn no_daytona() -> Failure {
     )
 }
 
-fn no_docker() -> Failure {
+/// Says that there is no engine, and what to do about it.
+pub(crate) fn no_docker() -> Failure {
     Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here")
         .hint("set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for")
 }

@@ -5,6 +5,9 @@
 //! many releases are verified at once, one listing of everything that failed
 //! answers for all that asked before it began, so that the proof costs a few
 //! requests a second however many sandboxes go.
+//!
+//! Listings lag behind. So one that shows nothing is believed only when a
+//! second one, a moment later, shows nothing either.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +24,9 @@ const SINGLE_GAP: Duration = Duration::from_millis(500);
 /// Shared listings begin at least this far apart, so that many share one.
 const ROUND_GAP: Duration = Duration::from_secs(1);
 
+/// The moment after which a listing that showed nothing is read once more.
+const CONFIRM_AFTER: Duration = Duration::from_secs(1);
+
 /// Looks up hidden records, alone or for many at once.
 #[derive(Debug)]
 pub(super) struct Absences {
@@ -34,7 +40,7 @@ pub(super) struct Absences {
 #[derive(Debug, Default)]
 struct Round {
     started_at: Option<Instant>,
-    failed: HashMap<String, Sandbox>,
+    hidden: HashMap<String, Sandbox>,
 }
 
 impl Absences {
@@ -44,6 +50,14 @@ impl Absences {
 
     /// Returns the hidden record of a sandbox that answers 404, if there is one.
     pub(super) async fn hidden(&self, id: &str) -> Answered<Option<Sandbox>> {
+        if let Some(hidden) = self.ask(id).await? {
+            return Ok(Some(hidden));
+        }
+        tokio::time::sleep(CONFIRM_AFTER).await;
+        self.ask(id).await
+    }
+
+    async fn ask(&self, id: &str) -> Answered<Option<Sandbox>> {
         if self.may_ask_alone() { self.ask_alone(id).await } else { self.ask_with_others(id).await }
     }
 
@@ -61,7 +75,8 @@ impl Absences {
         let query =
             ListQuery { id: Some(id.to_owned()), errored_deleted: true, ..ListQuery::default() };
         let found = read::all(&*self.wire, &query).await?;
-        Ok(found.into_iter().find(|sandbox| sandbox.id == id && is_there(sandbox)))
+        // Other rows are older than the 404 that was seen: the listing lags behind.
+        Ok(found.into_iter().find(|sandbox| sandbox.id == id && sandbox.is_errored_deleted()))
     }
 
     async fn ask_with_others(&self, id: &str) -> Answered<Option<Sandbox>> {
@@ -79,14 +94,10 @@ impl Absences {
                 ..ListQuery::default()
             };
             let failed = read::all(&*self.wire, &query).await?;
-            round.failed = failed.into_iter().map(|found| (found.id.clone(), found)).collect();
+            let hidden = failed.into_iter().filter(Sandbox::is_errored_deleted);
+            round.hidden = hidden.map(|found| (found.id.clone(), found)).collect();
             round.started_at = Some(started_at);
         }
-        Ok(round.failed.get(id).cloned())
+        Ok(round.hidden.get(id).cloned())
     }
-}
-
-/// Returns whether a listed row is more than a trace of something that is gone.
-fn is_there(sandbox: &Sandbox) -> bool {
-    sandbox.state != super::state::SandboxState::Destroyed
 }

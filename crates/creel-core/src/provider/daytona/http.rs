@@ -20,7 +20,7 @@ use crate::provider::ErrorClass;
 
 use super::access::{Access, DaytonaEnvironment, InvalidAccess};
 use super::classify::{self, Answer, Refusal};
-use super::limiter::{self, Limiter, Throttler, TooLong};
+use super::limiter::{self, Limiter, Permit, Throttler, TooLong};
 use super::wire::Answered;
 
 /// A create blocks up to half a minute at the server before it answers.
@@ -152,12 +152,13 @@ impl Http {
     ) -> Answered<Bytes> {
         let throttlers: Vec<Throttler> =
             counts_for.into_iter().chain([Throttler::Authenticated]).collect();
-        self.wait_for_turn(&throttlers, counts_for).await?;
+        let permits = self.wait_for_turn(&throttlers, counts_for).await?;
         let address = self.access.url.as_str();
         let answer = request.send().await;
         let answer = answer.map_err(|error| classify::unanswered(&error, address))?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         self.limiter.learn(status, &headers, &throttlers);
+        drop(permits);
         if status == 401 && login == Login::Ours {
             self.refused.store(true, Ordering::SeqCst);
         }
@@ -195,11 +196,12 @@ impl Http {
         &self,
         throttlers: &[Throttler],
         counts_for: Option<Throttler>,
-    ) -> Answered<()> {
+    ) -> Answered<Vec<Permit<'_>>> {
         self.check_key()?;
         let patience =
             if counts_for == Some(Throttler::Create) { CREATE_PATIENCE } else { PATIENCE };
-        self.limiter.admit(throttlers, patience).await.map_err(|TooLong(wait)| Refusal {
+        let admitted = self.limiter.admit(throttlers, patience).await;
+        let permits = admitted.map_err(|TooLong(wait)| Refusal {
             retry_after: Some(wait),
             ..Refusal::new(
                 ErrorClass::Throttled,
@@ -207,7 +209,8 @@ impl Http {
             )
         })?;
         // It may have been refused while this request waited.
-        self.check_key()
+        self.check_key()?;
+        Ok(permits)
     }
 
     pub(super) fn check_key(&self) -> Answered<()> {

@@ -37,9 +37,6 @@ mod state;
 pub mod toolbox;
 mod wire;
 
-#[cfg(test)]
-mod tests;
-
 pub use access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
 pub use classify::Refusal;
 pub use model::{KeyRights, Sandbox};

@@ -1,5 +1,6 @@
 //! `creel dev`: tools for people who build on creel.
 
+mod daytona;
 mod hold;
 
 use clap::{Args, Subcommand};
@@ -18,12 +19,14 @@ pub(crate) struct Dev {
 
 #[derive(Debug, Subcommand)]
 enum DevSubcommand {
+    Daytona(daytona::Daytona),
     Hold(Hold),
 }
 
 impl Dev {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         match self.command {
+            DevSubcommand::Daytona(command) => command.run(app).await,
             DevSubcommand::Hold(command) => command.run(app).await,
         }
     }

@@ -1,0 +1,129 @@
+//! The admin routes: faults, seeds and counts, for whoever knows the secret path.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State as Extract;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::error::{ApiError, Result};
+use crate::fault::FaultOrder;
+use crate::moment::Moment;
+use crate::sandbox::{Intervals, Sandbox, Size};
+use crate::settings::Seed;
+use crate::shared::{Counts, Shared};
+use crate::state::State;
+
+/// Returns the admin routes.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/faults", post(add_fault).get(list_faults).delete(clear_faults))
+        .route("/seed", post(seed))
+        .route("/requests", get(counts).delete(reset_counts))
+        .route("/permissions", get(permissions).put(set_permissions))
+        .route("/identity", get(identity))
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| ApiError::invalid(error.to_string()))
+}
+
+async fn add_fault(Extract(shared): Extract<Arc<Shared>>, body: Bytes) -> Result<Json<Value>> {
+    let order: FaultOrder = parse(&body)?;
+    let id = shared.faults().add(order);
+    Ok(Json(json!({ "id": id })))
+}
+
+async fn list_faults(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+    Json(json!({ "faults": shared.faults().all() }))
+}
+
+async fn clear_faults(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+    shared.faults().clear();
+    Json(json!({ "faults": [] }))
+}
+
+async fn seed(Extract(shared): Extract<Arc<Shared>>, body: Bytes) -> Result<Json<Value>> {
+    let seed: Seed = parse(&body)?;
+    let ids = plant(&shared, &seed);
+    Ok(Json(json!({ "ids": ids })))
+}
+
+async fn counts(Extract(shared): Extract<Arc<Shared>>) -> Json<Counts> {
+    Json(shared.counts().clone())
+}
+
+async fn reset_counts(Extract(shared): Extract<Arc<Shared>>) -> Json<Counts> {
+    Json(std::mem::take(&mut *shared.counts()))
+}
+
+async fn permissions(Extract(shared): Extract<Arc<Shared>>) -> Json<Vec<String>> {
+    Json(crate::shared::lock(&shared.access.permissions).clone())
+}
+
+async fn set_permissions(
+    Extract(shared): Extract<Arc<Shared>>,
+    body: Bytes,
+) -> Result<Json<Vec<String>>> {
+    let permissions: Vec<String> = parse(&body)?;
+    crate::shared::lock(&shared.access.permissions).clone_from(&permissions);
+    Ok(Json(permissions))
+}
+
+async fn identity(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+    let access = &shared.access;
+    let organization = &shared.origin.organization;
+    Json(json!({ "organization_id": organization, "jwt": access.jwt, "api_key": access.api_key }))
+}
+
+/// Adds sandboxes without a process; returns their ids.
+pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
+    let labels = Arc::new(seed.labels.clone());
+    let (env, target) = (Arc::default(), Arc::from("us"));
+    let age = i64::try_from(seed.age_seconds).unwrap_or(i64::MAX).saturating_mul(1000);
+    let at = Moment(Moment::now().0.saturating_sub(age));
+    let mut registry = shared.registry();
+    let mut ids = Vec::with_capacity(seed.count);
+    for _ in 0..seed.count {
+        let (id, sequence) = (Uuid::new_v4(), registry.next_sequence());
+        let name = match &seed.name_prefix {
+            Some(prefix) => format!("{prefix}{sequence}"),
+            None => id.to_string(),
+        };
+        let error = matches!(seed.state, State::Error | State::BuildFailed);
+        let added = registry.add(Sandbox {
+            id,
+            name,
+            sequence,
+            snapshot: None,
+            build: None,
+            user: "daytona".to_owned(),
+            env: Arc::clone(&env),
+            labels: Arc::clone(&labels),
+            public: false,
+            network_block_all: false,
+            target: Arc::clone(&target),
+            size: Size::default(),
+            state: seed.state,
+            desired: seed.state.desired(),
+            error_reason: error.then(|| "seeded in error".to_owned()),
+            recoverable: false,
+            intervals: Intervals::default(),
+            destroy_at: None,
+            created_at: at,
+            updated_at: at,
+            active_at: at,
+            generation: 0,
+            hollow: true,
+            shadow: None,
+        });
+        if added {
+            ids.push(id);
+        }
+    }
+    ids
+}

@@ -1,0 +1,106 @@
+//! Errors as the API answers them.
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::moment::Moment;
+
+/// The result of a request.
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+
+/// A refusal, before it knows which path it is for.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// What is wrong, for people.
+    pub(crate) message: String,
+    /// The daemon's own code, for toolbox errors.
+    pub(crate) code: Option<&'static str>,
+    /// Headers to add.
+    pub(crate) headers: HeaderMap,
+    /// A body that could not be parsed: such answers name neither path nor time.
+    pub(crate) unparsed: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<Moment>,
+    status_code: u16,
+    error: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
+}
+
+impl ApiError {
+    /// Makes a refusal.
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let (message, headers) = (message.into(), HeaderMap::new());
+        Self { status, message, code: None, headers, unparsed: false }
+    }
+
+    /// The request itself is wrong.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A body that is not what it should be.
+    pub(crate) fn unparsed(message: impl Into<String>) -> Self {
+        Self { unparsed: true, ..Self::invalid(message) }
+    }
+
+    /// There is no such sandbox.
+    pub(crate) fn no_sandbox(key: &str) -> Self {
+        let message = format!("Sandbox with ID or name {key} not found");
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// Something else is under way.
+    pub(crate) fn in_progress() -> Self {
+        Self::new(StatusCode::CONFLICT, "Sandbox state change in progress")
+    }
+
+    /// Marks it as the toolbox daemon's.
+    pub(crate) fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// Writes it down for a path.
+    pub(crate) fn render(&self, path: &str) -> Response {
+        let body = ErrorBody {
+            path: (!self.unparsed).then_some(path),
+            timestamp: (!self.unparsed).then(Moment::now),
+            status_code: self.status.as_u16(),
+            error: self.status.canonical_reason().unwrap_or("Error"),
+            message: &self.message,
+            code: self.code,
+            source: self.code.map(|_| "DAYTONA_DAEMON"),
+        };
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = (self.status, Body::from(text)).into_response();
+        let json = axum::http::HeaderValue::from_static("application/json; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        response.headers_mut().extend(self.headers.clone());
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        // The gate, which knows the path, writes the body.
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}

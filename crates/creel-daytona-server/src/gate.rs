@@ -1,0 +1,273 @@
+//! The gate: what happens to every request before and after it is handled.
+//!
+//! Counted, then: the host it names, the key, the limits, the faults, the
+//! scope; then the handler; then the rest of the faults and the headers. A
+//! request that is to be cut off carries a [`Cut`] in its answer, which the
+//! connection turns into a closed socket.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http_body_util::BodyExt;
+use serde::Deserialize;
+
+use crate::error::{ApiError, Result};
+use crate::fault::{Kind, Mischief, Strike, Subject};
+use crate::limit::Left;
+use crate::route::{Operation, Route, Scope};
+use crate::shared::Shared;
+
+/// The header that names the organisation when a token is used instead of a key.
+const ORGANIZATION: &str = "x-daytona-organization-id";
+/// The largest body that is read to see whom a fault is for.
+const LARGEST_CREATE: usize = 1 << 20;
+/// How long half an answer gets to leave before its connection breaks.
+const FLUSH: Duration = Duration::from_millis(20);
+
+/// Marks an answer that must never arrive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut;
+
+/// Takes a request through the gate.
+pub(crate) async fn pass(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path().to_owned();
+    if let Err(error) = check_host(&shared, request.headers()) {
+        return error.render(&path);
+    }
+    if path.trim_start_matches('/').starts_with(&shared.access.admin) {
+        return rendered(next.run(request).await, &path);
+    }
+    let route = Route::of(request.method(), &path);
+    count_request(&shared, &route);
+    let response = match enter(&shared, &route, request.headers()) {
+        Ok(left) => {
+            let mut response = rendered(within(&shared, &route, request, next).await, &path);
+            if let Some(left) = left
+                && response.status() != StatusCode::TOO_MANY_REQUESTS
+            {
+                left.write(response.headers_mut());
+            }
+            response
+        }
+        Err(error) => error.render(&path),
+    };
+    count_answer(&shared, &response);
+    response
+}
+
+/// Applies the faults and the scope, then handles.
+async fn within(shared: &Arc<Shared>, route: &Route, request: Request, next: Next) -> Response {
+    let (mut request, mischief) = match strike(shared, route, request).await {
+        Ok(struck) => struck,
+        Err(error) => return error.into_response(),
+    };
+    for delay in mischief.0.iter().filter(|strike| strike.kind == Kind::Latency) {
+        tokio::time::sleep(delay.lasting().unwrap_or(Duration::from_secs(1))).await;
+    }
+    if let Some(response) = instead(&mischief) {
+        return response;
+    }
+    if let Err(error) = check_scope(shared, route.scope) {
+        return error.into_response();
+    }
+    request.extensions_mut().insert(mischief.clone());
+    let response = next.run(request).await;
+    if mischief.get(Kind::CutAfter).is_some() {
+        return cut();
+    }
+    if mischief.get(Kind::HalfBody).is_some() {
+        return half(rendered(response, "")).await;
+    }
+    response
+}
+
+fn check_host(shared: &Shared, headers: &HeaderMap) -> Result<()> {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if shared.access.authorities.iter().any(|known| known.eq_ignore_ascii_case(host)) {
+        return Ok(());
+    }
+    Err(ApiError::new(StatusCode::FORBIDDEN, "the Host header names another server"))
+}
+
+/// Checks the key and takes one from the limit.
+fn enter(shared: &Shared, route: &Route, headers: &HeaderMap) -> Result<Option<Left>> {
+    if route.public {
+        return Ok(None);
+    }
+    let mut limiter = shared.limiter();
+    limiter.check_lockout()?;
+    if !is_known(shared, headers) {
+        limiter.note_failed_auth();
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid credentials"));
+    }
+    let Some(throttler) = route.throttler else { return Ok(None) };
+    let taken = limiter.take(throttler);
+    drop(limiter);
+    if taken.is_err() {
+        *shared.counts().throttled.entry(throttler.name().to_owned()).or_default() += 1;
+    }
+    taken
+}
+
+fn is_known(shared: &Shared, headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let token = text(AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
+    let access = &shared.access;
+    token == Some(&access.api_key)
+        || (token == Some(&access.jwt)
+            && text(ORGANIZATION) == Some(shared.origin.organization.as_str()))
+}
+
+fn check_scope(shared: &Shared, scope: Scope) -> Result<()> {
+    let needed = match scope {
+        Scope::None => return Ok(()),
+        Scope::Write => "write:sandboxes",
+        Scope::Delete => "delete:sandboxes",
+    };
+    if shared.may(needed) {
+        return Ok(());
+    }
+    Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden resource"))
+}
+
+/// Lets the faults strike; a create's body is read first, to see whom it is for.
+async fn strike(shared: &Shared, route: &Route, request: Request) -> Result<(Request, Mischief)> {
+    if route.public || !shared.faults().concern(route.operation) {
+        return Ok((request, Mischief::default()));
+    }
+    let (request, subject) = if route.operation == Operation::Create {
+        let (parts, body) = request.into_parts();
+        let read = axum::body::to_bytes(body, LARGEST_CREATE).await;
+        let bytes = read.map_err(|_| ApiError::unparsed("request entity too large"))?;
+        let subject = ordered(&bytes);
+        (Request::from_parts(parts, Body::from(bytes)), subject)
+    } else {
+        (request, named(shared, route))
+    };
+    let mischief = shared.faults().strike(route.operation, &subject);
+    Ok((request, mischief))
+}
+
+fn ordered(body: &Bytes) -> Subject {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Ordered {
+        name: Option<String>,
+        labels: BTreeMap<String, String>,
+    }
+    let ordered: Ordered = serde_json::from_slice(body).unwrap_or_default();
+    Subject { id: None, name: ordered.name, labels: ordered.labels }
+}
+
+fn named(shared: &Shared, route: &Route) -> Subject {
+    let Some(key) = &route.subject else { return Subject::default() };
+    match shared.registry().find(key) {
+        Some(sandbox) => Subject {
+            id: Some(sandbox.id.to_string()),
+            name: Some(sandbox.name.clone()),
+            labels: sandbox.labels.as_ref().clone(),
+        },
+        None => Subject { id: Some(key.clone()), name: Some(key.clone()), ..Subject::default() },
+    }
+}
+
+/// Returns the answer of a fault that lets nothing be done.
+fn instead(mischief: &Mischief) -> Option<Response> {
+    let strike = mischief.0.iter().find(|strike| strike.kind != Kind::Latency)?;
+    match strike.kind {
+        Kind::CutBefore => Some(cut()),
+        Kind::Status => Some(refusal(strike).into_response()),
+        Kind::ExpiredKey => {
+            Some(ApiError::new(StatusCode::UNAUTHORIZED, "API key has expired").into_response())
+        }
+        Kind::Html => Some(portal(strike)),
+        Kind::Latency
+        | Kind::CutAfter
+        | Kind::HalfBody
+        | Kind::StuckStarting
+        | Kind::StuckDestroying
+        | Kind::ErroredDeleted
+        | Kind::Flap
+        | Kind::CreateFailsAfterAlloc => None,
+    }
+}
+
+fn refusal(strike: &Strike) -> ApiError {
+    let status = strike.order.status.and_then(|status| StatusCode::from_u16(status).ok());
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let message = strike.order.message.clone();
+    let message =
+        message.unwrap_or_else(|| status.canonical_reason().unwrap_or("Error").to_owned());
+    let mut error = ApiError::new(status, message);
+    for (name, value) in &strike.order.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            error.headers.insert(name, value);
+        }
+    }
+    error
+}
+
+fn portal(strike: &Strike) -> Response {
+    let status = strike.order.status.and_then(|status| StatusCode::from_u16(status).ok());
+    let page = "<!DOCTYPE html><html><head><title>Sign in to the network</title></head>\
+                <body><h1>Welcome</h1></body></html>";
+    let html = [(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))];
+    (status.unwrap_or(StatusCode::OK), html, page).into_response()
+}
+
+fn cut() -> Response {
+    let mut response = StatusCode::OK.into_response();
+    response.extensions_mut().insert(Cut);
+    response
+}
+
+/// Sends half of a body under the length of the whole, then breaks off.
+async fn half(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len().max(2)));
+    let first = bytes.slice(..bytes.len() / 2);
+    let broken = stream::once(async {
+        // What was written before must leave before the connection breaks.
+        tokio::time::sleep(FLUSH).await;
+        Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe))
+    });
+    let body = stream::once(async { Ok(first) }).chain(broken);
+    Response::from_parts(parts, Body::from_stream(body))
+}
+
+/// Writes the body of a refusal, which needs the path.
+fn rendered(mut response: Response, path: &str) -> Response {
+    match response.extensions_mut().remove::<ApiError>() {
+        Some(error) => error.render(path),
+        None => response,
+    }
+}
+
+fn count_request(shared: &Shared, route: &Route) {
+    let mut counts = shared.counts();
+    counts.total += 1;
+    *counts.by_route.entry(route.pattern.clone()).or_default() += 1;
+}
+
+fn count_answer(shared: &Shared, response: &Response) {
+    let mut counts = shared.counts();
+    if response.extensions().get::<Cut>().is_some() {
+        counts.cut += 1;
+    } else {
+        *counts.by_status.entry(response.status().as_u16()).or_default() += 1;
+    }
+}

@@ -1,0 +1,161 @@
+//! Rate limits: fixed windows, with the headers of the real service.
+//!
+//! A success says what is left; a refusal says only when to come back, and
+//! says so in a header of the throttler's own name. Wrong keys have a window
+//! too, and once it is full, good keys are refused with it.
+
+use std::time::{Duration, Instant};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::error::ApiError;
+use crate::route::Throttler;
+use crate::settings::RateLimits;
+
+/// What is left of a window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    throttler: Throttler,
+    limit: u32,
+    remaining: u32,
+    reset: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    opened_at: Option<Instant>,
+    used: u32,
+}
+
+impl Window {
+    /// Takes one from the window; returns what is left, or how long to wait.
+    fn take(&mut self, limit: u32, length: Duration) -> Result<(u32, Duration), Duration> {
+        let age = self.opened_at.map(|at| at.elapsed()).filter(|age| *age < length);
+        let age = age.unwrap_or_else(|| {
+            *self = Self { opened_at: Some(Instant::now()), used: 0 };
+            Duration::ZERO
+        });
+        if self.used >= limit {
+            return Err(length - age);
+        }
+        self.used += 1;
+        Ok((limit - self.used, length - age))
+    }
+
+    fn full_for(&self, limit: u32, length: Duration) -> Option<Duration> {
+        let age = self.opened_at?.elapsed();
+        (self.used >= limit && age < length).then(|| length.saturating_sub(age))
+    }
+}
+
+/// The windows of all throttlers.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    limits: RateLimits,
+    authenticated: Window,
+    create: Window,
+    lifecycle: Window,
+    failed_auth: Window,
+}
+
+impl Limiter {
+    /// Starts with empty windows.
+    pub(crate) fn new(limits: RateLimits) -> Self {
+        let [authenticated, create, lifecycle, failed_auth] = [(); 4].map(|()| Window::default());
+        Self { limits, authenticated, create, lifecycle, failed_auth }
+    }
+
+    /// Returns the limits.
+    pub(crate) fn limits(&self) -> &RateLimits {
+        &self.limits
+    }
+
+    /// Takes one request from a throttler's window.
+    pub(crate) fn take(&mut self, throttler: Throttler) -> Result<Option<Left>, ApiError> {
+        let (limit, window) = match throttler {
+            Throttler::Authenticated => (self.limits.authenticated, &mut self.authenticated),
+            Throttler::SandboxCreate => (self.limits.sandbox_create, &mut self.create),
+            Throttler::SandboxLifecycle => (self.limits.sandbox_lifecycle, &mut self.lifecycle),
+        };
+        let Some(limit) = limit else { return Ok(None) };
+        match window.take(limit, self.limits.window) {
+            Ok((remaining, reset)) => Ok(Some(Left { throttler, limit, remaining, reset })),
+            Err(wait) => {
+                Err(too_many(&format!("retry-after-{}", throttler.name()), whole_seconds(wait)))
+            }
+        }
+    }
+
+    /// Refuses everybody while the window of wrong keys is full.
+    pub(crate) fn check_lockout(&self) -> Result<(), ApiError> {
+        let Some(limit) = self.limits.failed_auth else { return Ok(()) };
+        match self.failed_auth.full_for(limit, self.limits.window) {
+            Some(wait) => Err(too_many("retry-after", whole_seconds(wait))),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a wrong key.
+    pub(crate) fn note_failed_auth(&mut self) {
+        if let Some(limit) = self.limits.failed_auth {
+            // A full window was refused before.
+            let _ = self.failed_auth.take(limit, self.limits.window);
+        }
+    }
+}
+
+impl Left {
+    /// Adds the three headers of a success.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        let name = self.throttler.name();
+        set(headers, &format!("x-ratelimit-limit-{name}"), u64::from(self.limit));
+        set(headers, &format!("x-ratelimit-remaining-{name}"), u64::from(self.remaining));
+        set(headers, &format!("x-ratelimit-reset-{name}"), whole_seconds(self.reset));
+    }
+}
+
+fn set(headers: &mut HeaderMap, name: &str, value: u64) {
+    if let Ok(name) = HeaderName::try_from(name) {
+        headers.insert(name, HeaderValue::from(value));
+    }
+}
+
+/// Rounds up: whoever waits so long surely finds a new window.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+fn too_many(header: &str, seconds: u64) -> ApiError {
+    let mut error =
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "ThrottlerException: Too Many Requests");
+    set(&mut error.headers, header, seconds);
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_window_refuses_with_nothing_but_the_throttlers_own_header() {
+        let limits = RateLimits { sandbox_create: Some(2), ..RateLimits::default() };
+        let mut limiter = Limiter::new(limits);
+        for _ in 0..2 {
+            assert!(limiter.take(Throttler::SandboxCreate).expect("two are allowed").is_some());
+        }
+        let error = limiter.take(Throttler::SandboxCreate).expect_err("the third is not");
+        assert_eq!(error.headers.len(), 1);
+        assert!(error.headers.contains_key("retry-after-sandbox-create"));
+        assert!(limiter.take(Throttler::Authenticated).expect("it has no limit").is_none());
+    }
+
+    #[test]
+    fn wrong_keys_lock_good_ones_out() {
+        let limits = RateLimits { failed_auth: Some(1), ..RateLimits::default() };
+        let mut limiter = Limiter::new(limits);
+        assert!(limiter.check_lockout().is_ok());
+        limiter.note_failed_auth();
+        let error = limiter.check_lockout().expect_err("the window is full");
+        assert!(error.headers.contains_key("retry-after"));
+    }
+}

@@ -1,0 +1,306 @@
+//! The list: filters, order and cursor.
+//!
+//! Sorted by creation, a page is read off the index and costs what it shows.
+//! Any other order sorts everything for each page, as rows move between pages
+//! in the real service too.
+
+use std::cmp::Ordering;
+
+use serde::Deserialize;
+
+use crate::error::{ApiError, Result};
+use crate::moment::Moment;
+use crate::percent;
+use crate::registry::{Age, Registry};
+use crate::sandbox::{Origin, Pairs, Sandbox};
+use crate::state::State;
+
+/// The page size without a limit.
+const DEFAULT_LIMIT: usize = 100;
+/// The largest page.
+const LARGEST_LIMIT: usize = 200;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Sort {
+    Name,
+    Cpu,
+    MemoryGib,
+    DiskGib,
+    LastActivityAt,
+    CreatedAt,
+}
+
+/// What a list asks for.
+#[derive(Debug)]
+pub(crate) struct Query {
+    limit: usize,
+    cursor: Option<Cursor>,
+    sort: Sort,
+    descending: bool,
+    id: Option<String>,
+    name: Option<String>,
+    labels: Pairs,
+    states: Vec<State>,
+    snapshots: Vec<String>,
+    regions: Vec<String>,
+    include_errored_deleted: bool,
+    created: Span,
+    last_event: Span,
+    auto_destroy: Span,
+}
+
+/// Two bounds in time, both open.
+#[derive(Debug, Default)]
+struct Span {
+    after: Option<Moment>,
+    before: Option<Moment>,
+}
+
+impl Span {
+    fn has(&self, at: Option<Moment>) -> bool {
+        if self.after.is_none() && self.before.is_none() {
+            return true;
+        }
+        at.is_some_and(|at| {
+            self.after.is_none_or(|after| at > after)
+                && self.before.is_none_or(|before| at < before)
+        })
+    }
+}
+
+/// Where the page before ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cursor {
+    /// The value that was sorted by.
+    key: String,
+    /// The tie-breaker.
+    age: Age,
+}
+
+impl Cursor {
+    fn write(&self) -> String {
+        let text = format!("{}:{}:{}", self.age.0, self.age.1, self.key);
+        text.bytes().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if text.is_empty() || text.len() % 2 != 0 || !text.is_ascii() {
+            return None;
+        }
+        let bytes: Option<Vec<u8>> = (0..text.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+            .collect();
+        let text = String::from_utf8(bytes?).ok()?;
+        let mut parts = text.splitn(3, ':');
+        let age = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { key: parts.next()?.to_owned(), age })
+    }
+}
+
+impl Query {
+    /// Reads a query, refusing what the real service refuses.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut query = Self {
+            limit: DEFAULT_LIMIT,
+            cursor: None,
+            sort: Sort::LastActivityAt,
+            descending: true,
+            id: None,
+            name: None,
+            labels: Pairs::new(),
+            states: Vec::new(),
+            snapshots: Vec::new(),
+            regions: Vec::new(),
+            include_errored_deleted: false,
+            created: Span::default(),
+            last_event: Span::default(),
+            auto_destroy: Span::default(),
+        };
+        for (key, value) in percent::pairs(text) {
+            query.set(key.trim_end_matches("[]"), value)?;
+        }
+        Ok(query)
+    }
+
+    fn set(&mut self, key: &str, value: String) -> Result<()> {
+        match key {
+            "limit" => self.limit = limit(&value)?,
+            "cursor" => {
+                let invalid = || ApiError::invalid("Invalid cursor");
+                self.cursor = Some(Cursor::read(&value).ok_or_else(invalid)?);
+            }
+            "sort" => {
+                self.sort = serde_json::from_value(value.into())
+                    .map_err(|_| ApiError::invalid("sort must be one of the known fields"))?;
+            }
+            "order" => match value.as_str() {
+                "asc" => self.descending = false,
+                "desc" => self.descending = true,
+                _ => return Err(ApiError::invalid("order must be one of: asc, desc")),
+            },
+            "id" => self.id = Some(value),
+            "name" => self.name = Some(value.to_lowercase()),
+            "labels" => {
+                let invalid = |_| ApiError::invalid("labels must be a valid JSON object");
+                self.labels = serde_json::from_str(&value).map_err(invalid)?;
+            }
+            "states" => self.states.push(state(&value)?),
+            "snapshots" => self.snapshots.push(value),
+            "regionIds" => self.regions.push(value),
+            "includeErroredDeleted" => self.include_errored_deleted = value == "true",
+            "createdAtAfter" => self.created.after = Some(moment(key, &value)?),
+            "createdAtBefore" => self.created.before = Some(moment(key, &value)?),
+            "lastEventAfter" => self.last_event.after = Some(moment(key, &value)?),
+            "lastEventBefore" => self.last_event.before = Some(moment(key, &value)?),
+            "autoDestroyAtAfter" => self.auto_destroy.after = Some(moment(key, &value)?),
+            "autoDestroyAtBefore" => self.auto_destroy.before = Some(moment(key, &value)?),
+            // The other filters of the service are accepted and let everything through.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes one page.
+    pub(crate) fn page(&self, registry: &Registry, origin: &Origin) -> Result<Vec<u8>> {
+        let mut rows: Vec<&Sandbox> = if self.sort == Sort::CreatedAt && !self.descending {
+            let from = self.cursor.as_ref().map(|cursor| cursor.age);
+            registry.after(from).filter(|one| self.fits(one)).take(self.limit + 1).collect()
+        } else {
+            self.sorted(registry)
+        };
+        let more = rows.len() > self.limit;
+        rows.truncate(self.limit);
+        let last = rows.last().filter(|_| more).map(|last| self.cursor_at(last).write());
+        let shown = rows.into_iter().map(|sandbox| shown(sandbox, origin)).collect::<Vec<_>>();
+        let page = serde_json::json!({ "nextCursor": last });
+        let mut body = b"{\"items\":".to_vec();
+        let failed = |_| {
+            ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the list is not JSON")
+        };
+        serde_json::to_writer(&mut body, &shown).map_err(failed)?;
+        body.extend_from_slice(b",\"nextCursor\":");
+        serde_json::to_writer(&mut body, &page["nextCursor"]).map_err(failed)?;
+        body.push(b'}');
+        Ok(body)
+    }
+
+    fn sorted<'a>(&self, registry: &'a Registry) -> Vec<&'a Sandbox> {
+        let mut rows: Vec<(Cursor, &Sandbox)> = registry
+            .all()
+            .filter(|one| self.fits(one))
+            .map(|one| (self.cursor_at(one), one))
+            .filter(|(at, _)| {
+                self.cursor.as_ref().is_none_or(|from| self.compare(at, from) == Ordering::Greater)
+            })
+            .collect();
+        rows.sort_by(|(left, _), (right, _)| self.compare(left, right));
+        rows.into_iter().take(self.limit + 1).map(|(_, sandbox)| sandbox).collect()
+    }
+
+    fn compare(&self, left: &Cursor, right: &Cursor) -> Ordering {
+        let order = left.key.cmp(&right.key).then(left.age.cmp(&right.age));
+        if self.descending { order.reverse() } else { order }
+    }
+
+    fn cursor_at(&self, sandbox: &Sandbox) -> Cursor {
+        let key = match self.sort {
+            Sort::Name => sandbox.name.clone(),
+            // Padded, so that the order of texts is the order of numbers.
+            Sort::Cpu => format!("{:010}", sandbox.size.cpu),
+            Sort::MemoryGib => format!("{:010}", sandbox.size.memory),
+            Sort::DiskGib => format!("{:010}", sandbox.size.disk),
+            Sort::LastActivityAt => format!("{:020}", sandbox.active_at.0),
+            Sort::CreatedAt => String::new(),
+        };
+        Cursor { key, age: (sandbox.created_at.0, sandbox.sequence) }
+    }
+
+    fn fits(&self, sandbox: &Sandbox) -> bool {
+        let Some((name, state)) = self.seen(sandbox) else { return false };
+        let any = |wanted: &[String], value: Option<&str>| {
+            wanted.is_empty() || value.is_some_and(|value| wanted.iter().any(|one| one == value))
+        };
+        self.id.as_ref().is_none_or(|id| sandbox.id.to_string().starts_with(id))
+            && self.name.as_ref().is_none_or(|prefix| name.to_lowercase().starts_with(prefix))
+            && (self.states.is_empty() || self.states.contains(&state))
+            && self.labels.iter().all(|(key, value)| sandbox.labels.get(key) == Some(value))
+            && any(&self.snapshots, sandbox.snapshot.as_deref())
+            && any(&self.regions, Some(&sandbox.target))
+            && self.created.has(Some(sandbox.created_at))
+            && self.last_event.has(Some(sandbox.updated_at))
+            && self.auto_destroy.has(sandbox.destroy_at)
+    }
+
+    /// Returns name and state as this list sees them; `None` when it does not see it at all.
+    fn seen<'a>(&self, sandbox: &'a Sandbox) -> Option<(&'a str, State)> {
+        if let Some(shadow) = &sandbox.shadow {
+            let now = Moment::now();
+            if now < shadow.hidden_until {
+                return None;
+            }
+            if now < shadow.shown_until {
+                return Some((&shadow.name, shadow.state));
+            }
+        }
+        let hidden = sandbox.state == State::Destroyed
+            || (sandbox.is_errored_deleted() && !self.include_errored_deleted);
+        (!hidden).then_some((&sandbox.name, sandbox.state))
+    }
+}
+
+fn shown<'a>(sandbox: &'a Sandbox, origin: &'a Origin) -> crate::sandbox::Row<'a> {
+    let mut row = sandbox.row(origin);
+    if let Some(shadow) = &sandbox.shadow
+        && Moment::now() < shadow.shown_until
+    {
+        row.name = &shadow.name;
+        row.state = shadow.state;
+        row.desired_state = shadow.state.desired();
+    }
+    row
+}
+
+fn limit(value: &str) -> Result<usize> {
+    match value.parse() {
+        Ok(0) => Err(ApiError::invalid("limit must not be less than 1")),
+        Ok(limit) if limit > LARGEST_LIMIT => {
+            Err(ApiError::invalid(format!("limit must not be greater than {LARGEST_LIMIT}")))
+        }
+        Ok(limit) => Ok(limit),
+        Err(_) => Err(ApiError::invalid("limit must be an integer number")),
+    }
+}
+
+fn state(value: &str) -> Result<State> {
+    let known = State::parse(value).filter(|state| *state != State::Destroyed);
+    known.ok_or_else(|| ApiError::invalid("each value in states must be one of the valid values"))
+}
+
+fn moment(key: &str, value: &str) -> Result<Moment> {
+    Moment::parse(value)
+        .ok_or_else(|| ApiError::invalid(format!("{key} must be a valid ISO 8601 date string")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_service_refuses_is_refused() {
+        for bad in
+            ["limit=0", "limit=201", "states=destroyed", "states=started,error", "cursor=nonsense"]
+        {
+            assert!(Query::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Query::parse("limit=200&states=started&states=error&cursor=").is_err());
+        assert!(Query::parse("limit=200&states=started&states=error").is_ok());
+    }
+
+    #[test]
+    fn a_cursor_survives_the_way_out_and_back() {
+        let cursor = Cursor { key: "a:b".to_owned(), age: (17, 4) };
+        assert_eq!(Cursor::read(&cursor.write()), Some(cursor));
+    }
+}

@@ -1,0 +1,98 @@
+//! All sandboxes of a server, by id, by name and by age.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use crate::moment::Moment;
+use crate::sandbox::Sandbox;
+use crate::state::State;
+
+/// Where a sandbox stands in the order of creation.
+pub(crate) type Age = (i64, u64);
+
+/// All sandboxes.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    sandboxes: HashMap<Uuid, Sandbox>,
+    names: HashMap<String, Uuid>,
+    by_age: BTreeMap<Age, Uuid>,
+    sequence: u64,
+}
+
+impl Registry {
+    /// Returns the next number in the order of creation.
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Adds a sandbox; `false` when the name is taken.
+    pub(crate) fn add(&mut self, sandbox: Sandbox) -> bool {
+        if self.names.contains_key(&sandbox.name) {
+            return false;
+        }
+        self.names.insert(sandbox.name.clone(), sandbox.id);
+        self.by_age.insert((sandbox.created_at.0, sandbox.sequence), sandbox.id);
+        self.sandboxes.insert(sandbox.id, sandbox);
+        true
+    }
+
+    /// Finds a sandbox by id or name, as the API does.
+    pub(crate) fn find(&self, key: &str) -> Option<&Sandbox> {
+        let by_id = Uuid::try_parse(key).ok().and_then(|id| self.sandboxes.get(&id));
+        let found = by_id.or_else(|| self.sandboxes.get(self.names.get(key)?));
+        found.filter(|sandbox| sandbox.is_visible())
+    }
+
+    /// Returns the id of a sandbox that the API knows.
+    pub(crate) fn id_of(&self, key: &str) -> Option<Uuid> {
+        self.find(key).map(|sandbox| sandbox.id)
+    }
+
+    /// Returns a sandbox, whatever its state.
+    pub(crate) fn get(&self, id: &Uuid) -> Option<&Sandbox> {
+        self.sandboxes.get(id)
+    }
+
+    /// Returns a sandbox to change; its name must be changed by [`Registry::rename`].
+    pub(crate) fn get_mut(&mut self, id: &Uuid) -> Option<&mut Sandbox> {
+        self.sandboxes.get_mut(id)
+    }
+
+    /// Gives a sandbox another name.
+    pub(crate) fn rename(&mut self, id: &Uuid, name: String) {
+        if let Some(sandbox) = self.sandboxes.get_mut(id) {
+            self.names.remove(&sandbox.name);
+            self.names.insert(name.clone(), *id);
+            sandbox.name = name;
+        }
+    }
+
+    /// Forgets a sandbox that is gone, unless the list still has to lie about it.
+    pub(crate) fn forget(&mut self, id: &Uuid) {
+        let now = Moment::now();
+        let may_go = |sandbox: &Sandbox| {
+            let shown = sandbox.shadow.as_ref().is_some_and(|shadow| shadow.shown_until > now);
+            sandbox.state == State::Destroyed && !shown
+        };
+        if self.sandboxes.get(id).is_some_and(may_go)
+            && let Some(sandbox) = self.sandboxes.remove(id)
+        {
+            self.names.remove(&sandbox.name);
+            self.by_age.remove(&(sandbox.created_at.0, sandbox.sequence));
+        }
+    }
+
+    /// Returns the sandboxes after an age, the oldest first.
+    pub(crate) fn after(&self, age: Option<Age>) -> impl Iterator<Item = &Sandbox> {
+        let from = age.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let ids = self.by_age.range((from, std::ops::Bound::Unbounded));
+        ids.filter_map(|(_, id)| self.sandboxes.get(id))
+    }
+
+    /// Returns all sandboxes in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes.values()
+    }
+}

@@ -1,0 +1,181 @@
+//! Which operation a request asks for: what faults, limits and counts go by.
+
+use axum::http::Method;
+use serde::{Deserialize, Serialize};
+
+/// An operation that a fault can strike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is the operation of its name")]
+pub enum Operation {
+    Create,
+    Get,
+    List,
+    Delete,
+    Stop,
+    Start,
+    Exec,
+    Other,
+}
+
+/// Which budget a request is taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Throttler {
+    Authenticated,
+    SandboxCreate,
+    SandboxLifecycle,
+}
+
+impl Throttler {
+    /// Returns the name that ends the headers' names.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Authenticated => "authenticated",
+            Self::SandboxCreate => "sandbox-create",
+            Self::SandboxLifecycle => "sandbox-lifecycle",
+        }
+    }
+}
+
+/// A scope that a key needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    None,
+    Write,
+    Delete,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// The operation.
+    pub(crate) operation: Operation,
+    /// The budget it is taken from; toolbox calls have none.
+    pub(crate) throttler: Option<Throttler>,
+    /// The scope it needs.
+    pub(crate) scope: Scope,
+    /// Whether it needs a key at all.
+    pub(crate) public: bool,
+    /// The sandbox it names, by id or name.
+    pub(crate) subject: Option<String>,
+    /// How it is counted.
+    pub(crate) pattern: String,
+}
+
+impl Route {
+    /// Reads a request's method and path.
+    pub(crate) fn of(method: &Method, path: &str) -> Self {
+        let words: Vec<&str> = path.trim_matches('/').split('/').collect();
+        match words.as_slice() {
+            ["api", "sandbox"] => Self::of_collection(method),
+            ["api", "sandbox", subject, rest @ ..] => Self::of_sandbox(method, subject, rest),
+            ["toolbox", subject, rest @ ..] => Self::of_toolbox(method, subject, rest),
+            ["api", "config"] => Self { public: true, ..Self::other(method, "/config") },
+            ["api", "socket.io", ..] => Self {
+                public: true,
+                throttler: None,
+                pattern: format!("{method} /socket.io"),
+                ..Self::other(method, "")
+            },
+            ["api", rest @ ..] => Self::other(method, &format!("/{}", rest.join("/"))),
+            _ => Self { public: true, throttler: None, ..Self::other(method, path) },
+        }
+    }
+
+    fn other(method: &Method, pattern: &str) -> Self {
+        Self {
+            operation: Operation::Other,
+            throttler: Some(Throttler::Authenticated),
+            scope: Scope::None,
+            public: false,
+            subject: None,
+            pattern: format!("{method} {pattern}"),
+        }
+    }
+
+    fn of_collection(method: &Method) -> Self {
+        let other = Self::other(method, "/sandbox");
+        match *method {
+            Method::POST => Self {
+                operation: Operation::Create,
+                throttler: Some(Throttler::SandboxCreate),
+                scope: Scope::Write,
+                ..other
+            },
+            _ => Self { operation: Operation::List, ..other },
+        }
+    }
+
+    fn of_sandbox(method: &Method, subject: &str, rest: &[&str]) -> Self {
+        let tail: Vec<&str> = rest.iter().map(|word| placeholder(word)).collect();
+        let pattern = ["/sandbox/{s}"].into_iter().chain(tail).collect::<Vec<_>>().join("/");
+        let other = Self {
+            subject: Some(crate::percent::decode(subject)),
+            scope: if *method == Method::GET { Scope::None } else { Scope::Write },
+            ..Self::other(method, &pattern)
+        };
+        let lifecycle = Some(Throttler::SandboxLifecycle);
+        match (method, rest) {
+            (&Method::GET, []) => Self { operation: Operation::Get, ..other },
+            (&Method::DELETE, []) => Self {
+                operation: Operation::Delete,
+                throttler: lifecycle,
+                scope: Scope::Delete,
+                ..other
+            },
+            (_, ["stop"]) => Self { operation: Operation::Stop, throttler: lifecycle, ..other },
+            (_, ["start"]) => Self { operation: Operation::Start, throttler: lifecycle, ..other },
+            (_, ["archive" | "pause" | "recover"]) => Self { throttler: lifecycle, ..other },
+            _ => other,
+        }
+    }
+
+    fn of_toolbox(method: &Method, subject: &str, rest: &[&str]) -> Self {
+        let operation = match (method, rest) {
+            (&Method::POST, ["process", "execute"] | ["process", "session", _, "exec"]) => {
+                Operation::Exec
+            }
+            _ => Operation::Other,
+        };
+        let mut tail = rest.to_vec();
+        if let ["process", "session", session, after @ ..] = tail.as_mut_slice() {
+            *session = "{session}";
+            if let ["command", command, ..] = after {
+                *command = "{command}";
+            }
+        }
+        Self {
+            operation,
+            throttler: None,
+            subject: Some(crate::percent::decode(subject)),
+            pattern: format!("{method} /toolbox/{{s}}/{}", tail.join("/")),
+            ..Self::other(method, "")
+        }
+    }
+}
+
+/// Numbers in a path are no part of the pattern.
+fn placeholder(word: &str) -> &str {
+    if word.parse::<i64>().is_ok() { "{n}" } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_known_by_method_and_path() {
+        let route = Route::of(&Method::DELETE, "/api/sandbox/my%20box");
+        assert_eq!(route.operation, Operation::Delete);
+        assert_eq!(route.throttler, Some(Throttler::SandboxLifecycle));
+        assert_eq!(route.scope, Scope::Delete);
+        assert_eq!(route.subject.as_deref(), Some("my box"));
+        let route = Route::of(&Method::POST, "/api/sandbox/x/autostop/15");
+        assert_eq!(route.pattern, "POST /sandbox/{s}/autostop/{n}");
+        let route = Route::of(&Method::GET, "/toolbox/x/process/session/s/command/c/logs");
+        assert_eq!(
+            route.pattern,
+            "GET /toolbox/{s}/process/session/{session}/command/{command}/logs"
+        );
+    }
+}

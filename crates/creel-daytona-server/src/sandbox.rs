@@ -1,0 +1,233 @@
+//! One sandbox as the server keeps it, and as the API shows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::moment::Moment;
+use crate::state::{Desired, State};
+
+/// Labels or an environment.
+pub(crate) type Pairs = BTreeMap<String, String>;
+
+/// One sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct Sandbox {
+    /// Its id.
+    pub(crate) id: Uuid,
+    /// Its name; it changes when the sandbox is deleted.
+    pub(crate) name: String,
+    /// The order of creation among those of one millisecond.
+    pub(crate) sequence: u64,
+    /// The snapshot it was made of.
+    pub(crate) snapshot: Option<String>,
+    /// The build it was made of.
+    pub(crate) build: Option<Value>,
+    /// The user in it.
+    pub(crate) user: String,
+    /// Its environment.
+    pub(crate) env: Arc<Pairs>,
+    /// Its labels; those of one seed share them.
+    pub(crate) labels: Arc<Pairs>,
+    /// Whether its ports are open to everybody.
+    pub(crate) public: bool,
+    /// Whether it has no network.
+    pub(crate) network_block_all: bool,
+    /// The region.
+    pub(crate) target: Arc<str>,
+    /// Processors, graphics processors, memory and disk.
+    pub(crate) size: Size,
+    /// Its state.
+    pub(crate) state: State,
+    /// Where it is meant to end up.
+    pub(crate) desired: Desired,
+    /// Why it is in error.
+    pub(crate) error_reason: Option<String>,
+    /// Whether an error can be recovered from.
+    pub(crate) recoverable: bool,
+    /// The intervals, in minutes.
+    pub(crate) intervals: Intervals,
+    /// When it ends whatever its state.
+    pub(crate) destroy_at: Option<Moment>,
+    /// When it was made.
+    pub(crate) created_at: Moment,
+    /// When it last changed.
+    pub(crate) updated_at: Moment,
+    /// When it was last used.
+    pub(crate) active_at: Moment,
+    /// Counts changes of state: what was begun under an older number must not finish.
+    pub(crate) generation: u64,
+    /// Whether nothing stands behind it.
+    pub(crate) hollow: bool,
+    /// What the list shows instead of the truth.
+    pub(crate) shadow: Option<Shadow>,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) cpu: u32,
+    pub(crate) gpu: u32,
+    pub(crate) memory: u32,
+    pub(crate) disk: u32,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { cpu: 1, gpu: 0, memory: 1, disk: 3 }
+    }
+}
+
+/// Intervals in minutes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Intervals {
+    /// Stop when idle; 0 is never.
+    pub(crate) stop: i64,
+    /// Archive when stopped; 0 is the longest there is.
+    pub(crate) archive: i64,
+    /// Delete when stopped; negative is never, 0 is at once.
+    pub(crate) delete: i64,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Self { stop: 15, archive: 7 * 24 * 60, delete: -1 }
+    }
+}
+
+/// A lie of the list about a deleted sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct Shadow {
+    /// The name it had.
+    pub(crate) name: String,
+    /// The state it had.
+    pub(crate) state: State,
+    /// Until when the list does not show it at all.
+    pub(crate) hidden_until: Moment,
+    /// Until when the list shows it as it was.
+    pub(crate) shown_until: Moment,
+}
+
+impl Sandbox {
+    /// Returns whether get and delete know it.
+    pub(crate) fn is_visible(&self) -> bool {
+        self.state != State::Destroyed && !self.is_errored_deleted()
+    }
+
+    /// Returns whether its destruction failed: only one flag of the list shows it then.
+    pub(crate) fn is_errored_deleted(&self) -> bool {
+        self.state == State::Error && self.desired == Desired::Destroyed
+    }
+
+    /// Moves it to a state, and the record of when with it.
+    pub(crate) fn enter(&mut self, state: State) {
+        self.state = state;
+        self.generation += 1;
+        self.updated_at = Moment::now();
+    }
+
+    /// Writes it as get and the lifecycle operations answer.
+    pub(crate) fn full<'a>(&'a self, origin: &'a Origin) -> Full<'a> {
+        Full {
+            row: self.row(origin),
+            env: &self.env,
+            kvm: false,
+            build_info: self.build.as_ref(),
+            volumes: [],
+        }
+    }
+
+    /// Writes it as the list answers.
+    pub(crate) fn row<'a>(&'a self, origin: &'a Origin) -> Row<'a> {
+        Row {
+            id: self.id,
+            organization_id: &origin.organization,
+            name: &self.name,
+            snapshot: self.snapshot.as_deref(),
+            user: &self.user,
+            labels: &self.labels,
+            public: self.public,
+            network_block_all: self.network_block_all,
+            target: &self.target,
+            cpu: self.size.cpu,
+            gpu: self.size.gpu,
+            memory: self.size.memory,
+            disk: self.size.disk,
+            state: self.state,
+            desired_state: self.desired,
+            error_reason: self.error_reason.as_deref(),
+            recoverable: self.recoverable,
+            backup_state: "None",
+            auto_stop_interval: self.intervals.stop,
+            auto_archive_interval: self.intervals.archive,
+            auto_delete_interval: self.intervals.delete,
+            auto_destroy_at: self.destroy_at,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            last_activity_at: self.active_at,
+            sandbox_class: "container",
+            daemon_version: crate::VERSION,
+            toolbox_proxy_url: &origin.toolbox_url,
+        }
+    }
+}
+
+/// What all sandboxes of a server have in common.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) organization: String,
+    pub(crate) toolbox_url: String,
+}
+
+/// A sandbox as the list shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Row<'a> {
+    id: Uuid,
+    organization_id: &'a str,
+    pub(crate) name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a str>,
+    user: &'a str,
+    labels: &'a Pairs,
+    public: bool,
+    network_block_all: bool,
+    target: &'a str,
+    cpu: u32,
+    gpu: u32,
+    memory: u32,
+    disk: u32,
+    pub(crate) state: State,
+    pub(crate) desired_state: Desired,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_reason: Option<&'a str>,
+    recoverable: bool,
+    backup_state: &'a str,
+    auto_stop_interval: i64,
+    auto_archive_interval: i64,
+    auto_delete_interval: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto_destroy_at: Option<Moment>,
+    created_at: Moment,
+    updated_at: Moment,
+    last_activity_at: Moment,
+    sandbox_class: &'a str,
+    daemon_version: &'a str,
+    toolbox_proxy_url: &'a str,
+}
+
+/// A sandbox in full.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Full<'a> {
+    #[serde(flatten)]
+    row: Row<'a>,
+    env: &'a Pairs,
+    kvm: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_info: Option<&'a Value>,
+    volumes: [(); 0],
+}

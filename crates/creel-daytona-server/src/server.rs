@@ -1,0 +1,212 @@
+//! Starting and stopping.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware;
+use creel_core::task;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
+use tower_service::Service;
+use uuid::Uuid;
+
+use crate::gate::{self, Cut};
+use crate::limit::Limiter;
+use crate::sandbox::Origin;
+use crate::settings::Settings;
+use crate::shared::{Access, Parts, Shared};
+use crate::{admin, api, backend, timers, toolbox};
+
+/// How long open connections may take to end when the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address could be reached from elsewhere.
+    #[error("{0} is not a loopback address, and this server is for this machine only")]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The server, before it runs.
+#[derive(Debug)]
+pub struct Server;
+
+/// A running server. Dropping it stops nothing: call [`Running::stop`].
+#[derive(Debug)]
+#[must_use]
+pub struct Running {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    connections: TaskTracker,
+    keep_alive: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to listen; requests are answered when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the address is not this machine's own or cannot be listened on.
+    pub async fn start(settings: Settings) -> Result<Running, StartError> {
+        let address = settings.listen;
+        if !address.ip().is_loopback() {
+            return Err(StartError::NotLoopback(address));
+        }
+        let failed = |source| StartError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let keep_alive = backend::keep_alive(&settings.backend);
+        let shared = Arc::new(prepare(settings, address));
+        let connections = TaskTracker::new();
+        let app = app(&shared);
+        let accepting = accept(listener, app, Arc::clone(&shared), connections.clone());
+        task::background(shared.tasks.track_future(accepting));
+        task::background(shared.tasks.track_future(timers::run(Arc::clone(&shared))));
+        Ok(Running { shared, address, connections, keep_alive })
+    }
+}
+
+impl Running {
+    /// Returns the base of the API, what `DAYTONA_API_URL` is set to.
+    pub fn url(&self) -> String {
+        format!("http://{}/api", self.address)
+    }
+
+    /// Returns the key, what `DAYTONA_API_KEY` is set to.
+    pub fn api_key(&self) -> &str {
+        &self.shared.access.api_key
+    }
+
+    /// Returns the token that works instead of the key, together with the organisation.
+    pub fn jwt(&self) -> &str {
+        &self.shared.access.jwt
+    }
+
+    /// Returns the organisation all sandboxes belong to.
+    pub fn organization_id(&self) -> &str {
+        &self.shared.origin.organization
+    }
+
+    /// Returns the base of the admin routes; who knows it may do anything.
+    pub fn admin_url(&self) -> String {
+        format!("http://{}/{}", self.address, self.shared.access.admin)
+    }
+
+    /// Stops: closes every connection and gives back every sandbox, verified.
+    pub async fn stop(self) {
+        self.shared.cancel.cancel();
+        self.shared.tasks.close();
+        self.connections.close();
+        if tokio::time::timeout(DRAIN, self.connections.wait()).await.is_err() {
+            tracing::warn!("a connection did not end in time");
+        }
+        self.shared.tasks.wait().await;
+        backend::end_all(&self.shared).await;
+        if let Some(keep_alive) = self.keep_alive {
+            keep_alive.abort();
+        }
+    }
+}
+
+fn prepare(settings: Settings, address: SocketAddr) -> Shared {
+    let scenario = settings.scenario;
+    let permissions = scenario.permissions.unwrap_or(settings.permissions);
+    let shared = Shared::new(Parts {
+        origin: Origin {
+            organization: Uuid::new_v4().to_string(),
+            toolbox_url: format!("http://{address}/toolbox"),
+        },
+        access: Access {
+            authorities: [address.to_string(), format!("localhost:{}", address.port())],
+            api_key: format!("dtn_{}", secret()),
+            jwt: format!("{}.{}.{}", secret(), secret(), secret()),
+            permissions: permissions.into(),
+            admin: format!("admin-{}", secret()),
+        },
+        backend: settings.backend,
+        delays: settings.delays,
+        limiter: Limiter::new(scenario.rate_limits.unwrap_or(settings.rate_limits)),
+    });
+    for order in scenario.faults {
+        shared.faults().add(order);
+    }
+    for seed in &scenario.seeds {
+        admin::plant(&shared, seed);
+    }
+    shared
+}
+
+fn secret() -> String {
+    Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string()
+}
+
+fn app(shared: &Arc<Shared>) -> Router {
+    Router::new()
+        .nest("/api", api::routes())
+        .nest("/toolbox/{sandbox}", toolbox::routes())
+        .nest(&format!("/{}", shared.access.admin), admin::routes())
+        .fallback(api::no_route)
+        .layer(middleware::from_fn_with_state(Arc::clone(shared), gate::pass))
+        .with_state(Arc::clone(shared))
+}
+
+async fn accept(listener: TcpListener, app: Router, shared: Arc<Shared>, connections: TaskTracker) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shared.cancel.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // Small answers on a kept connection would wait for each other otherwise.
+                let _ = stream.set_nodelay(true);
+                let serving = serve(stream, app.clone(), Arc::clone(&shared));
+                task::background(connections.track_future(serving));
+            }
+            // Out of descriptors: others end and give theirs back.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, app: Router, shared: Arc<Shared>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut app = app.clone();
+        async move {
+            let Ok(response) = app.call(request).await;
+            match response.extensions().get::<Cut>() {
+                // The connection ends without a word.
+                Some(Cut) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+                None => Ok(response),
+            }
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        // A client that breaks off, or one that was cut off: neither is worth a word.
+        _ = connection.as_mut() => return,
+        () = shared.cancel.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(DRAIN / 2, connection).await;
+}

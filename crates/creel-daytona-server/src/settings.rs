@@ -1,0 +1,253 @@
+//! What a server is told when it starts.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use creel_core::provider::process::ProcessProvider;
+use creel_core::scope::Supervisor;
+use serde::Deserialize;
+
+use crate::fault::FaultOrder;
+use crate::state::State;
+
+/// What a server is told when it starts.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where it listens; only loopback addresses are accepted.
+    pub listen: SocketAddr,
+    /// What stands behind a sandbox.
+    pub backend: Backend,
+    /// How many requests a minute it takes.
+    pub rate_limits: RateLimits,
+    /// How long things take.
+    pub delays: Delays,
+    /// What the API key may do.
+    pub permissions: Vec<String>,
+    /// The faults and sandboxes it starts with.
+    pub scenario: Scenario,
+}
+
+impl Settings {
+    /// A server on a free port, with realistic delays and no limits.
+    pub fn new(backend: Backend) -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            backend,
+            rate_limits: RateLimits::default(),
+            delays: Delays::realistic(),
+            permissions: ["write:sandboxes", "delete:sandboxes"].map(str::to_owned).to_vec(),
+            scenario: Scenario::default(),
+        }
+    }
+
+    /// A server for tests: no process behind any sandbox, and nothing takes long.
+    pub fn hollow() -> Self {
+        Self { delays: Delays::fast(), ..Self::new(Backend::Hollow) }
+    }
+}
+
+/// What stands behind a sandbox.
+#[derive(Debug, Clone)]
+pub enum Backend {
+    /// Nothing: sandboxes are records. The toolbox answers as a dead daemon does.
+    Hollow,
+    /// A directory and a process tree on this machine, on the ledger of the supervisor.
+    Process {
+        /// Takes and gives back.
+        supervisor: Supervisor,
+        /// The same provider that the supervisor uses.
+        provider: ProcessProvider,
+    },
+    /// A container, on the ledger of the supervisor; commands go through the `docker` program.
+    Docker {
+        /// Takes and gives back.
+        supervisor: Supervisor,
+        /// The engine's address, as `DOCKER_HOST` names it.
+        host: String,
+        /// The image of every sandbox; `None` takes the snapshot's name.
+        image: Option<String>,
+    },
+}
+
+/// How many requests a window takes, by throttler; `None` is without limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RateLimits {
+    /// All requests but those below.
+    pub authenticated: Option<u32>,
+    /// Creates.
+    pub sandbox_create: Option<u32>,
+    /// Start, stop, delete and the like.
+    pub sandbox_lifecycle: Option<u32>,
+    /// Wrong keys; beyond it good keys from the same address are locked out too.
+    pub failed_auth: Option<u32>,
+    /// The length of the window.
+    #[serde(with = "seconds")]
+    pub window: Duration,
+}
+
+impl Default for RateLimits {
+    fn default() -> Self {
+        Self {
+            authenticated: None,
+            sandbox_create: None,
+            sandbox_lifecycle: None,
+            failed_auth: None,
+            window: Duration::from_secs(60),
+        }
+    }
+}
+
+impl RateLimits {
+    /// The limits that Daytona documents for its first paid tier.
+    pub fn documented() -> Self {
+        Self {
+            authenticated: Some(10_000),
+            sandbox_create: Some(300),
+            sandbox_lifecycle: Some(10_000),
+            failed_auth: Some(100),
+            ..Self::default()
+        }
+    }
+}
+
+/// How long things take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delays {
+    /// From `creating` to `started`.
+    pub create: Duration,
+    /// From `starting` to `started`.
+    pub start: Duration,
+    /// From `stopping` to `stopped`.
+    pub stop: Duration,
+    /// From `archiving` to `archived`, and from `restoring` to `started`.
+    pub archive: Duration,
+    /// From `destroying` until the sandbox is gone.
+    pub destroy: Duration,
+    /// How long a create or start waits before it answers with the state it has.
+    pub answer: Duration,
+    /// How often auto-stop, auto-delete and TTL are looked at.
+    pub timer_period: Duration,
+    /// How long a minute of these intervals takes.
+    pub minute: Duration,
+}
+
+impl Delays {
+    /// Delays as the real service has them.
+    pub fn realistic() -> Self {
+        Self {
+            create: Duration::from_millis(900),
+            start: Duration::from_millis(600),
+            stop: Duration::from_millis(800),
+            archive: Duration::from_secs(2),
+            destroy: Duration::from_millis(1500),
+            answer: Duration::from_secs(30),
+            timer_period: Duration::from_secs(10),
+            minute: Duration::from_secs(60),
+        }
+    }
+
+    /// Delays for tests: long enough that every state can be seen.
+    pub fn fast() -> Self {
+        let moment = Duration::from_millis(20);
+        Self {
+            create: moment,
+            start: moment,
+            stop: moment,
+            archive: moment,
+            destroy: moment,
+            timer_period: Duration::from_millis(200),
+            ..Self::realistic()
+        }
+    }
+}
+
+/// What a server starts with, as a TOML file tells it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scenario {
+    /// What the API key may do; the server's own setting without it.
+    pub permissions: Option<Vec<String>>,
+    /// How many requests a minute it takes; the server's own setting without it.
+    pub rate_limits: Option<RateLimits>,
+    /// Faults, as `POST {admin_url}/faults` takes them.
+    pub faults: Vec<FaultOrder>,
+    /// Sandboxes without a process, as `POST {admin_url}/seed` takes them.
+    pub seeds: Vec<Seed>,
+}
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("the scenario {} cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the scenario {} is not understood", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: toml::de::Error,
+    },
+}
+
+impl Scenario {
+    /// Reads a scenario from a TOML file.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the file cannot be read, or names something that does not exist.
+    pub fn read(path: &std::path::Path) -> Result<Self, ScenarioError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Unreadable { path: path.to_owned(), source })?;
+        toml::from_str(&text)
+            .map_err(|source| ScenarioError::Invalid { path: path.to_owned(), source })
+    }
+}
+
+/// Sandboxes without a process behind them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seed {
+    /// How many.
+    pub count: usize,
+    /// The labels of each.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The state of each; one in transition stays in it.
+    #[serde(default = "started")]
+    pub state: State,
+    /// What their names begin with, a number follows; without it the id is the name.
+    #[serde(default)]
+    pub name_prefix: Option<String>,
+    /// How long ago they were created and last active, in seconds.
+    #[serde(default)]
+    pub age_seconds: u64,
+}
+
+fn started() -> State {
+    State::Started
+}
+
+mod seconds {
+    //! Durations as a number of seconds.
+
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer};
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
