@@ -88,7 +88,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Duration::from_millis(25)..=Duration::from_secs(1)
     }
 
-    /// Returns how many releases may be under way where the provider paces requests itself;
+    /// Returns how many releases may be under way now, where the provider paces requests itself;
     /// `None` leaves it to whoever sends them to find out.
     fn concurrency(&self) -> Option<usize> {
         None

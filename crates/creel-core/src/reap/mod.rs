@@ -245,15 +245,16 @@ impl Reaper {
             now: Timestamp::now(),
         };
         let mut paces = Paces::new(options.concurrency);
-        for provider in self.providers.iter() {
-            if let Some(concurrency) = provider.concurrency() {
-                paces.believe(provider.name(), concurrency);
-            }
-        }
         let mut under_way = FuturesUnordered::new();
         let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
         let mut stopped: Option<&str> = None;
         loop {
+            // Asked each time: a provider learns its limits as it goes.
+            for provider in self.providers.iter() {
+                if let Some(concurrency) = provider.concurrency() {
+                    paces.believe(provider.name(), concurrency);
+                }
+            }
             if options.cancel.is_cancelled() {
                 stopped = Some("not tried: interrupted");
             }

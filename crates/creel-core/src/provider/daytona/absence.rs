@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::retry;
+
 use super::model::Sandbox;
 use super::read;
 use super::wire::{Answered, ListQuery, Wire};
@@ -53,6 +55,7 @@ impl Absences {
         if let Some(hidden) = self.ask(id).await? {
             return Ok(Some(hidden));
         }
+        retry::excuse(CONFIRM_AFTER);
         tokio::time::sleep(CONFIRM_AFTER).await;
         self.ask(id).await
     }
@@ -85,6 +88,7 @@ impl Absences {
         let mut round = self.round.lock().await;
         if round.started_at.is_none_or(|started_at| started_at < asked_at) {
             if let Some(last) = round.started_at {
+                retry::excuse(ROUND_GAP);
                 tokio::time::sleep_until(last + ROUND_GAP).await;
             }
             let started_at = Instant::now();

@@ -129,7 +129,7 @@ pub(super) fn web_page(status: u16) -> String {
 pub(super) fn unanswered(error: &reqwest::Error, address: &str) -> Refusal {
     let causes = chain(error);
     let said = |words: &[&str]| words.iter().any(|word| causes.contains(word));
-    let message = if said(&["certificate", "TLS", "tls", "HandshakeFailure", "UnknownIssuer"]) {
+    let message = if said(&["certificate", "TLS", "tls", "andshake", "corrupt message"]) {
         format!(
             "no secure connection to {address} (TLS): {causes}; check DAYTONA_API_URL and the certificates this machine trusts"
         )

@@ -27,10 +27,10 @@ use super::wire::Answered;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A wait for the limiter that is longer than this is handed to the caller.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A wait for the limiter that is longer than this is handed to the caller: a window and a bit.
+const PATIENCE: Duration = Duration::from_secs(75);
 /// Creates wait longer: a lost turn would be a failed create.
-const CREATE_PATIENCE: Duration = Duration::from_secs(90);
+const CREATE_PATIENCE: Duration = Duration::from_secs(300);
 /// As much of a body is shown that is no JSON.
 const SHOWN: usize = 200;
 
@@ -107,6 +107,10 @@ impl Http {
 
     pub(super) fn access(&self) -> &Access {
         &self.access
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     pub(super) fn tls(&self) -> Arc<ClientConfig> {

@@ -16,6 +16,8 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 
+use crate::retry;
+
 /// How long to stay away after a refusal that does not say.
 const UNTOLD: Duration = Duration::from_secs(10);
 /// One part in so many of a window is left unspent, for requests that are counted late.
@@ -52,6 +54,17 @@ impl Throttler {
 /// The wait is longer than the caller is ready for; nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooLong(pub(super) Duration);
+
+/// How many requests a second a throttler bears.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Rate {
+    /// So many.
+    Of(f64),
+    /// It answers without a word on limits.
+    Unlimited,
+    /// Nothing was asked yet.
+    Unheard,
+}
 
 /// A place that was given away; the request counts as under way until this is dropped.
 #[derive(Debug)]
@@ -90,6 +103,7 @@ impl Limiter {
             for &throttler in throttlers {
                 let (at, permit) = self.take_place(throttler, end)?;
                 permits.push(permit);
+                retry::excuse(at.saturating_duration_since(Instant::now()));
                 tokio::time::sleep_until(at).await;
             }
             // Somebody may have been refused meanwhile: then these places are worth nothing.
@@ -121,6 +135,9 @@ impl Limiter {
         let now = Instant::now();
         let mut budgets = self.lock();
         let mut named = false;
+        for &throttler in throttlers {
+            budgets[throttler as usize].heard = true;
+        }
         for throttler in Throttler::ALL {
             let budget = &mut budgets[throttler as usize];
             let told = |prefix: &str| number(headers, &format!("{prefix}-{}", throttler.name()));
@@ -141,6 +158,16 @@ impl Limiter {
             for &throttler in throttlers {
                 budgets[throttler as usize].close(now + wait);
             }
+        }
+    }
+
+    /// Returns how many deletes a second the server bears.
+    pub(super) fn deletes(&self) -> Rate {
+        let budget = &self.lock()[Throttler::Lifecycle as usize];
+        match budget.window {
+            Some(window) => Rate::Of(window.limit as f64 / window.length.as_secs_f64().max(1.0)),
+            None if budget.heard => Rate::Unlimited,
+            None => Rate::Unheard,
         }
     }
 
@@ -167,6 +194,8 @@ struct Budget {
     last: Option<Instant>,
     /// Places given away whose answer is not here yet: the server may not have counted them.
     under_way: u64,
+    /// Whether an answer came at all.
+    heard: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
