@@ -7,6 +7,7 @@ use creel_core::crashpoint::{self, Crashpoint};
 use creel_core::provider::daytona::DaytonaEnvironment;
 use creel_core::provider::docker::DockerEnvironment;
 
+use crate::dotenv::DotEnv;
 use crate::output::Failure;
 
 /// Where state lives; the default is the user's state directory.
@@ -68,14 +69,24 @@ fn docker() -> DockerEnvironment {
     }
 }
 
+/// Reads what the official SDKs read, from where they read it.
 fn daytona() -> DaytonaEnvironment {
+    let file = env::current_dir().map(|directory| DotEnv::of(&directory)).unwrap_or_default();
+    let given = |name: &str| text(name).or_else(|| file.get(name));
+    let api_url = text("DAYTONA_API_URL").or_else(|| text("DAYTONA_SERVER_URL"));
+    if file.get("DAYTONA_API_URL").is_some_and(|url| api_url.as_ref() != Some(&url)) {
+        tracing::warn!(
+            "DAYTONA_API_URL in a .env file is ignored: a file in the working directory must not \
+             decide where the key is sent"
+        );
+    }
     let proxy = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
     DaytonaEnvironment {
-        api_key: text("DAYTONA_API_KEY").map(Into::into),
-        api_url: text("DAYTONA_API_URL"),
-        target: text("DAYTONA_TARGET"),
-        jwt_token: text("DAYTONA_JWT_TOKEN").map(Into::into),
-        organization_id: text("DAYTONA_ORGANIZATION_ID"),
+        api_key: given("DAYTONA_API_KEY").map(Into::into),
+        api_url,
+        target: given("DAYTONA_TARGET"),
+        jwt_token: given("DAYTONA_JWT_TOKEN").map(Into::into),
+        organization_id: given("DAYTONA_ORGANIZATION_ID"),
         proxy: proxy.into_iter().find_map(text),
         no_proxy: text("NO_PROXY").or_else(|| text("no_proxy")),
     }

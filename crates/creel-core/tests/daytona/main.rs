@@ -1,4 +1,5 @@
 //! The Daytona provider against the local server, faults included.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod access;
 mod bench;
