@@ -24,6 +24,8 @@ pub(crate) struct ApiError {
     pub(crate) headers: HeaderMap,
     /// A body that could not be parsed: such answers name neither path nor time.
     pub(crate) unparsed: bool,
+    /// A proxy's answer: plain text instead of JSON.
+    pub(crate) bare: bool,
 }
 
 #[derive(Serialize)]
@@ -46,7 +48,7 @@ impl ApiError {
     /// Makes a refusal.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let (message, headers) = (message.into(), HeaderMap::new());
-        Self { status, message, code: None, headers, unparsed: false }
+        Self { status, message, code: None, headers, unparsed: false, bare: false }
     }
 
     /// The request itself is wrong.
@@ -70,6 +72,11 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Sandbox state change in progress")
     }
 
+    /// The daemon in the sandbox is not there: the proxy answers, and says no more.
+    pub(crate) fn no_daemon() -> Self {
+        Self { bare: true, ..Self::new(StatusCode::BAD_GATEWAY, "Bad Gateway") }
+    }
+
     /// Marks it as the toolbox daemon's.
     pub(crate) fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
@@ -78,6 +85,9 @@ impl ApiError {
 
     /// Writes it down for a path.
     pub(crate) fn render(&self, path: &str) -> Response {
+        if self.bare {
+            return (self.status, self.message.clone()).into_response();
+        }
         let body = ErrorBody {
             path: (!self.unparsed).then_some(path),
             timestamp: (!self.unparsed).then(Moment::now),

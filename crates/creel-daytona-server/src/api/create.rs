@@ -78,6 +78,18 @@ fn failure(shared: &Shared, id: &Uuid) -> Option<String> {
     Some(sandbox.error_reason.clone().unwrap_or_default())
 }
 
+/// Adds what the service says about a build to what was ordered.
+fn dated(mut build: Value, now: Moment) -> Value {
+    if let Some(fields) = build.as_object_mut() {
+        for field in ["createdAt", "updatedAt"] {
+            fields.insert(field.to_owned(), now.to_string().into());
+        }
+        let reference = format!("daytona-{}:daytona", Uuid::new_v4().simple());
+        fields.insert("snapshotRef".to_owned(), reference.into());
+    }
+    build
+}
+
 impl CreateBody {
     fn check(&self) -> Result<()> {
         let sized = [self.cpu, self.gpu, self.memory, self.disk];
@@ -116,7 +128,7 @@ impl CreateBody {
                 true => None,
                 false => Some(self.snapshot.unwrap_or_else(|| DEFAULT_SNAPSHOT.to_owned())),
             },
-            build: self.build_info,
+            build: self.build_info.map(|build| dated(build, now)),
             user: self.user.unwrap_or_else(|| "daytona".to_owned()),
             env: Arc::new(self.env.unwrap_or_default()),
             labels: Arc::new(self.labels.unwrap_or_default()),

@@ -17,6 +17,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
+pub(crate) use act::touch;
+
 use crate::query::Query;
 use crate::shared::Shared;
 

@@ -1,26 +1,177 @@
-//! What stands behind a sandbox.
+//! What stands behind a sandbox: nothing, a process tree, or a container.
+//!
+//! Everything is taken through the supervisor's ledger, so a server that is
+//! killed leaves nothing that its watchdog or the next reconcile does not find.
+//! A process tree needs neither: it reads its orders from a pipe that only the
+//! server holds open, and ends when that pipe does.
 
+mod docker;
+mod execution;
+mod files;
+mod process;
+mod shell;
+
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use creel_core::scope::Supervisor;
 use tokio::task::JoinHandle;
 
 use crate::sandbox::Sandbox;
 use crate::settings::Backend;
 use crate::shared::Shared;
+use crate::state::State;
+
+pub(crate) use docker::DockerBody;
+pub(crate) use execution::{Event, Execution, Killer, Program, Script, Stream, write};
+pub(crate) use process::ProcessBody;
+pub(crate) use shell::quoted;
+
+/// How often leases are renewed: well within the hour that they last.
+const RENEWAL: Duration = Duration::from_secs(15 * 60);
+
+/// The home directory in a sandbox.
+pub(crate) const HOME: &str = "/home/daytona";
 
 /// What stands behind one sandbox.
 #[derive(Debug)]
-pub(crate) enum Body {}
+pub(crate) enum Body {
+    /// A directory and a process tree.
+    Process(ProcessBody),
+    /// A container.
+    Docker(DockerBody),
+}
 
-/// Renews the leases of what stands behind sandboxes.
-pub(crate) fn keep_alive(_backend: &Backend) -> Option<JoinHandle<()>> {
-    None
+impl Body {
+    async fn make(shared: &Shared, sandbox: &Sandbox) -> Result<Option<Self>, String> {
+        match &shared.backend {
+            Backend::Hollow => Ok(None),
+            Backend::Process { supervisor, provider } => {
+                let made = ProcessBody::make(supervisor, provider, &sandbox.env).await;
+                made.map(|body| Some(Self::Process(body)))
+            }
+            Backend::Docker { supervisor, host, image } => {
+                let image = image.clone().or_else(|| sandbox.snapshot.clone());
+                let image = image.unwrap_or_else(|| image_of_build(sandbox));
+                let body = DockerBody::new(supervisor, host, &image, &sandbox.env);
+                Ok(Some(Self::Docker(body)))
+            }
+        }
+    }
+
+    async fn start(&self) -> Result<(), String> {
+        match self {
+            Self::Process(body) => body.start().await,
+            Self::Docker(body) => body.start().await,
+        }
+    }
+
+    async fn stop(&self) -> Result<(), String> {
+        match self {
+            Self::Process(body) => body.stop().await,
+            Self::Docker(body) => body.stop().await,
+        }
+    }
+
+    async fn destroy(&self) -> Result<(), String> {
+        match self {
+            Self::Process(body) => body.destroy().await,
+            Self::Docker(body) => body.destroy().await,
+        }
+    }
+
+    /// Leaves the release to the supervisor, which gives everything back at once.
+    async fn forget(&self) {
+        match self {
+            Self::Process(body) => body.forget().await,
+            Self::Docker(body) => body.forget().await,
+        }
+    }
+
+    /// Starts a program in the sandbox.
+    pub(crate) async fn run(&self, program: Program) -> io::Result<Execution> {
+        match self {
+            Self::Process(body) => body.run(program).await,
+            Self::Docker(body) => body.run(program).await,
+        }
+    }
+
+    /// Returns a path of the API as programs in the sandbox name it.
+    pub(crate) fn inside(&self, path: &str) -> String {
+        match self {
+            Self::Process(body) => body.host_path(path).display().to_string(),
+            Self::Docker(_) => path.to_owned(),
+        }
+    }
+
+    /// Returns the home directory as programs in the sandbox name it.
+    pub(crate) fn home(&self) -> String {
+        match self {
+            Self::Process(body) => body.home(),
+            Self::Docker(_) => "/".to_owned(),
+        }
+    }
+}
+
+/// Reads the image off a build of one line, `FROM image`.
+fn image_of_build(sandbox: &Sandbox) -> String {
+    let build = sandbox.build.as_ref().and_then(|build| build["dockerfileContent"].as_str());
+    let from = build.unwrap_or_default().lines().find_map(|line| line.strip_prefix("FROM "));
+    from.unwrap_or_default().trim().to_owned()
+}
+
+/// Renews the leases of what stands behind sandboxes, until the handle is aborted.
+pub(crate) fn keep_alive(backend: &Backend) -> Option<JoinHandle<()>> {
+    supervisor_of(backend).map(|supervisor| supervisor.keep_alive(RENEWAL))
+}
+
+fn supervisor_of(backend: &Backend) -> Option<&Supervisor> {
+    match backend {
+        Backend::Hollow => None,
+        Backend::Process { supervisor, .. } | Backend::Docker { supervisor, .. } => {
+            Some(supervisor)
+        }
+    }
 }
 
 /// Does what the sandbox's state in transition asks for.
-pub(crate) async fn act(_shared: &Arc<Shared>, _sandbox: &Sandbox) -> Result<(), String> {
-    Ok(())
+pub(crate) async fn act(shared: &Arc<Shared>, sandbox: &Sandbox) -> Result<(), String> {
+    let known = shared.bodies().get(&sandbox.id).cloned();
+    match (sandbox.state, known) {
+        (State::Stopping | State::Archiving, Some(body)) => {
+            shared.sessions.forget(&sandbox.id);
+            body.stop().await
+        }
+        (State::Destroying, Some(body)) => {
+            shared.sessions.forget(&sandbox.id);
+            body.destroy().await?;
+            shared.bodies().remove(&sandbox.id);
+            Ok(())
+        }
+        (State::Stopping | State::Archiving | State::Destroying, None) => Ok(()),
+        (State::Pausing | State::Resuming, _) => Ok(()),
+        (_, Some(body)) => body.start().await,
+        (_, None) => {
+            let Some(body) = Body::make(shared, sandbox).await? else { return Ok(()) };
+            let body = Arc::new(body);
+            // On record before it runs: whatever ends the server ends it too.
+            shared.bodies().insert(sandbox.id, Arc::clone(&body));
+            body.start().await
+        }
+    }
 }
 
-/// Ends everything.
-pub(crate) async fn end_all(_shared: &Shared) {}
+/// Ends everything that stands behind sandboxes, and verifies it.
+pub(crate) async fn end_all(shared: &Shared) {
+    let bodies: Vec<Arc<Body>> = shared.bodies().drain().map(|(_, body)| body).collect();
+    for body in bodies {
+        body.forget().await;
+    }
+    let Some(supervisor) = supervisor_of(&shared.backend) else { return };
+    match supervisor.release_all().await {
+        Ok(status) if status.is_settled() => {}
+        Ok(status) => tracing::warn!(items = ?status.items, "not everything is verified gone"),
+        Err(error) => tracing::warn!(%error, "the ledger could not be used"),
+    }
+}

@@ -1,14 +1,108 @@
-//! The toolbox.
+//! The toolbox: what the daemon in a sandbox does, below `/toolbox/{sandbox}`.
+//!
+//! Every call counts as activity. A sandbox that does not run answers 400, one
+//! with nothing behind it answers as the proxy does when the daemon is dead.
 
+mod execute;
+mod files;
+mod git;
+mod logs;
+mod session;
+mod splitter;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State as Extract};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
+use crate::api;
+use crate::backend::Body;
+use crate::error::{ApiError, Result};
+use crate::percent;
 use crate::shared::Shared;
+use crate::state::State;
 
-#[derive(Debug, Default)]
-pub(crate) struct Sessions;
+pub(crate) use session::Sessions;
 
+type App = Extract<Arc<Shared>>;
+
+/// Returns the routes below `/toolbox/{sandbox}`.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
+        .route("/process/execute", post(execute::execute))
+        .route("/process/session", get(session::list).post(session::create))
+        .route("/process/session/{session}", get(session::show).delete(session::delete))
+        .route("/process/session/{session}/exec", post(session::exec))
+        .route("/process/session/{session}/command/{command}", get(session::command))
+        .route("/process/session/{session}/command/{command}/input", post(session::input))
+        .route("/process/session/{session}/command/{command}/logs", get(logs::logs))
+        .route("/files", get(files::list).delete(files::remove))
+        .route("/files/info", get(files::info))
+        .route("/files/folder", post(files::folder))
+        .route("/files/download", get(files::download))
+        .route("/files/upload", post(files::upload))
+        .route("/files/upload-v2", post(files::upload))
+        .route("/files/bulk-upload", post(files::bulk_upload))
+        .route("/files/bulk-download", post(files::bulk_download))
+        .route("/git/clone", post(git::clone))
+        .route("/work-dir", get(home))
+        .route("/user-home-dir", get(home))
+        .route("/version", get(version))
+        .layer(DefaultBodyLimit::disable())
+}
+
+/// Finds what runs behind a sandbox, and notes the activity.
+fn resolve(shared: &Shared, key: &str) -> Result<Arc<Body>> {
+    let (id, state) = {
+        let registry = shared.registry();
+        let sandbox = registry.find(key).ok_or_else(|| ApiError::no_sandbox(key))?;
+        (sandbox.id, sandbox.state)
+    };
+    if state != State::Started {
+        return Err(ApiError::invalid("no IP address found. Is the Sandbox started?"));
+    }
+    api::touch(shared, key)?;
+    shared.bodies().get(&id).cloned().ok_or_else(ApiError::no_daemon)
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
+    let invalid = |error: serde_json::Error| {
+        ApiError::invalid(format!("invalid request body: {error}"))
+            .with_code("INVALID_REQUEST_BODY")
+    };
+    serde_json::from_slice(body).map_err(invalid)
+}
+
+/// The part of a query that a call names.
+struct Query(HashMap<String, String>);
+
+impl Query {
+    fn of(text: Option<&str>) -> Self {
+        Self(percent::pairs(text.unwrap_or_default()).into_iter().collect())
+    }
+
+    fn need(&self, name: &str) -> Result<&str> {
+        let missing = || ApiError::invalid(format!("{name} is required")).with_code("BAD_REQUEST");
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty()).ok_or_else(missing)
+    }
+
+    fn is_true(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value == "true")
+    }
+}
+
+async fn home(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+    let body = resolve(&shared, &key)?;
+    Ok(axum::Json(json!({ "dir": body.home() })).into_response())
+}
+
+async fn version(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+    resolve(&shared, &key)?;
+    Ok(axum::Json(json!({ "version": crate::VERSION })).into_response())
 }

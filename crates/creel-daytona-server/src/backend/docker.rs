@@ -1,0 +1,226 @@
+//! A container as a sandbox.
+//!
+//! The container is taken through the supervisor; commands in it run through
+//! the `docker` program, which speaks every way an engine is reached by. A
+//! stopped sandbox gives its container back: what it wrote is gone then, unlike
+//! in the real service.
+
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use creel_core::provider::{ContainerSpec, ProviderName, Spec};
+use creel_core::scope::{Held, Request, Supervisor};
+use creel_core::task;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::sync::{Mutex, mpsc};
+use uuid::Uuid;
+
+use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
+use super::shell::quoted;
+use crate::sandbox::Pairs;
+
+/// The variable by which a program's processes are found in the container.
+const MARK: &str = "CREEL_EXEC";
+/// The largest piece of output that is passed on.
+const PIECE: usize = 16 * 1024;
+
+/// A container.
+#[derive(Debug)]
+pub(crate) struct DockerBody {
+    supervisor: Supervisor,
+    /// The engine's address.
+    host: String,
+    /// The image it runs.
+    image: String,
+    /// The sandbox's environment.
+    env: Arc<Pairs>,
+    /// The container, while it runs.
+    container: Mutex<Option<Held>>,
+}
+
+impl DockerBody {
+    /// Prepares a container.
+    pub(super) fn new(supervisor: &Supervisor, host: &str, image: &str, env: &Arc<Pairs>) -> Self {
+        Self {
+            supervisor: supervisor.clone(),
+            host: host.to_owned(),
+            image: image.to_owned(),
+            env: Arc::clone(env),
+            container: Mutex::new(None),
+        }
+    }
+
+    /// Starts the container, unless it runs.
+    pub(super) async fn start(&self) -> Result<(), String> {
+        let mut container = self.container.lock().await;
+        if container.is_some() {
+            return Ok(());
+        }
+        let spec = ContainerSpec {
+            image: self.image.clone(),
+            command: ["sleep", "2147483647"].map(str::to_owned).to_vec(),
+            env: self.env.as_ref().clone(),
+            ..ContainerSpec::default()
+        };
+        let request = Request::new(ProviderName::Docker, Spec::Container(spec));
+        let held = self.supervisor.create(request).await.map_err(|error| error.to_string())?;
+        *container = Some(held);
+        Ok(())
+    }
+
+    /// Removes the container.
+    pub(super) async fn stop(&self) -> Result<(), String> {
+        let Some(held) = self.container.lock().await.take() else { return Ok(()) };
+        self.supervisor.release(held).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Removes the container; there is nothing else.
+    pub(super) async fn destroy(&self) -> Result<(), String> {
+        self.stop().await
+    }
+
+    /// Leaves the release to the supervisor.
+    pub(super) async fn forget(&self) {
+        if let Some(held) = self.container.lock().await.take() {
+            held.forget();
+        }
+    }
+
+    async fn id(&self) -> io::Result<String> {
+        let container = self.container.lock().await;
+        let held = container.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(held.id.clone())
+    }
+
+    fn docker(&self) -> Command {
+        let mut command = Command::new("docker");
+        command.args(["--host", &self.host]).kill_on_drop(true);
+        command
+    }
+
+    /// Starts a program.
+    pub(super) async fn run(&self, program: Program) -> io::Result<Execution> {
+        let (id, mark) = (self.id().await?, Uuid::new_v4().simple().to_string());
+        let mut command = self.docker();
+        command.args(["exec", "-i", "-e", &format!("{MARK}={mark}")]);
+        for (name, value) in &program.env {
+            command.arg("-e").arg(format!("{name}={value}"));
+        }
+        if let Some(cwd) = &program.cwd {
+            command.args(["-w", cwd]);
+        }
+        let shell = if program.merged { "exec sh 2>&1" } else { "exec sh" };
+        command.args([&id, "sh", "-c", shell]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let stdin = match program.script {
+            Script::Open => Some(stdin),
+            Script::Fed(text) => {
+                task::background(async move {
+                    // A command that ends early closes the pipe; its code tells the rest.
+                    let _ = stdin.write_all(text.as_bytes()).await;
+                });
+                None
+            }
+        };
+        let (sender, events) = mpsc::channel(BACKLOG);
+        let (kill, killed) = mpsc::channel(1);
+        task::background(pump(child, sender, killed, self.killing(&id, &mark)));
+        let stdin = stdin.map(|stdin| Box::pin(stdin) as _);
+        Ok(Execution { events, stdin, kill })
+    }
+
+    /// Returns the command that kills a marked program in the container.
+    fn killing(&self, id: &str, mark: &str) -> Command {
+        let script = format!(
+            "for one in /proc/[0-9]*; do grep -q {MARK}={mark} $one/environ 2>/dev/null \
+             && kill -9 ${{one#/proc/}}; done"
+        );
+        let mut command = self.docker();
+        command.args(["exec", id, "sh", "-c", &script]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs a line of shell with this input; returns its output, or its complaint as an error.
+    pub(super) async fn capture(&self, line: &str, input: &[u8]) -> io::Result<Vec<u8>> {
+        let id = self.id().await?;
+        let mut command = self.docker();
+        command.args(["exec", "-i", &id, "sh", "-c", line]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let input = input.to_vec();
+        task::background(async move {
+            // What could not be written shows in the command's code.
+            let _ = stdin.write_all(&input).await;
+        });
+        let output = child.wait_with_output().await?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let absent = complaint.contains("No such file");
+        let kind = if absent { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+        Err(io::Error::new(kind, complaint))
+    }
+}
+
+/// Quotes a path, so that it is never taken for an option.
+pub(super) fn path_word(path: &str) -> String {
+    match path.starts_with('/') {
+        true => quoted(path),
+        false => quoted(&format!("./{path}")),
+    }
+}
+
+async fn pump(
+    mut child: Child,
+    events: mpsc::Sender<Event>,
+    mut killed: mpsc::Receiver<()>,
+    mut killing: Command,
+) {
+    let outputs = (child.stdout.take(), child.stderr.take());
+    let reading = async {
+        tokio::join!(
+            copy(outputs.0, Stream::Stdout, &events),
+            copy(outputs.1, Stream::Stderr, &events)
+        );
+    };
+    tokio::pin!(reading);
+    loop {
+        tokio::select! {
+            () = &mut reading => break,
+            Some(()) = killed.recv() => {
+                // A container that is gone has taken the program with it.
+                let _ = killing.status().await;
+            }
+        }
+    }
+    if let Ok(status) = child.wait().await {
+        // 126 is docker's word for a program or directory that is not there.
+        let code = match status.code() {
+            Some(126) | None => -1,
+            Some(code) => code,
+        };
+        // Whoever ran it may have gone.
+        let _ = events.send(Event::Ended(code)).await;
+    }
+}
+
+async fn copy(
+    output: Option<impl AsyncRead + Unpin>,
+    stream: Stream,
+    events: &mpsc::Sender<Event>,
+) {
+    let Some(mut output) = output else { return };
+    let mut buffer = vec![0; PIECE];
+    while let Ok(count @ 1..) = output.read(&mut buffer).await {
+        let piece = bytes::Bytes::copy_from_slice(&buffer[..count]);
+        // Whoever ran it may have gone; the program goes on, as in the real service.
+        let _ = events.send(Event::Output(stream, piece)).await;
+    }
+}

@@ -1,0 +1,197 @@
+//! Files in a sandbox: up, down, and what is there.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use axum::body::{Body as AnswerBody, Bytes};
+use axum::extract::{Multipart, Path, RawQuery, State as Extract};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{App, Query, parse, resolve};
+use crate::backend::Body;
+use crate::error::{ApiError, Result};
+
+fn failed(path: &str, error: &io::Error) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            let message = format!("file not found: {path}");
+            ApiError::new(StatusCode::NOT_FOUND, message).with_code("FILE_NOT_FOUND")
+        }
+        io::ErrorKind::PermissionDenied => {
+            let message = format!("access denied: {path}");
+            ApiError::new(StatusCode::FORBIDDEN, message).with_code("FILE_ACCESS_DENIED")
+        }
+        io::ErrorKind::NotConnected => ApiError::no_daemon(),
+        _ => ApiError::invalid(format!("{path}: {error}")).with_code("BAD_REQUEST"),
+    }
+}
+
+pub(super) async fn list(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path").unwrap_or(".");
+    let entries = sandbox.list(path).await.map_err(|error| failed(path, &error))?;
+    Ok(axum::Json(entries).into_response())
+}
+
+pub(super) async fn info(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    let entry = sandbox.describe(path).await.map_err(|error| failed(path, &error))?;
+    Ok(axum::Json(entry).into_response())
+}
+
+pub(super) async fn folder(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    let mode = match query.need("mode") {
+        Ok(mode) => {
+            let invalid = |_| ApiError::invalid("invalid mode format").with_code("BAD_REQUEST");
+            Some(u32::from_str_radix(mode, 8).map_err(invalid)?)
+        }
+        Err(_) => None,
+    };
+    sandbox.make_directory(path, mode).await.map_err(|error| failed(path, &error))?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+pub(super) async fn remove(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    let removed = sandbox.remove(path, query.is_true("recursive")).await;
+    removed.map_err(|error| failed(path, &error))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(super) async fn download(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    let content = sandbox.read(path).await.map_err(|error| failed(path, &error))?;
+    let name = path.rsplit('/').next().unwrap_or(path).replace('"', "");
+    let headers = [
+        (CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
+    ];
+    Ok((headers, content).into_response())
+}
+
+pub(super) async fn upload(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+    mut form: Multipart,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
+        if field.name() == Some("file") {
+            let content = field.bytes().await.map_err(|error| malformed(&error))?;
+            sandbox.write(path, content).await.map_err(|error| failed(path, &error))?;
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let body = json!({ "name": name, "path": path, "type": "file" });
+            return Ok(axum::Json(body).into_response());
+        }
+    }
+    Err(ApiError::invalid("file is required").with_code("BAD_REQUEST"))
+}
+
+fn malformed(error: &dyn std::error::Error) -> ApiError {
+    ApiError::invalid(format!("invalid multipart form: {error}")).with_code("BAD_REQUEST")
+}
+
+/// Takes parts in pairs, `files[n].path` and then `files[n].file`.
+pub(super) async fn bulk_upload(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    mut form: Multipart,
+) -> Result<Response> {
+    let sandbox = resolve(&shared, &key)?;
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
+        let name = field.name().unwrap_or_default().to_owned();
+        if let Some(which) = name.strip_suffix(".path") {
+            let path = field.text().await.map_err(|error| malformed(&error))?;
+            paths.insert(which.to_owned(), path);
+        } else if let Some(which) = name.strip_suffix(".file") {
+            let missing = || ApiError::invalid(format!("{which}.path is missing"));
+            let path = paths.get(which).ok_or_else(missing)?.clone();
+            let content = field.bytes().await.map_err(|error| malformed(&error))?;
+            sandbox.write(&path, content).await.map_err(|error| failed(&path, &error))?;
+        }
+    }
+    Ok(StatusCode::OK.into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct BulkDownload {
+    paths: Vec<String>,
+}
+
+/// Answers with one part for each path: the file, or what is wrong with it.
+pub(super) async fn bulk_download(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    body: Bytes,
+) -> Result<Response> {
+    let sandbox = resolve(&shared, &key)?;
+    let order: BulkDownload = parse(&body)?;
+    if order.paths.is_empty() {
+        let message = "request body must be {\"paths\": [ ... ]} and non-empty";
+        return Err(ApiError::invalid(message).with_code("BAD_REQUEST"));
+    }
+    let boundary = Uuid::new_v4().simple().to_string();
+    let mut answer = Vec::new();
+    for path in &order.paths {
+        add_part(&mut answer, &boundary, &sandbox, path).await;
+    }
+    answer.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    let kind = [(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))];
+    Ok((kind, AnswerBody::from(answer)).into_response())
+}
+
+async fn add_part(answer: &mut Vec<u8>, boundary: &str, sandbox: &Body, path: &str) {
+    let (name, kind, content) = match sandbox.read(path).await {
+        Ok(content) => ("file", "application/octet-stream", content),
+        Err(error) => {
+            let error = failed(path, &error);
+            let body = json!({
+                "message": error.message,
+                "statusCode": error.status.as_u16(),
+                "code": error.code,
+            });
+            ("error", "application/json", body.to_string().into_bytes())
+        }
+    };
+    let file_name = path.replace('\\', "\\\\").replace('"', "\\\"");
+    let head = format!(
+        "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"; \
+         filename=\"{file_name}\"\r\nContent-Type: {kind}\r\n\r\n"
+    );
+    answer.extend_from_slice(head.as_bytes());
+    answer.extend_from_slice(&content);
+    answer.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,79 @@
+//! What a session's command wrote, at once or as it comes.
+
+use std::sync::Arc;
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{Path, RawQuery, State as Extract};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::session::{SessionCommand, find_command};
+use super::{App, Query};
+use crate::backend::Stream;
+use crate::error::{ApiError, Result};
+use crate::shared::Shared;
+
+/// What precedes a frame of the standard output.
+const STDOUT: [u8; 3] = [1, 1, 1];
+/// What precedes a frame of the standard error.
+const STDERR: [u8; 3] = [2, 2, 2];
+
+/// Answers with the log, or follows it over a WebSocket.
+pub(super) async fn logs(
+    Extract(shared): App,
+    Path((key, session, command)): Path<(String, String, String)>,
+    RawQuery(query): RawQuery,
+    upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    let command = find_command(&shared, &key, &session, &command)?;
+    if Query::of(query.as_deref()).is_true("follow") {
+        let upgrade = upgrade.map_err(|_| ApiError::invalid("a WebSocket is needed to follow"))?;
+        return Ok(upgrade.on_upgrade(move |socket| follow(shared, command, socket)));
+    }
+    let log = command.log.borrow();
+    let body = json!({
+        "output": log.text(None),
+        "stdout": log.text(Some(Stream::Stdout)),
+        "stderr": log.text(Some(Stream::Stderr)),
+    });
+    Ok(axum::Json(body).into_response())
+}
+
+async fn follow(shared: Arc<Shared>, command: Arc<SessionCommand>, mut socket: WebSocket) {
+    let mut log = command.log.subscribe();
+    let mut sent = 0;
+    loop {
+        let (frames, ended) = {
+            let log = log.borrow_and_update();
+            let frames: Vec<Vec<u8>> = log.pieces[sent..].iter().map(frame).collect();
+            (frames, log.code.is_some())
+        };
+        sent += frames.len();
+        for frame in frames {
+            if socket.send(Message::Binary(frame.into())).await.is_err() {
+                return;
+            }
+        }
+        if ended {
+            break;
+        }
+        tokio::select! {
+            changed = log.changed() => if changed.is_err() { break },
+            // Pings are answered while we read; anything else a client says is not for us.
+            said = socket.recv() => if !matches!(said, Some(Ok(_))) { return },
+            () = shared.cancel.cancelled() => break,
+        }
+    }
+    let close = CloseFrame { code: close_code::NORMAL, reason: "".into() };
+    // A client that hung up first needs no goodbye.
+    let _ = socket.send(Message::Close(Some(close))).await;
+}
+
+fn frame((stream, piece): &(Stream, Vec<u8>)) -> Vec<u8> {
+    let prefix = match stream {
+        Stream::Stdout => STDOUT,
+        Stream::Stderr => STDERR,
+    };
+    [&prefix[..], piece].concat()
+}
