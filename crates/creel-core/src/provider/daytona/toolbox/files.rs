@@ -1,7 +1,5 @@
 //! Files in and out.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
@@ -17,12 +15,13 @@ impl Toolbox {
     /// # Errors
     ///
     /// Fails when it cannot be written.
-    pub async fn upload(&self, path: &str, content: Bytes) -> Result<(), ProviderError> {
+    pub async fn upload(&self, path: &str, content: impl Into<Bytes>) -> Result<(), ProviderError> {
+        let content: Bytes = content.into();
         let size = content.len() as u64;
         let file = Part::stream_with_length(content, size).file_name(path.to_owned());
         let form = Form::new().text("files[0].path", path.to_owned()).part("files[0].file", file);
-        let timeout: Duration = TRANSFER_TIMEOUT;
-        let answer = self.http.send_form(self.url(&["files", "bulk-upload"]), form, timeout).await;
+        let url = self.url(&["files", "bulk-upload"]);
+        let answer = self.http.send_form(url, form, TRANSFER_TIMEOUT).await;
         answer.map(drop).map_err(|refusal| self.during(refusal, &format!("write {path}")))
     }
 
