@@ -1,7 +1,7 @@
 //! `creel dev daytona` with process sandboxes, and a provider that speaks to it.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use creel_core::ledger::Ledger;
@@ -16,7 +16,8 @@ pub(crate) struct World {
     server: Child,
     supervisor: Supervisor,
     pub(crate) provider: Arc<DaytonaProvider>,
-    pub(crate) home: tempfile::TempDir,
+    /// Goes last, when the server is gone.
+    _home: tempfile::TempDir,
 }
 
 impl World {
@@ -43,7 +44,7 @@ impl World {
         let ledger = Ledger::open(&home.path().join("client")).await.unwrap();
         let all: Arc<dyn Provider> = provider.clone();
         let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();
-        Self { server, supervisor, provider, home }
+        Self { server, supervisor, provider, _home: home }
     }
 
     pub(crate) async fn create(&self) -> Held {
@@ -61,8 +62,21 @@ impl World {
 
     /// Ends the server, which gives back what it has.
     pub(crate) fn stop(mut self) {
-        let pid = Pid::from_child(&self.server);
-        kill_process(pid, Signal::TERM).unwrap();
-        assert!(self.server.wait().unwrap().success());
+        assert!(self.end().success());
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        // One that has ended already is not there to be asked.
+        let _ = kill_process(Pid::from_child(&self.server), Signal::TERM);
+        self.server.wait().unwrap()
+    }
+}
+
+/// A test that fails leaves no server behind either.
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.server.try_wait().is_ok_and(|status| status.is_none()) {
+            self.end();
+        }
     }
 }
