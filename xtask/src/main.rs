@@ -11,6 +11,7 @@ mod child;
 mod deny;
 mod engine;
 mod packages;
+mod sdks;
 mod step;
 mod suite;
 mod tally;

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::child;
+use crate::{child, sdks};
 
 /// Something the suite needs, and the package that brings it.
 struct Part {
@@ -20,7 +20,7 @@ struct Part {
     package: &'static str,
 }
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part { file: "dockerd", package: "docker.io" },
     Part { file: "docker", package: "docker.io" },
     Part { file: "iptables", package: "iptables" },
@@ -33,6 +33,7 @@ const PARTS: [Part; 12] = [
     Part { file: "ssh-keygen", package: "openssh-client" },
     Part { file: "/etc/ssl/certs/ca-certificates.crt", package: "ca-certificates" },
     Part { file: "nsenter", package: "util-linux" },
+    Part { file: "python3", package: "python3-venv" },
 ];
 
 /// Where Debian asks whether a freshly installed service may start.
@@ -76,6 +77,9 @@ fn is_there(part: &Part) -> bool {
     if part.package == "busybox-static" {
         // Debian's other busybox is dynamic and would not run in an empty image.
         return fs::read(part.file).is_ok_and(|bytes| !contains(&bytes, b"/ld-linux"));
+    }
+    if part.package == "python3-venv" {
+        return sdks::has_venv();
     }
     if part.file.starts_with('/') { Path::new(part.file).exists() } else { in_path(part.file) }
 }

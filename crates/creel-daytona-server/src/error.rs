@@ -21,7 +21,7 @@ pub(crate) struct ApiError {
     /// The daemon's own code, for toolbox errors.
     pub(crate) code: Option<&'static str>,
     /// Headers to add.
-    pub(crate) headers: HeaderMap,
+    pub(crate) headers: Box<HeaderMap>,
     /// A body that could not be parsed: such answers name neither path nor time.
     pub(crate) unparsed: bool,
     /// A proxy's answer: plain text instead of JSON.
@@ -47,7 +47,7 @@ struct ErrorBody<'a> {
 impl ApiError {
     /// Makes a refusal.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        let (message, headers) = (message.into(), HeaderMap::new());
+        let (message, headers) = (message.into(), Box::default());
         Self { status, message, code: None, headers, unparsed: false, bare: false }
     }
 
@@ -101,7 +101,7 @@ impl ApiError {
         let mut response = (self.status, Body::from(text)).into_response();
         let json = axum::http::HeaderValue::from_static("application/json; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, json);
-        response.headers_mut().extend(self.headers.clone());
+        response.headers_mut().extend(self.headers.as_ref().clone());
         response
     }
 }

@@ -4,6 +4,7 @@
 //! Any other order sorts everything for each page, as rows move between pages
 //! in the real service too.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use serde::Deserialize;
@@ -35,7 +36,7 @@ enum Sort {
 #[derive(Debug)]
 pub(crate) struct Query {
     limit: usize,
-    cursor: Option<Cursor>,
+    cursor: Option<Cursor<'static>>,
     sort: Sort,
     descending: bool,
     id: Option<String>,
@@ -69,23 +70,34 @@ impl Span {
     }
 }
 
-/// Where the page before ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Cursor {
-    /// The value that was sorted by.
-    key: String,
+/// What rows are sorted by; one list has only one of the two.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key<'a> {
+    Number(i64),
+    Text(Cow<'a, str>),
+}
+
+/// Where a row stands, and where the page before ended.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Cursor<'a> {
+    /// The value that is sorted by.
+    key: Key<'a>,
     /// The tie-breaker.
     age: Age,
 }
 
-impl Cursor {
+impl Cursor<'_> {
     fn write(&self) -> String {
-        let text = format!("{}:{}:{}", self.age.0, self.age.1, self.key);
+        let (millisecond, sequence) = self.age;
+        let text = match &self.key {
+            Key::Number(number) => format!("{millisecond}:{sequence}:n{number}"),
+            Key::Text(text) => format!("{millisecond}:{sequence}:t{text}"),
+        };
         text.bytes().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn read(text: &str) -> Option<Self> {
-        if text.is_empty() || text.len() % 2 != 0 || !text.is_ascii() {
+    fn read(text: &str) -> Option<Cursor<'static>> {
+        if text.is_empty() || !text.len().is_multiple_of(2) || !text.is_ascii() {
             return None;
         }
         let bytes: Option<Vec<u8>> = (0..text.len())
@@ -95,7 +107,12 @@ impl Cursor {
         let text = String::from_utf8(bytes?).ok()?;
         let mut parts = text.splitn(3, ':');
         let age = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        Some(Self { key: parts.next()?.to_owned(), age })
+        let key = parts.next()?;
+        let key = match key.strip_prefix('t') {
+            Some(text) => Key::Text(Cow::Owned(text.to_owned())),
+            None => Key::Number(key.strip_prefix('n')?.parse().ok()?),
+        };
+        Some(Cursor { key, age })
     }
 }
 
@@ -187,32 +204,38 @@ impl Query {
     }
 
     fn sorted<'a>(&self, registry: &'a Registry) -> Vec<&'a Sandbox> {
-        let mut rows: Vec<(Cursor, &Sandbox)> = registry
-            .all()
-            .filter(|one| self.fits(one))
-            .map(|one| (self.cursor_at(one), one))
-            .filter(|(at, _)| {
-                self.cursor.as_ref().is_none_or(|from| self.compare(at, from) == Ordering::Greater)
-            })
-            .collect();
-        rows.sort_by(|(left, _), (right, _)| self.compare(left, right));
-        rows.into_iter().take(self.limit + 1).map(|(_, sandbox)| sandbox).collect()
+        let after = |at: &Cursor<'_>| match &self.cursor {
+            Some(from) => self.compare(at, from) == Ordering::Greater,
+            None => true,
+        };
+        let fitting = registry.all().filter(|one| self.fits(one));
+        let mut rows: Vec<(Cursor<'_>, &Sandbox)> =
+            fitting.map(|one| (self.cursor_at(one), one)).filter(|(at, _)| after(at)).collect();
+        let order = |left: &(Cursor<'_>, &Sandbox), right: &(Cursor<'_>, &Sandbox)| {
+            self.compare(&left.0, &right.0)
+        };
+        if rows.len() > self.limit + 1 {
+            // Only this page has to be in order.
+            rows.select_nth_unstable_by(self.limit, order);
+            rows.truncate(self.limit + 1);
+        }
+        rows.sort_unstable_by(order);
+        rows.into_iter().map(|(_, sandbox)| sandbox).collect()
     }
 
-    fn compare(&self, left: &Cursor, right: &Cursor) -> Ordering {
-        let order = left.key.cmp(&right.key).then(left.age.cmp(&right.age));
-        if self.descending { order.reverse() } else { order }
+    fn compare(&self, left: &Cursor<'_>, right: &Cursor<'_>) -> Ordering {
+        if self.descending { right.cmp(left) } else { left.cmp(right) }
     }
 
-    fn cursor_at(&self, sandbox: &Sandbox) -> Cursor {
+    fn cursor_at<'a>(&self, sandbox: &'a Sandbox) -> Cursor<'a> {
         let key = match self.sort {
-            Sort::Name => sandbox.name.clone(),
-            // Padded, so that the order of texts is the order of numbers.
-            Sort::Cpu => format!("{:010}", sandbox.size.cpu),
-            Sort::MemoryGib => format!("{:010}", sandbox.size.memory),
-            Sort::DiskGib => format!("{:010}", sandbox.size.disk),
-            Sort::LastActivityAt => format!("{:020}", sandbox.active_at.0),
-            Sort::CreatedAt => String::new(),
+            Sort::Name => Key::Text(Cow::Borrowed(&sandbox.name)),
+            Sort::Cpu => Key::Number(sandbox.size.cpu.into()),
+            Sort::MemoryGib => Key::Number(sandbox.size.memory.into()),
+            Sort::DiskGib => Key::Number(sandbox.size.disk.into()),
+            Sort::LastActivityAt => Key::Number(sandbox.active_at.0),
+            // The tie-breaker is the order.
+            Sort::CreatedAt => Key::Number(0),
         };
         Cursor { key, age: (sandbox.created_at.0, sandbox.sequence) }
     }
@@ -300,7 +323,9 @@ mod tests {
 
     #[test]
     fn a_cursor_survives_the_way_out_and_back() {
-        let cursor = Cursor { key: "a:b".to_owned(), age: (17, 4) };
-        assert_eq!(Cursor::read(&cursor.write()), Some(cursor));
+        for key in [Key::Text("a:b".into()), Key::Number(-3)] {
+            let cursor = Cursor { key, age: (17, 4) };
+            assert_eq!(Cursor::read(&cursor.write()), Some(cursor));
+        }
     }
 }

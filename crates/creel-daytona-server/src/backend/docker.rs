@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
-use super::shell::quoted;
+use super::shell::{SHELL, quoted};
 use crate::sandbox::Pairs;
 
 /// The variable by which a program's processes are found in the container.
@@ -111,8 +111,8 @@ impl DockerBody {
         if let Some(cwd) = &program.cwd {
             command.args(["-w", cwd]);
         }
-        let shell = if program.merged { "exec sh 2>&1" } else { "exec sh" };
-        command.args([&id, "sh", "-c", shell]);
+        let merged = if program.merged { "2>&1" } else { "" };
+        command.args([&id, "sh", "-c", &format!("exec {SHELL} {merged}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;

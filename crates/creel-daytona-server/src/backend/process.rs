@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::HOME;
 use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
-use super::shell::{exports, quoted};
+use super::shell::{SHELL, exports, quoted};
 use crate::sandbox::Pairs;
 
 /// Where the server keeps what it needs in the directory.
@@ -66,7 +66,7 @@ fi
 while read -r verb which; do
     case $verb in
         run) ( setsid sh ".creel/$which/run" </dev/null & ) ;;
-        kill) read -r leader <".creel/$which/pid" && kill -9 -- "-$leader" ;;
+        kill) read -r leader <".creel/$which/pid" && kill -s KILL -- "-$leader" ;;
     esac
 done <.creel/orders
 "#;
@@ -245,7 +245,7 @@ impl ProcessBody {
         let stderr = if program.merged { "&1".to_owned() } else { at("err") };
         format!(
             "echo $$ >{pid}\n{exports}cd {cwd} || {{ echo -1 >{end}; exit; }}\n\
-             sh <{stdin} >{out} 2>{stderr}\necho $? >{end}\n",
+             {SHELL} <{stdin} >{out} 2>{stderr}\necho $? >{end}\n",
             pid = at("pid"),
             exports = exports(&program.env),
             cwd = quoted(&cwd),

@@ -2,6 +2,11 @@
 
 use crate::sandbox::Pairs;
 
+/// Finds the shell that commands are fed to, as the real service does: the best there is.
+///
+/// It matters: a plain `sh` may read ahead, so that a command finds its input read already.
+pub(super) const SHELL: &str = "\"$(command -v bash || command -v sh)\"";
+
 /// Quotes a word, so that a shell takes it as it is.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))

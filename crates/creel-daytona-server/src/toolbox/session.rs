@@ -316,7 +316,9 @@ impl Runner {
                         }
                     }
                     Some(Event::Ended(code)) => {
-                        current.take().map(|one| one.command.end(code));
+                        if let Some(one) = current.take() {
+                            one.command.end(code);
+                        }
                         break;
                     }
                     None => break,

@@ -1,2 +1,50 @@
-//! Tests.
-fn main() {}
+//! The local Daytona server against its promises, and against the official SDKs.
+//!
+//! Process sandboxes need a holder, which is a re-exec of this very program,
+//! so this binary has a `main` of its own that tells its parts apart: `holder`
+//! holds a tree, `serve` is a server that a test kills, everything else runs
+//! the tests whose names contain one of the given words.
+
+mod bench;
+mod client;
+mod docker;
+mod faults;
+mod leftovers;
+mod lifecycle;
+mod limits;
+mod listing;
+mod runner;
+mod sdk;
+mod timers;
+mod toolbox;
+
+use std::process::ExitCode;
+
+use creel_core::provider::process::holder;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["holder", _resource] => match holder::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        ["serve", home] => bench::serve_until_killed(home),
+        _ => runner::run(
+            &[
+                sdk::ALL,
+                leftovers::ALL,
+                docker::ALL,
+                toolbox::ALL,
+                faults::ALL,
+                lifecycle::ALL,
+                limits::ALL,
+                listing::ALL,
+                timers::ALL,
+            ]
+            .concat(),
+            &words,
+        ),
+    }
+}

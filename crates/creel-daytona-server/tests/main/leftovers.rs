@@ -1,0 +1,103 @@
+//! Nothing is left behind, however the server or what runs in it ends.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use creel_testkit::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, PATIENCE};
+use crate::client::{Request, send};
+use crate::runner::tests;
+
+tests![
+    a_deleted_sandbox_takes_its_daemons_along,
+    a_stopped_server_leaves_nothing,
+    a_killed_server_leaves_no_process,
+];
+
+/// A daemon that tries to get away: its own session, no environment, no parent.
+const DAEMON: &str = "(env -i setsid sleep 3131 </dev/null >/dev/null 2>&1 &)";
+
+/// Returns the command lines of processes whose working directory is below a directory.
+pub(crate) fn processes_below(root: &Path) -> Vec<String> {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    let pids = creel_core::os::all_pids().expect("procfs can be read");
+    let below = pids.into_iter().filter(|pid| {
+        let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
+        cwd.is_ok_and(|cwd| cwd.starts_with(&root))
+    });
+    below
+        .filter_map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .collect()
+}
+
+fn entries_of(directory: &Path) -> usize {
+    std::fs::read_dir(directory).map_or(0, Iterator::count)
+}
+
+fn a_deleted_sandbox_takes_its_daemons_along() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    assert_eq!(bench.run(&id, DAEMON).0, 0);
+    let root = bench.sandboxes();
+    let runs = || processes_below(&root).iter().any(|line| line.contains("sleep 3131"));
+    assert!(eventually(PATIENCE, runs));
+    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.await_state(&id, "404");
+    assert_eq!(processes_below(&root), Vec::<String>::new());
+    assert_eq!(entries_of(&root), 0);
+}
+
+fn a_stopped_server_leaves_nothing() {
+    let mut bench = Bench::process();
+    for _ in 0..3 {
+        let id = bench.create(&json!({}));
+        bench.run(&id, DAEMON);
+        let session = json!({ "sessionId": "s" });
+        bench.ask("POST", &format!("toolbox/{id}/process/session"), &session).expect(201);
+        let order = json!({ "command": "sleep 3232", "runAsync": true });
+        bench.ask("POST", &format!("toolbox/{id}/process/session/s/exec"), &order).expect(202);
+    }
+    let root = bench.sandboxes();
+    assert!(processes_below(&root).len() >= 9);
+    bench.stop();
+    assert_eq!(processes_below(&root), Vec::<String>::new());
+    assert_eq!(entries_of(&root), 0);
+}
+
+fn a_killed_server_leaves_no_process() {
+    let home = tempfile::tempdir().expect("a directory can be made");
+    let mut server = Command::new("/proc/self/exe")
+        .arg("serve")
+        .arg(home.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program can be run");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("stdout was asked for as a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("the server tells where it is");
+    let ready: Value = serde_json::from_str(&line).expect("it tells so in JSON");
+    let url = ready["url"].as_str().expect("it has an address");
+    let key = format!("Bearer {}", ready["api_key"].as_str().expect("it has a key"));
+    let headers = [("Authorization", key.as_str())];
+    let ask = |url: String, body: Value| {
+        let body = body.to_string().into_bytes();
+        let request = Request { method: "POST", url: &url, headers: &headers, body: &body };
+        send(&request).expect("the server answers").expect(200)
+    };
+    let made = ask(format!("{url}/sandbox"), json!({}));
+    let id = made["id"].as_str().expect("every sandbox has an id");
+    let execute = format!("{}/toolbox/{id}/process/execute", url.trim_end_matches("/api"));
+    ask(execute, json!({ "command": DAEMON }));
+    let root = home.path().join("sandboxes");
+    let runs = || processes_below(&root).iter().any(|line| line.contains("sleep 3131"));
+    assert!(eventually(PATIENCE, runs));
+    server.kill().expect("it is ours");
+    server.wait().expect("it is ours");
+    let ended = eventually(PATIENCE, || processes_below(&root).is_empty());
+    assert!(ended, "{:?}", processes_below(&root));
+}

@@ -1,0 +1,197 @@
+//! States, names, conflicts, and who may ask at all.
+
+use serde_json::{Value, json};
+
+use crate::bench::Bench;
+use crate::client::{Request, send};
+use crate::runner::tests;
+
+tests![
+    a_sandbox_comes_stops_starts_and_goes,
+    a_deleted_name_is_free_at_once,
+    orders_in_the_wrong_state_are_refused,
+    stopping_an_ephemeral_sandbox_deletes_it,
+    archived_and_paused_sandboxes_start_again,
+    creates_are_checked,
+    labels_and_intervals_are_set,
+    ways_in_have_the_right_shape,
+    only_the_right_host_and_key_are_answered,
+    a_key_without_the_scope_cannot_delete,
+    only_loopback_is_listened_on,
+];
+
+fn a_sandbox_comes_stops_starts_and_goes() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({ "name": "one" }));
+    assert_eq!(bench.state("one"), "started");
+    let stopping = bench.post("sandbox/one/stop?force=false").expect(200);
+    assert_eq!(stopping["state"], "stopping");
+    bench.await_state(&id, "stopped");
+    let started = bench.post("sandbox/one/start").expect(200);
+    assert_eq!(started["state"], "started");
+    let deleted = bench.ask("DELETE", "sandbox/one", &Value::Null).expect(200);
+    assert_eq!(
+        (&deleted["state"], &deleted["desiredState"]),
+        (&json!("destroying"), &json!("destroyed"))
+    );
+    bench.await_state(&id, "404");
+    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
+}
+
+fn a_deleted_name_is_free_at_once() {
+    let bench = Bench::hollow(|settings| {
+        settings.delays.destroy = std::time::Duration::from_secs(2);
+    });
+    let first = bench.create(&json!({ "name": "again" }));
+    bench.ask("POST", "sandbox", &json!({ "name": "again" })).expect(409);
+    bench.ask("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
+    assert_eq!(bench.state("again"), "404");
+    let left = bench.get(&format!("sandbox/{first}")).expect(200);
+    assert_eq!(left["state"], "destroying");
+    let name = left["name"].as_str().expect("every sandbox has a name");
+    assert!(name.starts_with("DESTROYED_again_"), "{name}");
+    let second = bench.create(&json!({ "name": "again" }));
+    assert_ne!(first, second);
+    bench.await_state(&first, "404");
+    assert_eq!(bench.state("again"), "started");
+}
+
+fn orders_in_the_wrong_state_are_refused() {
+    let bench = Bench::hollow(|_| {});
+    let expected = [
+        ("creating", "DELETE", "", 409),
+        ("stopping", "DELETE", "", 409),
+        ("destroying", "DELETE", "", 409),
+        ("archiving", "DELETE", "", 200),
+        ("error", "DELETE", "", 200),
+        ("stopping", "POST", "/stop", 409),
+        ("stopped", "POST", "/stop", 400),
+        ("error", "POST", "/stop", 400),
+        ("started", "POST", "/start", 200),
+        ("error", "POST", "/start", 400),
+        ("started", "POST", "/archive", 400),
+        ("started", "POST", "/recover", 400),
+        ("error", "POST", "/recover", 400),
+    ];
+    for (state, method, path, status) in expected {
+        let id = bench.seed(&json!({ "count": 1, "state": state })).remove(0);
+        let answer = bench.ask(method, &format!("sandbox/{id}{path}"), &Value::Null);
+        assert_eq!(answer.status, status, "{method} {path} in {state}");
+        if status == 409 {
+            assert_eq!(answer.json()["message"], "Sandbox state change in progress");
+        }
+    }
+}
+
+fn stopping_an_ephemeral_sandbox_deletes_it() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({ "autoDeleteInterval": 0 }));
+    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+    bench.await_state(&id, "404");
+}
+
+fn archived_and_paused_sandboxes_start_again() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({}));
+    bench.post(&format!("sandbox/{id}/pause")).expect(200);
+    bench.await_state(&id, "paused");
+    bench.post(&format!("sandbox/{id}/start")).expect(200);
+    bench.await_state(&id, "started");
+    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+    bench.await_state(&id, "stopped");
+    bench.post(&format!("sandbox/{id}/archive")).expect(200);
+    bench.await_state(&id, "archived");
+    bench.post(&format!("sandbox/{id}/start")).expect(200);
+    bench.await_state(&id, "started");
+}
+
+fn creates_are_checked() {
+    let bench = Bench::hollow(|_| {});
+    let wrong = [
+        json!({ "cpu": 2 }),
+        json!({ "snapshot": "a", "buildInfo": { "dockerfileContent": "FROM a\n" } }),
+        json!({ "autoStopInterval": -1 }),
+        json!({ "name": "" }),
+    ];
+    for body in wrong {
+        let refused = bench.ask("POST", "sandbox", &body).expect(400);
+        assert_eq!(refused["path"], "/api/sandbox", "{body}");
+    }
+    let unparsed = bench.ask("POST", "sandbox", &json!({ "labels": 7 })).expect(400);
+    assert_eq!((&unparsed["path"], &unparsed["timestamp"]), (&Value::Null, &Value::Null));
+    let build = json!({ "cpu": 2, "buildInfo": { "dockerfileContent": "FROM a\n" } });
+    let id = bench.create(&build);
+    bench.await_state(&id, "started");
+}
+
+fn labels_and_intervals_are_set() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
+    assert!(bench.get(&format!("sandbox/{id}")).json()["autoDestroyAt"].is_string());
+    let labelled =
+        bench.ask("PUT", &format!("sandbox/{id}/labels"), &json!({ "labels": { "b": "2" } }));
+    assert_eq!(labelled.expect(200)["labels"], json!({ "b": "2" }));
+    for path in ["autostop/7", "autoarchive/8", "autodelete/-1", "ttl/0"] {
+        bench.post(&format!("sandbox/{id}/{path}")).expect(201);
+    }
+    let touched = bench.post(&format!("sandbox/{id}/last-activity"));
+    assert_eq!((touched.status, touched.body.len()), (201, 0));
+    let seen = bench.get(&format!("sandbox/{id}")).expect(200);
+    assert_eq!((&seen["autoStopInterval"], &seen["autoArchiveInterval"]), (&json!(7), &json!(8)));
+    assert_eq!(seen["autoDestroyAt"], Value::Null);
+}
+
+fn ways_in_have_the_right_shape() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({}));
+    for (method, path, field) in [
+        ("GET", "ports/3000/preview-url", "token"),
+        ("GET", "ports/3000/signed-preview-url?expiresInSeconds=60", "url"),
+        ("POST", "ssh-access?expiresInMinutes=60", "sshCommand"),
+        ("GET", "toolbox-proxy-url", "url"),
+    ] {
+        let body = bench.ask(method, &format!("sandbox/{id}/{path}"), &Value::Null).expect(200);
+        assert!(body[field].is_string(), "{path}");
+    }
+    bench.get("config").expect(200);
+    bench.get("socket.io/?EIO=4&transport=websocket").expect(404);
+    let dead = bench.get(&format!("toolbox/{id}/version"));
+    assert_eq!((dead.status, dead.body.as_slice()), (502, &b"Bad Gateway"[..]));
+}
+
+fn only_the_right_host_and_key_are_answered() {
+    let bench = Bench::hollow(|_| {});
+    let running = bench.running();
+    let (url, key) = (format!("{}/sandbox", running.url()), running.api_key());
+    let (key, jwt) = (format!("Bearer {key}"), format!("Bearer {}", running.jwt()));
+    let organization = ("X-Daytona-Organization-ID", running.organization_id());
+    let ask = |headers: &[(&str, &str)]| {
+        let request = Request { method: "GET", url: &url, headers, body: b"" };
+        send(&request).expect("the server answers").status
+    };
+    assert_eq!(ask(&[("Authorization", &key)]), 200);
+    assert_eq!(ask(&[("Authorization", &key), ("Host", "evil.example")]), 403);
+    assert_eq!(ask(&[]), 401);
+    assert_eq!(ask(&[("Authorization", "Bearer wrong")]), 401);
+    assert_eq!(ask(&[("Authorization", &jwt)]), 401);
+    assert_eq!(ask(&[("Authorization", &jwt), organization]), 200);
+}
+
+fn a_key_without_the_scope_cannot_delete() {
+    let bench = Bench::hollow(|_| {});
+    let id = bench.create(&json!({}));
+    bench.admin("PUT", "permissions", &json!(["write:sandboxes"]));
+    let key = bench.get("api-keys/current").expect(200);
+    assert_eq!(key["permissions"], json!(["write:sandboxes"]));
+    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(403);
+    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+}
+
+fn only_loopback_is_listened_on() {
+    let mut settings = creel_daytona_server::Settings::hollow();
+    settings.listen = "0.0.0.0:0".parse().expect("it is an address");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    let started = runtime.block_on(creel_daytona_server::Server::start(settings));
+    assert!(started.is_err());
+}

@@ -1,0 +1,90 @@
+//! The list: filters, pages, and rows that come and go meanwhile.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::bench::Bench;
+use crate::runner::tests;
+
+tests![
+    filters_select,
+    pages_miss_nothing_that_stays,
+    wrong_queries_are_refused,
+    ten_thousand_sandboxes_are_listed_in_every_order,
+];
+
+fn filters_select() {
+    let bench = Bench::hollow(|_| {});
+    let label = json!({ "count": 2, "labels": { "a": "1", "b": "2" }, "name_prefix": "Alpha-" });
+    let both = bench.seed(&label);
+    let stopped = bench.seed(&json!({ "count": 1, "state": "stopped", "age_seconds": 7200 }));
+    let sorted = |mut ids: Vec<String>| {
+        ids.sort();
+        ids
+    };
+    let encoded = "%7B%22a%22%3A%20%221%22%2C%20%22b%22%3A%20%222%22%7D";
+    assert_eq!(sorted(bench.list(&format!("labels={encoded}"))), sorted(both.clone()));
+    assert_eq!(sorted(bench.list("name=alpha")), sorted(both.clone()));
+    assert_eq!(bench.list("states=stopped&states=error"), stopped);
+    assert_eq!(bench.list(&format!("id={}", both[0])), [both[0].clone()]);
+    let now = jiff::Timestamp::now();
+    let hour = jiff::SignedDuration::from_hours(1);
+    let ago = now.checked_sub(hour).expect("an hour ago exists");
+    assert_eq!(bench.list(&format!("createdAtBefore={ago}")), stopped);
+    assert_eq!(bench.list(&format!("lastEventAfter={ago}")).len(), 2);
+    assert_eq!(bench.list("sort=createdAt&order=asc").first(), stopped.first());
+    assert_eq!(bench.list("sort=createdAt&order=desc").last(), stopped.first());
+    assert_eq!(bench.list("sort=name&order=asc&limit=1").len(), 3);
+}
+
+fn pages_miss_nothing_that_stays() {
+    let bench = Bench::hollow(|_| {});
+    let stay: BTreeSet<String> =
+        bench.seed(&json!({ "count": 250, "labels": { "stay": "yes" } })).into_iter().collect();
+    let go = bench.seed(&json!({ "count": 100 }));
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            for id in &go {
+                bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+                bench.seed(&json!({ "count": 1 }));
+            }
+        });
+        while !changing.is_finished() {
+            let seen = bench.list("sort=createdAt&order=asc&limit=20");
+            let unique: BTreeSet<String> = seen.iter().cloned().collect();
+            assert_eq!(unique.len(), seen.len(), "a row came twice");
+            assert!(stay.is_subset(&unique), "a row was missed");
+        }
+    });
+}
+
+fn wrong_queries_are_refused() {
+    let bench = Bench::hollow(|_| {});
+    for query in [
+        "limit=0",
+        "limit=201",
+        "states=destroyed",
+        "states=started,error",
+        "cursor=nonsense",
+        "labels=nonsense",
+        "order=up",
+        "sort=colour",
+        "createdAtAfter=yesterday",
+    ] {
+        let refused = bench.get(&format!("sandbox?{query}")).expect(400);
+        assert_eq!(refused["error"], "Bad Request", "{query}");
+    }
+}
+
+fn ten_thousand_sandboxes_are_listed_in_every_order() {
+    let bench = Bench::hollow(|_| {});
+    let ids: BTreeSet<String> = bench.seed(&json!({ "count": 10_000 })).into_iter().collect();
+    for query in ["sort=createdAt&order=asc&limit=200", "sort=name&limit=200"] {
+        let seen = bench.list(query);
+        assert_eq!(seen.len(), 10_000);
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), ids, "{query}");
+    }
+    let counts = bench.admin("GET", "requests", &Value::Null);
+    assert_eq!(counts["by_route"]["GET /sandbox"], 100);
+}

@@ -1,0 +1,101 @@
+//! Proof of faithfulness: the official Python SDKs drive the server.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::bench::Bench;
+use crate::runner::tests;
+
+tests![
+    sdk_0_190_drives_it_end_to_end,
+    sdk_0_226_drives_it_end_to_end,
+    sdk_0_190_meets_every_error,
+    sdk_0_226_meets_every_error,
+];
+
+/// The variable that names the virtual environment of the older SDK.
+const OLDER: &str = "CREEL_TEST_SDK_0_190";
+/// The variable that names the virtual environment of the newer SDK.
+const NEWER: &str = "CREEL_TEST_SDK_0_226";
+
+/// Runs a script with an SDK against a server; returns what it printed.
+fn drive(bench: &Bench, variable: &str, script: &str) -> Value {
+    let environment = std::env::var_os(variable)
+        .unwrap_or_else(|| panic!("{variable} is not set: run cargo xtask test"));
+    let script =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sdk").join(format!("{script}.py"));
+    let running = bench.running();
+    let output = Command::new(PathBuf::from(environment).join("bin/python"))
+        .arg(script)
+        .arg(running.admin_url())
+        .env("DAYTONA_API_URL", running.url())
+        .env("DAYTONA_API_KEY", running.api_key())
+        .env("NO_PROXY", "*")
+        .output()
+        .expect("the virtual environment has a python");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{complaint}");
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}\n{complaint}"))
+}
+
+fn sdk_0_190_drives_it_end_to_end() {
+    let seen = drive(&Bench::process(), OLDER, "drive");
+    assert_eq!(seen["listed"], 250);
+    assert_eq!(seen["missing_repository"], "DaytonaNotFoundError");
+}
+
+fn sdk_0_226_drives_it_end_to_end() {
+    let seen = drive(&Bench::process(), NEWER, "drive");
+    assert_eq!(seen["listed"], 250);
+    assert_eq!(seen["exec_timeout"], "DaytonaProcessExecutionTimeoutError");
+    assert_eq!(seen["missing_repository"], "DaytonaGitRepoNotFoundError");
+}
+
+/// The exception of each status, by SDK.
+fn exceptions(newer: bool) -> [(&'static str, &'static str); 9] {
+    let pick = |older, newest| if newer { newest } else { older };
+    [
+        ("400", pick("DaytonaValidationError", "DaytonaBadRequestError")),
+        ("401", "DaytonaAuthenticationError"),
+        ("403", pick("DaytonaAuthorizationError", "DaytonaForbiddenError")),
+        ("404", "DaytonaNotFoundError"),
+        ("409", "DaytonaConflictError"),
+        ("429", "DaytonaRateLimitError"),
+        ("500", pick("DaytonaError", "DaytonaInternalServerError")),
+        ("502", pick("DaytonaError", "DaytonaBadGatewayError")),
+        ("503", pick("DaytonaError", "DaytonaServiceUnavailableError")),
+    ]
+}
+
+/// What an SDK does on each fault of an operation: exception, and how many requests it sent.
+fn expected(operation: &str, newer: bool) -> Value {
+    let exceptions = exceptions(newer);
+    let mut table: serde_json::Map<String, Value> =
+        exceptions.iter().map(|(status, name)| ((*status).to_owned(), json!([name, 1]))).collect();
+    // Only a plain Retry-After and a cut connection are tried again, and never for a create.
+    let tries = if operation == "create" { 1 } else { 4 };
+    let cut = if newer && tries == 1 { "DaytonaConnectionError" } else { "DaytonaError" };
+    table.insert("429 own header".to_owned(), json!([exceptions[5].1, 1]));
+    table.insert("429 retry-after".to_owned(), json!([exceptions[5].1, tries]));
+    table.insert("503 retry-after".to_owned(), json!([exceptions[8].1, tries]));
+    table.insert("cut".to_owned(), json!([cut, tries]));
+    Value::Object(table)
+}
+
+fn meets_every_error(variable: &str, newer: bool) {
+    let seen = drive(&Bench::hollow(|_| {}), variable, "errors");
+    for operation in ["list", "create", "delete"] {
+        assert_eq!(seen[operation], expected(operation, newer), "{operation}");
+    }
+}
+
+fn sdk_0_190_meets_every_error() {
+    meets_every_error(OLDER, false);
+}
+
+fn sdk_0_226_meets_every_error() {
+    meets_every_error(NEWER, true);
+}

@@ -1,0 +1,98 @@
+//! What the SDKs do not drive: the edges of the toolbox.
+
+use serde_json::{Value, json};
+
+use crate::bench::Bench;
+use crate::runner::tests;
+
+tests![
+    a_command_that_reads_its_input_eats_the_rest_of_the_script,
+    a_timeout_kills_the_whole_group,
+    a_sandbox_that_does_not_run_refuses,
+    a_session_survives_what_its_commands_do,
+    paths_stay_below_the_root,
+    files_and_their_errors,
+];
+
+fn a_command_that_reads_its_input_eats_the_rest_of_the_script() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let (code, output) = bench.run(&id, "echo first\ncat >/dev/null\necho never");
+    assert_eq!((code, output.as_str()), (0, "first\n"));
+}
+
+fn a_timeout_kills_the_whole_group() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let order = json!({ "command": "sleep 4242 & sleep 4243; echo never", "timeout": 1 });
+    let refused = bench.ask("POST", &format!("toolbox/{id}/process/execute"), &order).expect(408);
+    assert_eq!(refused["code"], "PROCESS_EXECUTION_TIMEOUT");
+    let root = bench.sandboxes();
+    let ended = creel_testkit::wait::eventually(crate::bench::PATIENCE, || {
+        crate::leftovers::processes_below(&root).iter().all(|line| !line.contains("sleep"))
+    });
+    assert!(ended, "{:?}", crate::leftovers::processes_below(&root));
+}
+
+fn a_sandbox_that_does_not_run_refuses() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+    bench.await_state(&id, "stopped");
+    let order = json!({ "command": "true" });
+    bench.ask("POST", &format!("toolbox/{id}/process/execute"), &order).expect(400);
+    bench.ask("POST", "toolbox/nobody/process/execute", &order).expect(404);
+}
+
+fn a_session_survives_what_its_commands_do() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let at = |path: &str| format!("toolbox/{id}/process/session{path}");
+    bench.ask("POST", &at(""), &json!({ "sessionId": "s" })).expect(201);
+    bench.ask("POST", &at(""), &json!({ "sessionId": "s" })).expect(409);
+    let exec = |command: &str| {
+        bench.ask("POST", &at("/s/exec"), &json!({ "command": command })).expect(200)
+    };
+    assert_eq!(exec("exec >/dev/null")["exitCode"], 0);
+    assert_eq!(exec("cat <<END\nhere\nEND\nfalse")["exitCode"], 1);
+    let ended = exec("exit 5");
+    assert_eq!(ended["exitCode"], 5);
+    bench.ask("POST", &at("/s/exec"), &json!({ "command": "true" })).expect(410);
+    let missing = bench.get(&at("/s/command/none/logs"));
+    assert_eq!(missing.status, 404);
+    let deleted = bench.ask("DELETE", &at("/s"), &Value::Null);
+    assert_eq!(deleted.status, 204);
+}
+
+fn paths_stay_below_the_root() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let missing = bench.get(&format!("toolbox/{id}/files/download?path=/../../etc/passwd"));
+    assert_eq!(missing.status, 404);
+    let home = bench.get(&format!("toolbox/{id}/work-dir")).expect(200);
+    let home = home["dir"].as_str().expect("it has a home").to_owned();
+    bench.run(&id, "echo inside >note");
+    for path in [format!("{home}/note"), "/home/daytona/note".to_owned(), "note".to_owned()] {
+        let answer = bench.get(&format!("toolbox/{id}/files/download?path={path}"));
+        assert_eq!((answer.status, answer.body.as_slice()), (200, &b"inside\n"[..]), "{path}");
+    }
+}
+
+fn files_and_their_errors() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let at = |path: &str| format!("toolbox/{id}/files{path}");
+    let made = bench.ask("POST", &at("/folder?path=/tmp/d&mode=700"), &Value::Null);
+    assert_eq!(made.status, 201);
+    let info = bench.get(&at("/info?path=/tmp/d")).expect(200);
+    assert_eq!((&info["isDir"], &info["permissions"]), (&json!(true), &json!("0700")));
+    bench.ask("DELETE", &at("?path=/tmp/d"), &Value::Null).expect(400);
+    let gone = bench.ask("DELETE", &at("?path=/tmp/d&recursive=true"), &Value::Null);
+    assert_eq!(gone.status, 204);
+    let missing = bench.get(&at("/info?path=/tmp/d")).expect(404);
+    assert_eq!(missing["code"], "FILE_NOT_FOUND");
+    bench.get(&at("/info")).expect(400);
+    let several = bench.ask("POST", &at("/bulk-download"), &json!({ "paths": ["/none"] }));
+    assert!(several.headers["content-type"].starts_with("multipart/form-data; boundary="));
+    assert!(String::from_utf8_lossy(&several.body).contains("name=\"error\"; filename=\"/none\""));
+}
