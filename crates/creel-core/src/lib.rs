@@ -20,7 +20,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`ledger`] | the durable record of every resource, and its state machine |
-//! | [`provider`] | the worlds resources live in: Docker, processes |
+//! | [`provider`] | the worlds resources live in: Docker, Daytona, processes |
 //! | [`owner`] | who holds a resource, and whether it is still alive |
 //! | [`select`] | which resources a command means: selectors, presets, protection |
 //! | [`plan`] | what would be released and why, bound to what was seen |

@@ -1,9 +1,14 @@
 //! Trying again: exponential backoff with jitter, by class of error.
 //!
 //! The defaults are three retries after 2, 4 and 8 seconds, and 30 seconds for
-//! the operation as a whole. A permanent error is not tried again at all.
+//! the operation as a whole. A permanent error is not tried again at all. A
+//! wait that a throttling provider asked for does not count as the operation's,
+//! nor does one that it excused while it waited for its turn.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -13,6 +18,37 @@ use tokio::time::Instant;
 
 use crate::duration;
 use crate::provider::{ErrorClass, ProviderError};
+
+tokio::task_local! {
+    /// How many milliseconds of the operation under way are not its own.
+    static EXCUSED: Arc<AtomicU64>;
+}
+
+/// Says that the operation under way waits so long for its turn: that time is not its own.
+///
+/// Said before the wait begins, so that no limit cuts it off. Outside of an operation nobody
+/// counts, and nothing happens.
+pub(crate) fn excuse(wait: Duration) {
+    let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2);
+    let _ = EXCUSED.try_with(|excused| excused.fetch_add(millis, Ordering::Relaxed));
+}
+
+/// Runs an operation to its limit, which moves by what the operation excused; returns by how
+/// much, and `None` where it did not end in time.
+async fn within<T>(end: Instant, operation: impl Future<Output = T>) -> (Option<T>, Duration) {
+    let excused = Arc::new(AtomicU64::new(0));
+    let so_far = || Duration::from_millis(excused.load(Ordering::Relaxed));
+    let mut operation = pin!(EXCUSED.scope(Arc::clone(&excused), operation));
+    loop {
+        let known = so_far();
+        let answer = tokio::time::timeout_at(end + known, &mut operation).await;
+        match answer {
+            Ok(answer) => return (Some(answer), so_far()),
+            Err(_) if so_far() > known => {}
+            Err(_) => return (None, known),
+        }
+    }
+}
 
 /// When and how often an operation is tried again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,20 +124,24 @@ impl RetryPolicy {
         mut note: impl FnMut(u32, &ProviderError, Option<Duration>),
         on_timeout: impl Fn() -> ProviderError,
     ) -> Tried<T> {
-        let end = Instant::now() + self.deadline;
+        let mut end = Instant::now() + self.deadline;
         let mut waits = self.waits();
         let mut tries = 0;
         loop {
             tries += 1;
-            let result = tokio::time::timeout_at(end, operation()).await;
+            let (result, excused) = within(end, operation()).await;
+            end += excused;
             let error = match result {
-                Ok(Ok(value)) => return Tried { result: Ok(value), tries },
-                Ok(Err(error)) => error,
-                Err(_) => on_timeout(),
+                Some(Ok(value)) => return Tried { result: Ok(value), tries },
+                Some(Err(error)) => error,
+                None => on_timeout(),
             };
             let wait = waits.next().unwrap_or(self.deadline);
             // The provider's own word on when to come back wins over our guess.
             let wait = error.retry_after.unwrap_or(wait);
+            if error.class == ErrorClass::Throttled && error.retry_after.is_some() {
+                end += wait;
+            }
             let again = tries <= self.retries_for(error.class) && Instant::now() + wait < end;
             note(tries, &error, again.then_some(wait));
             if !again {
@@ -189,6 +229,46 @@ mod tests {
             .await;
         assert_eq!(waits, [Some(2), Some(4), Some(8), None]);
         assert_eq!((tried.tries, start.elapsed().as_secs()), (4, 14));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_the_provider_asked_for_is_not_the_operations() {
+        let start = Instant::now();
+        let throttled = || ProviderError {
+            retry_after: Some(Duration::from_secs(50)),
+            ..failing(ErrorClass::Throttled)
+        };
+        let mut left = 2;
+        let tried = RetryPolicy::default()
+            .run(
+                || {
+                    left -= 1;
+                    Box::pin(async move { if left >= 0 { Err(throttled()) } else { Ok(()) } })
+                },
+                |_, _, _| {},
+                || failing(ErrorClass::Unreachable),
+            )
+            .await;
+        assert!(tried.result.is_ok());
+        assert_eq!((tried.tries, start.elapsed().as_secs()), (3, 100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_its_turn_is_not_the_operations() {
+        let start = Instant::now();
+        let operation = || async {
+            for _ in 0..3 {
+                excuse(Duration::from_secs(40));
+                tokio::time::sleep(Duration::from_secs(40)).await;
+            }
+            tokio::time::sleep(Duration::from_secs(29)).await;
+            Ok::<_, ProviderError>(())
+        };
+        let timeout = || failing(ErrorClass::Unreachable);
+        let tried =
+            RetryPolicy::default().run(|| Box::pin(operation()), |_, _, _| {}, timeout).await;
+        assert!(tried.result.is_ok());
+        assert_eq!(start.elapsed().as_secs(), 149);
     }
 
     #[tokio::test(start_paused = true)]

@@ -110,9 +110,6 @@ use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
 use crate::reconcile::{Reconciler, Status, plan_of_ours};
 use crate::task;
 
-/// How long a create may take before its answer counts as lost.
-const CREATE_DEADLINE: Duration = Duration::from_secs(120);
-
 /// How long a resource may live without a renewal, unless a request says otherwise.
 const DEFAULT_LEASE: Duration = Duration::from_secs(3600);
 
@@ -291,8 +288,9 @@ impl Supervisor {
             lease: request.lease,
             spec: request.spec,
         };
-        let created = tokio::time::timeout(CREATE_DEADLINE, provider.create(&order)).await;
-        let created = created.unwrap_or_else(|_| Err(no_answer(&record)));
+        let limit = provider.create_deadline();
+        let created = tokio::time::timeout(limit, provider.create(&order)).await;
+        let created = created.unwrap_or_else(|_| Err(no_answer(&record, limit)));
         crashpoint::reach(Crashpoint::CreatedNotRecorded);
         self.note_create(&record, created.as_ref().err()).await;
         match created {
@@ -590,11 +588,11 @@ impl Supervisor {
     }
 }
 
-fn no_answer(record: &Record) -> ProviderError {
+fn no_answer(record: &Record, limit: Duration) -> ProviderError {
     ProviderError {
         provider: record.provider,
         operation: format!("create {} {}", record.kind, record.name),
-        message: format!("no answer within {}", crate::duration::show(CREATE_DEADLINE)),
+        message: format!("no answer within {}", crate::duration::show(limit)),
         class: crate::provider::ErrorClass::Unreachable,
         retry_after: None,
     }

@@ -7,6 +7,7 @@ use creel_core::config::{Config, Layers};
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
 use creel_core::plan::World;
+use creel_core::provider::daytona::{DaytonaProvider, DaytonaSettings};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
@@ -112,6 +113,13 @@ impl App {
                 None => tracing::info!("no Docker Engine is configured here; going on without"),
             }
         }
+        if asked(ProviderName::Daytona) {
+            match self.daytona()? {
+                Some(daytona) => providers.push(Arc::new(daytona)),
+                None if wanted.contains(&ProviderName::Daytona) => return Err(no_daytona()),
+                None => tracing::debug!("no Daytona key is configured here; going on without"),
+            }
+        }
         if asked(ProviderName::Process) {
             providers.push(Arc::new(self.process()));
         }
@@ -133,6 +141,20 @@ impl App {
         let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
         let provider = DockerProvider::connect(endpoint)?;
         Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))
+    }
+
+    /// Prepares the connection to Daytona, if there is a key.
+    pub(crate) fn daytona(&self) -> Result<Option<DaytonaProvider>, Failure> {
+        let mut environment = self.environment.daytona.clone();
+        if !environment.is_configured() {
+            return Ok(None);
+        }
+        let config = &self.config.daytona;
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        environment.api_url = environment.api_url.or_else(|| given(&config.api_url));
+        environment.target = environment.target.or_else(|| given(&config.target));
+        let settings = DaytonaSettings { longest_wait: config.longest_wait };
+        Ok(Some(DaytonaProvider::connect(&environment, settings)?))
     }
 
     /// Returns the provider of processes and directories, which needs nothing installed.
@@ -212,6 +234,14 @@ pub(crate) fn command_name() -> String {
         Some(first) => format!("creel {first}"),
         None => "creel".to_owned(),
     }
+}
+
+fn no_daytona() -> Failure {
+    let message = "no Daytona key is configured here: DAYTONA_API_KEY is not set";
+    Failure::new(Code::NotConfigured, Exit::Provider, message).hint(
+        "set DAYTONA_API_KEY (or DAYTONA_JWT_TOKEN and DAYTONA_ORGANIZATION_ID); \
+         creel dev daytona gives you a local one",
+    )
 }
 
 /// Says that there is no engine, and what to do about it.

@@ -4,8 +4,10 @@ use std::env;
 use std::path::PathBuf;
 
 use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::provider::daytona::DaytonaEnvironment;
 use creel_core::provider::docker::DockerEnvironment;
 
+use crate::dotenv::DotEnv;
 use crate::output::Failure;
 
 /// Where state lives; the default is the user's state directory.
@@ -24,13 +26,15 @@ pub(crate) struct Environment {
     pub(crate) home: PathBuf,
     /// Which Docker Engine is meant.
     pub(crate) docker: DockerEnvironment,
+    /// Which Daytona organisation is meant, and with which key.
+    pub(crate) daytona: DaytonaEnvironment,
 }
 
 impl Environment {
     /// Reads the environment, once.
     pub(crate) fn read() -> Result<Self, Failure> {
         arm_crashpoint()?;
-        Ok(Self { home: state_directory()?, docker: docker() })
+        Ok(Self { home: state_directory()?, docker: docker(), daytona: daytona() })
     }
 }
 
@@ -62,6 +66,29 @@ fn docker() -> DockerEnvironment {
         docker_config: path("DOCKER_CONFIG"),
         home: path("HOME"),
         xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
+    }
+}
+
+/// Reads what the official SDKs read, from where they read it.
+fn daytona() -> DaytonaEnvironment {
+    let file = env::current_dir().map(|directory| DotEnv::of(&directory)).unwrap_or_default();
+    let given = |name: &str| text(name).or_else(|| file.get(name));
+    let api_url = text("DAYTONA_API_URL").or_else(|| text("DAYTONA_SERVER_URL"));
+    if file.get("DAYTONA_API_URL").is_some_and(|url| api_url.as_ref() != Some(&url)) {
+        tracing::warn!(
+            "DAYTONA_API_URL in a .env file is ignored: a file in the working directory must not \
+             decide where the key is sent"
+        );
+    }
+    let proxy = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    DaytonaEnvironment {
+        api_key: given("DAYTONA_API_KEY").map(Into::into),
+        api_url,
+        target: given("DAYTONA_TARGET"),
+        jwt_token: given("DAYTONA_JWT_TOKEN").map(Into::into),
+        organization_id: given("DAYTONA_ORGANIZATION_ID"),
+        proxy: proxy.into_iter().find_map(text),
+        no_proxy: text("NO_PROXY").or_else(|| text("no_proxy")),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod app;
 mod cli;
+mod dotenv;
 mod environment;
 mod output;
 mod shutdown;

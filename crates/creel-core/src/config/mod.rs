@@ -33,6 +33,8 @@ pub struct Config {
     pub ledger: LedgerConfig,
     /// Which Docker Engine.
     pub docker: DockerConfig,
+    /// Which Daytona organisation.
+    pub daytona: DaytonaConfig,
     /// What must never be released.
     #[serde(default)]
     pub protect: Vec<ProtectRule>,
@@ -77,6 +79,19 @@ pub struct DockerConfig {
     /// How long a list or a look may take before it counts as unreachable.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub timeout: Duration,
+}
+
+/// Which Daytona organisation; its keys come from the environment alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DaytonaConfig {
+    /// The API's address; empty means what the environment says.
+    pub api_url: String,
+    /// The region of new sandboxes; empty means what the environment says.
+    pub target: String,
+    /// No state of a sandbox is waited for longer than this.
+    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
+    pub longest_wait: Duration,
 }
 
 /// Where a setting's value comes from.

@@ -9,6 +9,7 @@
 //! create carries a deterministic name, so that a lost answer can be found
 //! again by [`Provider::find`].
 
+pub mod daytona;
 pub mod docker;
 mod error;
 mod observed;
@@ -16,6 +17,7 @@ pub mod process;
 mod spec;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,8 @@ use async_trait::async_trait;
 pub use error::{ErrorClass, ProviderError};
 pub use observed::{Kind, Observed, ProviderName, UnknownName};
 pub use spec::{
-    ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, Spec, VolumeMount, VolumeSpec,
+    ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, SandboxSource, SandboxSpec, Spec,
+    VolumeMount, VolumeSpec,
 };
 
 /// The result of a provider call.
@@ -57,6 +60,17 @@ pub enum Released {
     Accepted,
 }
 
+/// What to expect of an object that was asked to go and is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// It is on its way out; it has this long, or as long as the operation.
+    Leaving(Option<Duration>),
+    /// It changes into another state, and cannot go before; it has this long.
+    Changing(Duration),
+    /// It is at rest: asking again can help.
+    Settled,
+}
+
 /// One world of resources.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
@@ -68,6 +82,27 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Returns the kinds of object this world has.
     fn kinds(&self) -> &'static [Kind];
+
+    /// Returns the first and the longest pause between two looks at what is on its way out.
+    fn look_pause(&self) -> RangeInclusive<Duration> {
+        Duration::from_millis(25)..=Duration::from_secs(1)
+    }
+
+    /// Returns how many releases may be under way now, where the provider paces requests itself;
+    /// `None` leaves it to whoever sends them to find out.
+    fn concurrency(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns how long a create may take before its answer counts as lost.
+    fn create_deadline(&self) -> Duration {
+        Duration::from_secs(120)
+    }
+
+    /// Says what to expect of an object that was asked to go and is still there.
+    fn outlook(&self, _seen: &Observed) -> Outlook {
+        Outlook::Leaving(None)
+    }
 
     /// Asks the world for its own lasting identity, so that a plan made for one engine is
     /// never applied to another.

@@ -96,6 +96,8 @@ macro_rules! named_enum {
 named_enum!(
     /// The worlds creel knows.
     ProviderName, "provider" {
+        /// Cloud sandboxes of one Daytona organisation.
+        Daytona = "daytona",
         /// A Docker Engine, or Podman behind its API.
         Docker = "docker",
         /// Directories and process trees on this machine.
@@ -106,6 +108,8 @@ named_enum!(
 named_enum!(
     /// What an object is; the order is the order of release.
     Kind, "kind" {
+        /// A cloud sandbox.
+        Sandbox = "sandbox",
         /// A process tree on this machine.
         Process = "process",
         /// A container.
@@ -124,7 +128,7 @@ named_enum!(
 impl Kind {
     /// Returns whether an object of this kind runs once it is made.
     pub const fn runs(self) -> bool {
-        matches!(self, Self::Container | Self::Process)
+        matches!(self, Self::Container | Self::Process | Self::Sandbox)
     }
 }
 
@@ -143,6 +147,9 @@ pub struct Observed {
     pub state: String,
     /// When it was made, where the provider tells.
     pub created_at: Option<Timestamp>,
+    /// When it last did something, where the provider tells; no proof of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_active_at: Option<Timestamp>,
     /// Its labels.
     pub labels: Labels,
     /// The Compose project it belongs to.
@@ -171,6 +178,7 @@ impl Observed {
             id,
             state: String::new(),
             created_at: None,
+            last_active_at: None,
             labels: Labels::new(),
             project: None,
             size: None,
@@ -183,7 +191,10 @@ impl Observed {
 
     /// Returns whether it is doing something that a release would cut short.
     pub fn is_running(&self) -> bool {
-        matches!(self.state.as_str(), "running" | "restarting" | "paused")
+        match self.kind {
+            Kind::Sandbox => matches!(self.state.as_str(), "started" | "paused"),
+            _ => matches!(self.state.as_str(), "running" | "restarting" | "paused"),
+        }
     }
 
     /// Returns what the `uses` of others may call it: its id, and a network also its name,
@@ -203,6 +214,6 @@ mod tests {
         let error = "contaner".parse::<Kind>().expect_err("there is no such kind");
         assert_eq!(error.to_string(), "unknown kind `contaner`; did you mean `container`?");
         let error = "zzz".parse::<ProviderName>().expect_err("there is no such provider");
-        assert_eq!(error.to_string(), "unknown provider `zzz`; known are docker, process");
+        assert_eq!(error.to_string(), "unknown provider `zzz`; known are daytona, docker, process");
     }
 }

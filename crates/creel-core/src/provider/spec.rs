@@ -40,6 +40,8 @@ pub enum Spec {
     Network(NetworkSpec),
     /// A container volume.
     Volume(VolumeSpec),
+    /// A running cloud sandbox.
+    Sandbox(SandboxSpec),
     /// A running process tree.
     Process(ProcessSpec),
     /// An empty directory.
@@ -53,6 +55,7 @@ impl Spec {
             Self::Container(_) => Kind::Container,
             Self::Network(_) => Kind::Network,
             Self::Volume(_) => Kind::Volume,
+            Self::Sandbox(_) => Kind::Sandbox,
             Self::Process(_) => Kind::Process,
             Self::Directory => Kind::Directory,
         }
@@ -95,6 +98,40 @@ pub struct NetworkSpec {
 /// A container volume of the engine's default driver.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeSpec {}
+
+/// A cloud sandbox, started at once.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxSpec {
+    /// What it starts from.
+    pub source: SandboxSource,
+    /// The environment.
+    pub env: BTreeMap<String, String>,
+    /// The user in it; `None` means the provider's default.
+    pub user: Option<String>,
+    /// The region; `None` means the configured one.
+    pub target: Option<String>,
+}
+
+/// What a cloud sandbox starts from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SandboxSource {
+    /// The provider's own choice.
+    #[default]
+    Default,
+    /// A snapshot, which brings its own resources.
+    Snapshot(String),
+    /// An image, with what it may use; `None` means the provider's default.
+    Image {
+        /// The image.
+        reference: String,
+        /// Processors.
+        cpus: Option<u64>,
+        /// Memory in GiB.
+        memory_gib: Option<u64>,
+        /// Disk in GiB.
+        disk_gib: Option<u64>,
+    },
+}
 
 /// A process tree. It inherits no environment but what is named here.
 #[derive(Debug, Clone, Default)]

@@ -4,26 +4,19 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
 use crate::ledger::{Event, Ledger, LedgerError, Try};
 use crate::plan::{self, PlanItem};
-use crate::provider::{
-    ErrorClass, Kind, Observed, Provider, ProviderError, Providers, ReleaseMode, Released,
-};
+use crate::provider::{ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode};
 use crate::retry::Tried;
 use crate::select::protection;
 
 use super::audit::Audit;
+use super::watch::Reached;
 use super::{ItemReport, Outcome, ReapOptions};
-
-/// The first pause while an object that is on its way out is watched; later ones grow.
-const FIRST_LOOK: Duration = Duration::from_millis(25);
-/// The longest pause.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// What all items of one plan share.
 pub(super) struct Job<'a> {
@@ -34,15 +27,6 @@ pub(super) struct Job<'a> {
     /// The ids that this plan releases.
     pub(super) leaving: HashSet<&'a str>,
     pub(super) now: Timestamp,
-}
-
-/// How far a release came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reached {
-    /// The absence is verified.
-    Gone,
-    /// The provider works on it.
-    Accepted,
 }
 
 /// What a second look before the release showed.
@@ -138,14 +122,7 @@ impl Job<'_> {
             // The engine itself refuses when something seen at rest runs again meanwhile.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
         };
-        // A polite stop has its own time, on top of the time for the release.
-        let polite = mode.stop_timeout.unwrap_or_default();
-        let end = Instant::now() + self.options.retry.deadline + polite;
-        let tried = self
-            .with_retry(item, "release", || {
-                release_and_verify(provider, item.seen.kind, &item.seen.id, mode, end)
-            })
-            .await;
+        let tried = self.end(provider, item, mode).await;
         match tried.result {
             Ok(Reached::Gone) => {
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
@@ -201,7 +178,7 @@ impl Job<'_> {
     }
 
     /// Tries one call again as the policy says, and notes each try.
-    async fn with_retry<'b, T: Send + 'b, F>(
+    pub(super) async fn with_retry<'b, T: Send + 'b, F>(
         &self,
         item: &PlanItem,
         operation: &'static str,
@@ -264,33 +241,4 @@ fn try_of(item: &PlanItem, operation: &str, attempt: u32, outcome: &str, detail:
         outcome: outcome.to_owned(),
         detail: detail.to_owned(),
     }
-}
-
-/// Asks for the end of an object and looks until it is gone or the time is over.
-async fn release_and_verify(
-    provider: &dyn Provider,
-    kind: Kind,
-    id: &str,
-    mode: ReleaseMode,
-    end: Instant,
-) -> Result<Reached, ProviderError> {
-    let released = match provider.release(kind, id, mode).await {
-        Ok(released) => released,
-        Err(error) if error.class == ErrorClass::Gone => Released::AlreadyGone,
-        // Somebody else is at it: watch instead of asking again.
-        Err(error) if error.class == ErrorClass::InProgress => Released::Accepted,
-        Err(error) => return Err(error),
-    };
-    debug!(%kind, id, ?released, "release answered");
-    crashpoint::reach(Crashpoint::ReleasedNotVerified);
-    let mut pause = FIRST_LOOK;
-    while provider.inspect(kind, id).await?.is_some() {
-        // Leave room for the answer before the policy's own limit cuts us off.
-        if Instant::now() + pause * 2 >= end {
-            return Ok(Reached::Accepted);
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 3 / 2).min(LONGEST_LOOK);
-    }
-    Ok(Reached::Gone)
 }

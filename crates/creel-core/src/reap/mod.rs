@@ -16,6 +16,7 @@ mod certificate;
 mod item;
 mod order;
 mod pace;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,6 +249,12 @@ impl Reaper {
         let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
         let mut stopped: Option<&str> = None;
         loop {
+            // Asked each time: a provider learns its limits as it goes.
+            for provider in self.providers.iter() {
+                if let Some(concurrency) = provider.concurrency() {
+                    paces.believe(provider.name(), concurrency);
+                }
+            }
             if options.cancel.is_cancelled() {
                 stopped = Some("not tried: interrupted");
             }

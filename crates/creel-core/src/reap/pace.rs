@@ -3,7 +3,8 @@
 //! Too little concurrency wastes time, too much makes an engine slower than
 //! none. So the number is found by climbing: as long as a larger one gets more
 //! done per second it grows, and when it does not the best one is kept. A
-//! throttled or failing provider halves it.
+//! throttled or failing provider halves it. A provider that paces its requests
+//! itself says how many releases it bears, and is believed.
 
 use std::collections::HashMap;
 use std::thread::available_parallelism;
@@ -18,16 +19,24 @@ const LEAST: usize = 1;
 #[derive(Debug)]
 pub(super) struct Paces {
     fixed: Option<usize>,
+    /// What providers say about themselves.
+    told: HashMap<ProviderName, usize>,
     paces: HashMap<ProviderName, Pace>,
 }
 
 impl Paces {
     pub(super) fn new(fixed: Option<usize>) -> Self {
-        Self { fixed, paces: HashMap::new() }
+        Self { fixed, told: HashMap::new(), paces: HashMap::new() }
+    }
+
+    /// Believes a provider that says how many it bears.
+    pub(super) fn believe(&mut self, provider: ProviderName, concurrency: usize) {
+        self.told.insert(provider, concurrency);
     }
 
     pub(super) fn has_room(&self, provider: ProviderName) -> bool {
-        let limit = |pace: &Pace| self.fixed.unwrap_or(pace.limit);
+        let told = self.fixed.or_else(|| self.told.get(&provider).copied());
+        let limit = |pace: &Pace| told.unwrap_or(pace.limit);
         self.paces.get(&provider).is_none_or(|pace| pace.under_way < limit(pace))
     }
 

@@ -13,12 +13,14 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// A named set of selectors; a resource is meant when one of them fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// What has stopped: containers that are exited or dead, whatever their age.
+    /// What has stopped or failed, whatever its age: containers that are exited or dead,
+    /// sandboxes that are stopped, in error or whose build failed.
     Stopped,
-    /// [`Preset::Stopped`], and containers created a day ago and never started.
+    /// [`Preset::Stopped`], and what a day ago was left before or after its work: containers
+    /// created and never started, sandboxes archived.
     Default,
-    /// [`Preset::Default`] at any age, and everything a day old: containers in every state,
-    /// unused networks, unused anonymous volumes, dangling images.
+    /// [`Preset::Default`] at any age, and everything a day old: containers and sandboxes in
+    /// every state, unused networks, unused anonymous volumes, dangling images.
     Aggressive,
 }
 
@@ -46,15 +48,23 @@ impl Preset {
         };
         // Podman calls an exited container `stopped` for a while.
         let stopped = rule("stopped", Kind::Container, &["exited", "dead", "stopped"], None);
+        let failed = ["stopped", "error", "build_failed"];
+        let stopped_sandbox = rule("stopped-sandbox", Kind::Sandbox, &failed, None);
         match self {
-            Self::Stopped => vec![stopped],
-            Self::Default => {
-                vec![stopped, rule("never-started", Kind::Container, &["created"], Some(DAY))]
-            }
+            Self::Stopped => vec![stopped, stopped_sandbox],
+            Self::Default => vec![
+                stopped,
+                stopped_sandbox,
+                rule("never-started", Kind::Container, &["created"], Some(DAY)),
+                rule("archived-sandbox", Kind::Sandbox, &["archived"], Some(DAY)),
+            ],
             Self::Aggressive => vec![
                 stopped,
+                stopped_sandbox,
                 rule("never-started", Kind::Container, &["created"], None),
+                rule("archived-sandbox", Kind::Sandbox, &["archived"], None),
                 rule("old", Kind::Container, &[], Some(DAY)),
+                rule("old-sandbox", Kind::Sandbox, &[], Some(DAY)),
                 rule("old-network", Kind::Network, &[], Some(DAY)),
                 rule("old-anonymous-volume", Kind::Volume, &["anonymous"], Some(DAY)),
                 rule("old-dangling-image", Kind::Image, &["dangling"], Some(DAY)),
@@ -82,6 +92,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::provider::Observed;
     use crate::select::Ownership;
     use crate::select::selector::tests::container;
 
@@ -102,6 +113,26 @@ mod tests {
         assert!(meant(Preset::Aggressive, "created", 0));
         assert!(meant(Preset::Aggressive, "running", 24));
         assert!(!meant(Preset::Aggressive, "running", 23));
+    }
+
+    #[test]
+    fn presets_mean_sandboxes_that_stopped_or_failed() {
+        let meant = |preset: Preset, state: &str, age_hours: i64| {
+            let seen = Observed { kind: Kind::Sandbox, ..container("a", state) };
+            let now = Timestamp::from_second(1_000_000 + age_hours * 3_600).unwrap();
+            preset.selectors().iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
+        };
+        for preset in Preset::ALL {
+            for state in ["stopped", "error", "build_failed"] {
+                assert!(meant(preset, state, 0), "{preset} {state}");
+            }
+            assert!(!meant(preset, "started", 23), "{preset}");
+        }
+        assert!(!meant(Preset::Stopped, "archived", 48));
+        assert!(meant(Preset::Default, "archived", 24) && !meant(Preset::Default, "archived", 23));
+        assert!(!meant(Preset::Default, "started", 1_000));
+        assert!(meant(Preset::Aggressive, "started", 24));
+        assert!(meant(Preset::Aggressive, "archived", 0));
     }
 
     #[test]

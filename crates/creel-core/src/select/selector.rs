@@ -140,6 +140,8 @@ pub struct Selector {
     pub states: Vec<String>,
     /// Only made at least this long ago; something of unknown age is not.
     pub older_than: Option<Duration>,
+    /// Only without activity for at least this long; where none is told, it is not idle.
+    pub idle_for: Option<Duration>,
     /// Only with all of these labels.
     pub labels: Vec<LabelMatch>,
     /// Only with one of these names.
@@ -173,7 +175,8 @@ impl Selector {
             && any_or_none(&self.names, |name| name.matches(&seen.name))
             && any_or_none(&self.projects, |wanted| seen.project.as_ref() == Some(wanted))
             && self.labels.iter().all(|label| label.matches(&seen.labels))
-            && self.older_than.is_none_or(|age| is_older(seen, age, now))
+            && self.older_than.is_none_or(|age| is_past(seen.created_at, age, now))
+            && self.idle_for.is_none_or(|age| is_past(seen.last_active_at, age, now))
     }
 
     /// Returns whether it says enough to mean foreign resources on purpose.
@@ -181,6 +184,7 @@ impl Selector {
         self.owned
             || self.ledger.is_some()
             || self.older_than.is_some()
+            || self.idle_for.is_some()
             || !self.states.is_empty()
             || !self.labels.is_empty()
             || !self.names.is_empty()
@@ -208,6 +212,7 @@ impl Selector {
         parts.extend(
             self.older_than.map(|age| format!("older-than={}", crate::duration::show(age))),
         );
+        parts.extend(self.idle_for.map(|age| format!("idle-for={}", crate::duration::show(age))));
         parts.extend(self.labels.iter().map(|label| format!("label={label}")));
         parts.extend(self.names.iter().map(|name| format!("name={name}")));
         parts.extend(self.projects.iter().map(|project| format!("project={project}")));
@@ -222,15 +227,16 @@ impl Selector {
     }
 }
 
-fn is_older(seen: &Observed, age: Duration, now: Timestamp) -> bool {
-    let Some(created_at) = seen.created_at else { return false };
-    let lived = now.duration_since(created_at);
-    !lived.is_negative() && lived.unsigned_abs() >= age
+/// Returns whether an instant is at least this long ago; an unknown one is not.
+fn is_past(instant: Option<Timestamp>, age: Duration, now: Timestamp) -> bool {
+    let Some(instant) = instant else { return false };
+    let passed = now.duration_since(instant);
+    !passed.is_negative() && passed.unsigned_abs() >= age
 }
 
 /// Returns every state that some provider shows.
 pub fn known_states() -> Vec<&'static str> {
-    vec![
+    let mut states = vec![
         // Containers.
         "created",
         "running",
@@ -257,7 +263,10 @@ pub fn known_states() -> Vec<&'static str> {
         "lost",
         "unreadable",
         "unknown",
-    ]
+    ];
+    // Sandboxes; they share words with containers.
+    states.extend(crate::provider::daytona::STATES.iter().map(|(word, _)| *word));
+    states
 }
 
 #[cfg(test)]
@@ -314,6 +323,24 @@ pub(crate) mod tests {
         assert!(!matches(&older(3_601), &seen));
         seen.created_at = None;
         assert!(!matches(&older(1), &seen));
+    }
+
+    #[test]
+    fn idleness_counts_from_the_last_activity() {
+        let idle =
+            |age| Selector { idle_for: Some(Duration::from_secs(age)), ..Selector::default() };
+        let mut seen = container("a", "started");
+        assert!(!matches(&idle(1), &seen));
+        seen.last_active_at = Some(Timestamp::from_second(1_003_000).unwrap());
+        assert!(matches(&idle(600), &seen) && !matches(&idle(601), &seen));
+    }
+
+    #[test]
+    fn every_state_of_a_sandbox_can_be_selected() {
+        for (state, _) in crate::provider::daytona::STATES {
+            let selector = Selector { states: vec![state.to_owned()], ..Selector::default() };
+            assert!(selector.check_states().is_ok(), "{state}");
+        }
     }
 
     #[test]

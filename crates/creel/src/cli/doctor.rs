@@ -72,6 +72,7 @@ impl Doctor {
             ledger(app).await,
             watchdog(),
             docker(app).await,
+            daytona(app).await,
             process(app).await,
         ];
         let exit = checks.iter().fold(Exit::Done, |exit, check| exit.and(check.exit));
@@ -219,6 +220,45 @@ async fn docker(app: &App) -> Check {
         Err(error) => {
             let failure = Failure::from(error);
             let hint = format!("creel explain {}", failure.code);
+            Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
+        }
+    }
+}
+
+async fn daytona(app: &App) -> Check {
+    const NAME: &str = "daytona";
+    let provider = match app.daytona() {
+        Ok(Some(provider)) => provider,
+        Ok(None) => {
+            return Check::ok(NAME, "not configured: DAYTONA_API_KEY is not set");
+        }
+        Err(failure) => {
+            let hint = "check DAYTONA_API_KEY and DAYTONA_API_URL";
+            return Check::problem(NAME, Exit::Usage, failure.sentence(), hint);
+        }
+    };
+    let address = creel_core::provider::Provider::address(&provider);
+    let asked = async {
+        let missing = provider.key_rights().await?.missing();
+        provider.probe().await?;
+        Ok::<_, creel_core::provider::ProviderError>(missing)
+    };
+    match asked.await {
+        Ok(missing) if missing.is_empty() => {
+            Check::ok(NAME, format!("{address} answers, and the key may make and delete sandboxes"))
+        }
+        Ok(missing) => Check::problem(
+            NAME,
+            Exit::Provider,
+            format!("the key lacks {}", missing.join(" and ")),
+            "make a key with the scopes write:sandboxes and delete:sandboxes: without the second, nothing that is made can be given back",
+        ),
+        Err(error) => {
+            let failure = Failure::from(error);
+            let hint = format!(
+                "check DAYTONA_API_KEY and DAYTONA_API_URL; creel explain {}",
+                failure.code
+            );
             Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
         }
     }

@@ -33,7 +33,7 @@ pub(crate) struct Rm {
     /// What to release
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Only in this provider: docker, process
+    /// Only in this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     provider: Vec<ProviderName>,
     /// Release also what a live owner holds

@@ -12,18 +12,21 @@ use crate::output::Failure;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Selectors")]
 pub(crate) struct SelectorArgs {
-    /// Only in this provider: docker, process
+    /// Only in this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     pub(crate) provider: Vec<ProviderName>,
-    /// Only of this kind: container, network, volume, image, process, directory
+    /// Only of this kind: sandbox, process, container, network, volume, image, directory
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<Kind>,
-    /// Only in this state, as `creel ls` shows it: running, exited, dead, dangling …
+    /// Only in this state, as `creel ls` shows it: running, exited, stopped, error, dangling …
     #[arg(long, value_name = "STATE")]
     state: Vec<String>,
     /// Only made at least this long ago: 90s, 2h, 1d
     #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
     pub(crate) older_than: Option<Duration>,
+    /// Only without activity for at least this long, where the provider tells: 30m, 1d
+    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    pub(crate) idle_for: Option<Duration>,
     /// Only with this label; all of them when given several times
     #[arg(long, value_name = "KEY[=VALUE]")]
     label: Vec<LabelMatch>,
@@ -50,6 +53,7 @@ impl SelectorArgs {
             kinds: self.kind.clone(),
             states: self.state.clone(),
             older_than: self.older_than,
+            idle_for: self.idle_for,
             labels: self.label.clone(),
             names: self.name.clone(),
             projects: self.project.clone(),

@@ -16,7 +16,7 @@ use crate::output::{Exit, Failure, table};
 
 use super::named::Finder;
 
-/// Stop the named containers and process trees, without releasing them
+/// Stop the named sandboxes, containers and process trees, without releasing them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ pub(crate) struct Stop {
     /// How long to wait before killing
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = creel_core::duration::parse)]
     stop_timeout: Duration,
-    /// Only in this provider: docker, process
+    /// Only in this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     provider: Vec<ProviderName>,
     /// Stop also what a live owner holds

@@ -7,6 +7,7 @@ use creel_core::config::ConfigError;
 use creel_core::failure::Code;
 use creel_core::ledger::LedgerError;
 use creel_core::plan::{CapExceeded, PlanFileError};
+use creel_core::provider::daytona::InvalidAccess;
 use creel_core::provider::docker::EndpointError;
 use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
 use creel_core::scope::{ScopeError, TakeError};
@@ -199,6 +200,17 @@ impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
         Self::of(Code::Endpoint, Exit::Usage, &error)
             .hint("check DOCKER_HOST, DOCKER_CONTEXT and: docker context ls")
+    }
+}
+
+impl From<InvalidAccess> for Failure {
+    fn from(error: InvalidAccess) -> Self {
+        let code = match error {
+            InvalidAccess::NoKey => Code::NotConfigured,
+            _ => Code::Endpoint,
+        };
+        Self::of(code, Exit::Usage, &error)
+            .hint("check DAYTONA_API_KEY, DAYTONA_API_URL and: creel doctor")
     }
 }
 

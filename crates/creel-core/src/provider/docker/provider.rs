@@ -149,7 +149,7 @@ impl Provider for DockerProvider {
             Spec::Container(spec) => create::container(&self.connection, order, spec).await,
             Spec::Network(spec) => create::network(&self.connection, order, spec).await,
             Spec::Volume(_) => create::volume(&self.connection, order).await,
-            Spec::Process(_) | Spec::Directory => {
+            Spec::Sandbox(_) | Spec::Process(_) | Spec::Directory => {
                 return Err(Self::foreign(words, order.spec.kind()));
             }
         };
@@ -179,7 +179,9 @@ impl Provider for DockerProvider {
             Kind::Network => release::network(&self.connection, id).await,
             Kind::Volume => release::volume(&self.connection, id).await,
             Kind::Image => release::image(&self.connection, id).await,
-            Kind::Process | Kind::Directory => return Err(Self::foreign(words, kind)),
+            Kind::Sandbox | Kind::Process | Kind::Directory => {
+                return Err(Self::foreign(words, kind));
+            }
         };
         answer.map_err(|refusal| match refusal {
             release::Refusal::Engine(error) => self.classified(error, Act::End, words),

@@ -105,7 +105,7 @@ pub(super) async fn inspect(
             let found = connection.get_if_any(&format!("/images/{name}/json")).await?;
             found.map(observe::image)
         }
-        Kind::Process | Kind::Directory => None,
+        Kind::Sandbox | Kind::Process | Kind::Directory => None,
     })
 }
 
@@ -189,7 +189,7 @@ async fn matching(
         Kind::Network => networks(connection, Some(filters)).await,
         Kind::Volume => volumes(connection, Some(filters)).await,
         // Images are never labelled by us, and have no name of our making.
-        Kind::Image | Kind::Process | Kind::Directory => Ok(Vec::new()),
+        Kind::Image | Kind::Sandbox | Kind::Process | Kind::Directory => Ok(Vec::new()),
     }
 }
 

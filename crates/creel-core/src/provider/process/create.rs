@@ -36,7 +36,7 @@ impl World {
                 create_directory(&shelf, order).map_err(|error| io_failure(&operation, &error))?;
             }
             Spec::Process(spec) => self.create_process(&shelf, order, spec, &operation)?,
-            Spec::Container(_) | Spec::Network(_) | Spec::Volume(_) => {
+            Spec::Container(_) | Spec::Network(_) | Spec::Volume(_) | Spec::Sandbox(_) => {
                 let message = format!("there is no {} in this world", order.spec.kind());
                 return Err(failure(&operation, ErrorClass::Invalid, message));
             }

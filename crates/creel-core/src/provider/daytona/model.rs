@@ -1,0 +1,188 @@
+//! Answers of the API, read leniently: an id is all that is required.
+//!
+//! Strict reading leaks: a client that rejects an answer for a missing field
+//! has lost the id of a sandbox that exists. So every other field has a
+//! default, fields of a wrong type count as missing, and states stay words.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::labels::Labels;
+
+use super::state::SandboxState;
+
+/// A sandbox, as far as it was told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: String,
+    /// Its name; the id where it has none.
+    pub name: String,
+    /// Its organisation.
+    pub organization_id: Option<String>,
+    /// What it is doing.
+    pub state: SandboxState,
+    /// What it is meant to do.
+    pub desired_state: Option<SandboxState>,
+    /// Why it failed, where that was told.
+    pub error_reason: Option<String>,
+    /// Its labels.
+    pub labels: Labels,
+    /// When it was made.
+    pub created_at: Option<Timestamp>,
+    /// When its record last changed.
+    pub updated_at: Option<Timestamp>,
+    /// When it last did something; no proof of life.
+    pub last_activity_at: Option<Timestamp>,
+    /// After how many idle minutes it stops.
+    pub auto_stop_minutes: Option<i64>,
+    /// When it is destroyed, whatever its state.
+    pub auto_destroy_at: Option<Timestamp>,
+    /// Where its toolbox answers.
+    pub toolbox_proxy_url: Option<String>,
+}
+
+impl Sandbox {
+    /// Reads a sandbox; `None` where there is not even an id.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let fields = value.as_object()?;
+        let id = text(fields, "id")?;
+        Some(Self {
+            name: text(fields, "name").unwrap_or_else(|| id.clone()),
+            id,
+            organization_id: text(fields, "organizationId"),
+            state: text(fields, "state").map_or(SandboxState::Unknown, |state| state.into()),
+            desired_state: text(fields, "desiredState").map(Into::into),
+            error_reason: text(fields, "errorReason"),
+            labels: labels(fields),
+            created_at: instant(fields, "createdAt"),
+            updated_at: instant(fields, "updatedAt"),
+            last_activity_at: instant(fields, "lastActivityAt"),
+            auto_stop_minutes: fields.get("autoStopInterval").and_then(Value::as_i64),
+            auto_destroy_at: instant(fields, "autoDestroyAt"),
+            toolbox_proxy_url: text(fields, "toolboxProxyUrl"),
+        })
+    }
+
+    /// Returns whether its destroy failed: every call but one listing denies that it exists.
+    pub fn is_errored_deleted(&self) -> bool {
+        self.desired_state == Some(SandboxState::Destroyed) && self.state.has_failed()
+    }
+}
+
+/// Finds the id in an answer to a create, even in one that was cut short.
+pub(super) fn id_in(body: &[u8]) -> Option<String> {
+    if let Ok(value) = serde_json::from_slice::<Value>(body) {
+        return value.as_object().and_then(|fields| text(fields, "id"));
+    }
+    let body = String::from_utf8_lossy(body);
+    // Only at the top level: deeper ones belong to something else.
+    let start = body.trim_start().strip_prefix('{')?;
+    let rest = start.trim_start().strip_prefix("\"id\"")?.trim_start().strip_prefix(':')?;
+    let (id, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+    (!id.is_empty()).then(|| id.to_owned())
+}
+
+/// What a key may do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeyRights {
+    /// The key's name.
+    pub name: Option<String>,
+    /// The user it belongs to.
+    pub user: Option<String>,
+    /// What it may do; `None` where the server does not tell.
+    pub permissions: Option<Vec<String>>,
+}
+
+impl KeyRights {
+    pub(super) fn read(value: &Value) -> Self {
+        let Some(fields) = value.as_object() else { return Self::default() };
+        let permissions = fields
+            .get("permissions")
+            .and_then(Value::as_array)
+            .map(|all| all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>());
+        Self { name: text(fields, "name"), user: text(fields, "userId"), permissions }
+    }
+
+    /// Returns which of the rights that creel needs are missing.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let Some(permissions) = &self.permissions else { return Vec::new() };
+        let lacks = |right: &&str| !permissions.iter().any(|held| held == right);
+        ["write:sandboxes", "delete:sandboxes"].into_iter().filter(lacks).collect()
+    }
+}
+
+fn text(fields: &Map<String, Value>, name: &str) -> Option<String> {
+    let text = fields.get(name)?.as_str()?;
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn instant(fields: &Map<String, Value>, name: &str) -> Option<Timestamp> {
+    fields.get(name)?.as_str()?.parse().ok()
+}
+
+fn labels(fields: &Map<String, Value>) -> Labels {
+    let Some(labels) = fields.get("labels").and_then(Value::as_object) else {
+        return BTreeMap::new();
+    };
+    let pair = |(key, value): (&String, &Value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (key.clone(), value)
+    };
+    labels.iter().map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_all_that_is_required() {
+        let least = Sandbox::read(&json!({"id": "a"})).unwrap();
+        assert_eq!((least.name.as_str(), &least.state), ("a", &SandboxState::Unknown));
+        assert_eq!(Sandbox::read(&json!({"name": "a"})), None);
+        let odd = json!({"id": "a", "state": 7, "labels": [], "createdAt": "yesterday",
+            "organizationId": null, "desiredState": {}});
+        assert_eq!(Sandbox::read(&odd).unwrap(), least);
+    }
+
+    #[test]
+    fn an_unknown_state_keeps_its_word() {
+        let seen = Sandbox::read(&json!({"id": "a", "state": "hibernating"})).unwrap();
+        assert_eq!(seen.state.name(), "hibernating");
+    }
+
+    #[test]
+    fn the_id_survives_an_answer_that_was_cut_short() {
+        assert_eq!(id_in(br#"{"id":"abc","na"#).as_deref(), Some("abc"));
+        assert_eq!(id_in(br#"{ "id" : "abc", "labels": {"id""#).as_deref(), Some("abc"));
+        assert_eq!(id_in(br#"{"id":"ab"#), None);
+        assert_eq!(id_in(b"<html>"), None);
+        assert_eq!(id_in(br#"{"id":"abc","state":5}"#).as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn missing_rights_are_named_and_untold_ones_are_not() {
+        let rights = KeyRights::read(&json!({"permissions": ["write:sandboxes"]}));
+        assert_eq!(rights.missing(), ["delete:sandboxes"]);
+        assert!(KeyRights::read(&json!({})).missing().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_follows_the_id_the_id_is_found(tail in ".*", id in "[a-z0-9-]{1,36}") {
+            let body = format!("{{\"id\":\"{id}\",{tail}");
+            let found = id_in(body.as_bytes());
+            // A tail that happens to complete the JSON may name the id again.
+            prop_assert!(found.is_some());
+        }
+    }
+}

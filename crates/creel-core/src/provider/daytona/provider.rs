@@ -1,0 +1,323 @@
+//! The Daytona provider: what the rest of creel sees.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::OnceCell;
+use tracing::debug;
+
+use crate::labels;
+use crate::provider::{
+    CreateOrder, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError, ProviderName,
+    ReleaseMode, Released, Result, Spec,
+};
+
+use super::absence::Absences;
+use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
+use super::classify::Refusal;
+use super::create::{self, Maker};
+use super::http::Http;
+use super::limiter::Rate;
+use super::model::{KeyRights, Sandbox};
+use super::observe::{is_errored_deleted, observed};
+use super::rest::RestV1;
+use super::toolbox::Toolbox;
+use super::wire::{ListQuery, Wire};
+use super::{read, release, state};
+
+const KINDS: &[Kind] = &[Kind::Sandbox];
+/// The pauses while a sandbox that is on its way out is watched: requests are counted.
+const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
+/// How many releases may be under way at most; most of them wait between two looks.
+const MOST_UNDER_WAY: usize = 384;
+/// How many releases may be under way before the server's limits are known.
+const FIRST_UNDER_WAY: usize = 64;
+/// How long a release takes from its order to its proof. So many seconds' worth of orders are
+/// under way: fewer would waste the budget, more would only wait for their turn.
+const RELEASE_SECONDS: f64 = 8.0;
+/// How long a hidden record is watched: nothing happens to it by itself.
+const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a create may take: builds are slow, and each state has its own limit.
+const CREATE_DEADLINE: Duration = Duration::from_secs(900);
+
+/// The sandboxes of one Daytona organisation.
+#[derive(Debug)]
+pub struct DaytonaProvider {
+    wire: Arc<dyn Wire>,
+    http: Http,
+    absences: Absences,
+    settings: DaytonaSettings,
+    /// The region new sandboxes are made in.
+    target: Option<String>,
+    /// What our key may do, asked once.
+    rights: OnceCell<KeyRights>,
+    no_time_to_live: AtomicBool,
+    /// The minutes that each sandbox of ours is to live from a renewal on; `None` where it has
+    /// no time to live.
+    lifetimes: Mutex<HashMap<String, Option<u64>>>,
+}
+
+impl DaytonaProvider {
+    /// Prepares the connection; nothing is sent before the first call.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is no key, or an address that is none.
+    pub fn connect(
+        environment: &DaytonaEnvironment,
+        settings: DaytonaSettings,
+    ) -> std::result::Result<Self, InvalidAccess> {
+        let http = Http::new(environment)?;
+        let wire: Arc<dyn Wire> = Arc::new(RestV1::new(http.clone()));
+        Ok(Self {
+            absences: Absences::new(Arc::clone(&wire)),
+            wire,
+            http,
+            settings,
+            target: environment.target.clone(),
+            rights: OnceCell::new(),
+            no_time_to_live: AtomicBool::new(false),
+            lifetimes: Mutex::default(),
+        })
+    }
+
+    /// Returns the wire, for calls that the rest of creel has no word for.
+    pub fn wire(&self) -> &dyn Wire {
+        &*self.wire
+    }
+
+    /// Asks what our key may do; a token has the rights of its user, which are not asked for.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be asked, or refuses the key.
+    pub async fn key_rights(&self) -> Result<&KeyRights> {
+        let ask = || async {
+            if !self.http.access().is_key() {
+                return Ok(KeyRights::default());
+            }
+            match read::steadily(|| self.wire.key_rights()).await {
+                // An older server does not tell.
+                Err(refusal) if refusal.is_absence() => Ok(KeyRights::default()),
+                answer => answer,
+            }
+        };
+        let asked = self.rights.get_or_try_init(ask).await;
+        asked.map_err(|refusal| refusal.during("ask what its key may do"))
+    }
+
+    /// Asks the API for one sandbox, whichever: proves that it is there and takes our key.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be asked, or refuses the key.
+    pub async fn probe(&self) -> Result<()> {
+        // No sandbox has this id, so the answer is small.
+        let query = ListQuery { id: Some("0-no-such-sandbox".to_owned()), ..ListQuery::default() };
+        let answer = self.wire.list(&query, None).await;
+        answer.map(drop).map_err(|refusal| refusal.during("answer"))
+    }
+
+    /// Opens the toolbox of a sandbox that runs.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is no such sandbox.
+    pub async fn toolbox(&self, id: &str) -> Result<Toolbox> {
+        let words = Self::check("open the toolbox of", Kind::Sandbox, id)?;
+        let sandbox = read::steadily(|| self.wire.get(id)).await;
+        let sandbox = sandbox.map_err(|refusal| refusal.during(words.clone()))?;
+        Toolbox::of(&self.http, &sandbox).map_err(|refusal| refusal.during(words))
+    }
+
+    /// Refuses what is no sandbox, and what cannot be an id, before it gets into a path.
+    fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
+        let words = format!("{verb} {kind} {id}");
+        let refused = |message: String| Refusal::new(ErrorClass::Invalid, message).during(&words);
+        if kind != Kind::Sandbox {
+            return Err(refused(format!("Daytona has no objects of the kind {kind}")));
+        }
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if !id.starts_with(|first: char| first.is_ascii_alphanumeric()) || !id.bytes().all(allowed)
+        {
+            return Err(refused(format!("`{id}` is not the id or name of one")));
+        }
+        Ok(words)
+    }
+
+    /// Refuses a create whose sandbox could never be deleted again.
+    async fn check_rights(&self, words: &str) -> Result<()> {
+        let missing = self.key_rights().await?.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the key lacks {}: what it makes could not be given back; make a key with these scopes",
+            missing.join(" and ")
+        );
+        Err(Refusal::new(ErrorClass::Denied, message).during(words))
+    }
+
+    /// Returns the minutes a sandbox is to live from now on, if it is ours and has such a limit.
+    async fn lifetime(&self, id: &str) -> std::result::Result<Option<u64>, Refusal> {
+        if let Some(known) = self.lifetimes().get(id) {
+            return Ok(*known);
+        }
+        // Another process made it: its own switches say how it was meant.
+        let sandbox = self.wire.get(id).await?;
+        let lifetime = lifetime_of(&sandbox);
+        self.lifetimes().insert(id.to_owned(), lifetime);
+        Ok(lifetime)
+    }
+
+    fn lifetimes(&self) -> MutexGuard<'_, HashMap<String, Option<u64>>> {
+        self.lifetimes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns how long a sandbox that creel made was meant to live without a renewal.
+fn lifetime_of(sandbox: &Sandbox) -> Option<u64> {
+    labels::claimed_resource(&sandbox.labels)?;
+    sandbox.auto_destroy_at?;
+    sandbox.auto_stop_minutes.and_then(|minutes| u64::try_from(minutes).ok()).filter(|&m| m > 0)
+}
+
+#[async_trait]
+impl Provider for DaytonaProvider {
+    fn name(&self) -> ProviderName {
+        ProviderName::Daytona
+    }
+
+    fn address(&self) -> String {
+        self.wire.address()
+    }
+
+    fn kinds(&self) -> &'static [Kind] {
+        KINDS
+    }
+
+    fn look_pause(&self) -> RangeInclusive<Duration> {
+        LOOK_PAUSE
+    }
+
+    fn concurrency(&self) -> Option<usize> {
+        Some(match self.http.limiter().deletes() {
+            Rate::Of(rate) => ((rate * RELEASE_SECONDS).ceil() as usize).clamp(4, MOST_UNDER_WAY),
+            Rate::Unlimited => MOST_UNDER_WAY,
+            Rate::Unheard => FIRST_UNDER_WAY,
+        })
+    }
+
+    fn create_deadline(&self) -> Duration {
+        CREATE_DEADLINE
+    }
+
+    fn outlook(&self, seen: &Observed) -> Outlook {
+        if is_errored_deleted(seen) {
+            return Outlook::Leaving(Some(HIDDEN_PATIENCE));
+        }
+        match seen.state.as_str() {
+            "destroying" | "destroyed" => Outlook::Leaving(None),
+            word => match state::patience(word) {
+                Some(patience) => Outlook::Changing(patience.min(self.settings.longest_wait)),
+                None => Outlook::Settled,
+            },
+        }
+    }
+
+    /// The organisation where the environment names it, else the key's user and name: they stay
+    /// the same when the secret is kept, and tell nothing of it.
+    async fn identity(&self) -> Result<String> {
+        let address = self.wire.address();
+        if let Some(organization) = &self.http.access().organization {
+            return Ok(format!("{address} organization {organization}"));
+        }
+        let rights = self.key_rights().await?;
+        Ok(match (&rights.user, &rights.name) {
+            (Some(user), Some(key)) => format!("{address} user {user} key {key}"),
+            _ => address,
+        })
+    }
+
+    async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
+        if !kinds.contains(&Kind::Sandbox) {
+            return Ok(Vec::new());
+        }
+        let found = read::all(&*self.wire, &ListQuery::default()).await;
+        let found = found.map_err(|refusal| refusal.during("list its sandboxes"))?;
+        let there = found.into_iter().filter(|row| row.state != state::SandboxState::Destroyed);
+        Ok(there.map(observed).collect())
+    }
+
+    async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        let words = Self::check("inspect", kind, id)?;
+        let answer = read::inspect(&*self.wire, &self.absences, id).await;
+        answer.map(|found| found.map(observed)).map_err(|refusal| refusal.during(words))
+    }
+
+    async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
+        let words = Self::check("find", marks.kind, &marks.name)?;
+        let found = read::find(&*self.wire, marks).await;
+        let found = found.map_err(|refusal| refusal.during(words))?;
+        Ok(found.into_iter().map(observed).collect())
+    }
+
+    async fn create(&self, order: &CreateOrder) -> Result<String> {
+        let words = Self::check("create", order.spec.kind(), &order.name)?;
+        let Spec::Sandbox(spec) = &order.spec else {
+            let message = "only sandboxes are made here";
+            return Err(Refusal::new(ErrorClass::Invalid, message).during(words));
+        };
+        self.check_rights(&words).await?;
+        let maker = Maker {
+            wire: &*self.wire,
+            target: self.target.as_deref(),
+            longest_wait: self.settings.longest_wait,
+            no_time_to_live: &self.no_time_to_live,
+        };
+        let id = maker.make(order, spec).await.map_err(|refusal| refusal.during(words))?;
+        let limited = !self.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
+        let lifetime = limited.then(|| create::minutes_of(order.lease));
+        self.lifetimes().insert(id.clone(), lifetime);
+        Ok(id)
+    }
+
+    async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
+        let words = Self::check("stop", kind, id)?;
+        let answer = release::stop(&*self.wire, id, timeout).await;
+        answer.map_err(|refusal| refusal.during(words))
+    }
+
+    async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
+        let words = Self::check("renew", kind, id)?;
+        let renew = async {
+            self.wire.touch(id).await?;
+            if let Some(minutes) = self.lifetime(id).await? {
+                match self.wire.set_time_to_live(id, minutes).await {
+                    // The server took the limit with the create but has no way to move it, or
+                    // never had it: activity is what keeps the sandbox then.
+                    Err(refusal) if refusal.is_absence() => {
+                        debug!(id, "the server cannot move a time to live");
+                        self.lifetimes().insert(id.to_owned(), None);
+                    }
+                    answer => answer?,
+                }
+            }
+            Ok::<_, Refusal>(())
+        };
+        renew.await.map_err(|refusal| refusal.during(words))
+    }
+
+    async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
+        let words = Self::check("delete", kind, id)?;
+        let answer = release::sandbox(&*self.wire, &self.absences, id, mode).await;
+        let released =
+            answer.map_err(|refusal: Refusal| -> ProviderError { refusal.during(words) })?;
+        self.lifetimes().remove(id);
+        Ok(released)
+    }
+}

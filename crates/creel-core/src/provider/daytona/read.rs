@@ -1,0 +1,101 @@
+//! Reads: list, inspect, find.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::labels;
+use crate::provider::{ErrorClass, Marks};
+
+use super::absence::Absences;
+use super::classify::Refusal;
+use super::model::Sandbox;
+use super::state::SandboxState;
+use super::wire::{Answered, ListQuery, Wire};
+
+/// The waits before a read that failed in passing is sent again.
+const WAITS: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_millis(750), Duration::from_secs(2)];
+/// What a deleted sandbox is called from then on: this, its name, and a number.
+const DESTROYED_PREFIX: &str = "DESTROYED_";
+/// A listing of more pages than this runs in circles.
+const MOST_PAGES: usize = 5_000;
+
+/// Asks again where the failure is one that passes; only for what changes nothing.
+pub(super) async fn steadily<T, F>(mut ask: impl FnMut() -> F) -> Answered<T>
+where
+    F: Future<Output = Answered<T>>,
+{
+    for wait in WAITS {
+        match ask().await {
+            Err(refusal) if refusal.class == ErrorClass::Transient => {
+                tokio::time::sleep(wait).await;
+            }
+            answer => return answer,
+        }
+    }
+    ask().await
+}
+
+/// Lists every sandbox that fits, over all pages, each once.
+///
+/// Rows are read in the order of their creation: one that appears meanwhile comes last, one that
+/// vanishes moves no other across the place where reading goes on.
+pub(super) async fn all(wire: &dyn Wire, query: &ListQuery) -> Answered<Vec<Sandbox>> {
+    let mut found: Vec<Sandbox> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
+    let mut cursor: Option<String> = None;
+    for _ in 0..MOST_PAGES {
+        let page = steadily(|| wire.list(query, cursor.as_deref())).await?;
+        found.extend(page.items.into_iter().filter(|row| known.insert(row.id.clone())));
+        match page.next {
+            Some(next) if cursor.as_ref() != Some(&next) => cursor = Some(next),
+            _ => return Ok(found),
+        }
+    }
+    Err(Refusal::new(ErrorClass::Invalid, "its listing has no end"))
+}
+
+/// Looks at one sandbox; `None` means that it is gone, hidden records included.
+pub(super) async fn inspect(
+    wire: &dyn Wire,
+    absences: &Absences,
+    id: &str,
+) -> Answered<Option<Sandbox>> {
+    match steadily(|| wire.get(id)).await {
+        Ok(sandbox) if sandbox.state != SandboxState::Destroyed => Ok(Some(sandbox)),
+        Ok(sandbox) => absences.hidden(&sandbox.id).await,
+        Err(refusal) if refusal.is_absence() => absences.hidden(id).await,
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Finds what a create left behind: by its name, and by its label where a delete renamed it.
+pub(super) async fn find(wire: &dyn Wire, marks: &Marks) -> Answered<Vec<Sandbox>> {
+    let mut found = Vec::new();
+    match steadily(|| wire.get(&marks.name)).await {
+        Ok(sandbox) => found.push(sandbox),
+        Err(refusal) if refusal.is_absence() => {}
+        Err(refusal) => return Err(refusal),
+    }
+    let query = ListQuery {
+        labels: [(labels::RESOURCE.to_owned(), marks.resource.to_string())].into(),
+        errored_deleted: true,
+        ..ListQuery::default()
+    };
+    found.extend(all(wire, &query).await?);
+    let mut known = HashSet::new();
+    found.retain(|sandbox| is_of(sandbox, marks) && known.insert(sandbox.id.clone()));
+    Ok(found)
+}
+
+/// Returns whether this create made the sandbox: a fork has the labels, but another name.
+pub(super) fn is_of(sandbox: &Sandbox, marks: &Marks) -> bool {
+    let renamed = sandbox
+        .name
+        .strip_prefix(DESTROYED_PREFIX)
+        .and_then(|rest| rest.strip_prefix(marks.name.as_str()))
+        .is_some_and(|rest| rest.starts_with('_'));
+    (sandbox.name == marks.name || renamed)
+        && labels::claimed_resource(&sandbox.labels) == Some(marks.resource)
+        && sandbox.state != SandboxState::Destroyed
+}

@@ -1,0 +1,182 @@
+//! The API as it is today, version 1: routes and shapes.
+
+use async_trait::async_trait;
+use reqwest::{Method, Url};
+use serde_json::{Value, json};
+
+use crate::labels::Labels;
+use crate::provider::ErrorClass;
+
+use super::classify::Refusal;
+use super::http::{Http, Request};
+use super::limiter::Throttler;
+use super::model::{KeyRights, Sandbox, id_in};
+use super::wire::{Answered, ListQuery, NewSandbox, Page, StopMode, Wire};
+
+/// The largest page the server gives.
+const PAGE: &str = "200";
+
+/// Version 1 of the API.
+#[derive(Debug, Clone)]
+pub(super) struct RestV1 {
+    http: Http,
+}
+
+impl RestV1 {
+    pub(super) fn new(http: Http) -> Self {
+        Self { http }
+    }
+
+    fn of(&self, id: &str, parts: &[&str]) -> Url {
+        let mut all = vec!["sandbox", id];
+        all.extend(parts);
+        self.http.url(&all)
+    }
+
+    async fn post(&self, id: &str, parts: &[&str], counts_for: Option<Throttler>) -> Answered<()> {
+        let request = Request { counts_for, ..Request::new(Method::POST, self.of(id, parts)) };
+        self.http.send(request).await.map(drop)
+    }
+
+    async fn read(&self, url: Url) -> Answered<Value> {
+        let body = self.http.send(Request::new(Method::GET, url)).await?;
+        serde_json::from_slice(&body).map_err(|_| unreadable())
+    }
+}
+
+/// Reading again may help: bodies are cut short on the way.
+fn unreadable() -> Refusal {
+    Refusal::new(ErrorClass::Transient, "it answered with something that is not JSON")
+}
+
+fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
+    let mut url = base;
+    let mut pairs = url.query_pairs_mut();
+    // The default order moves rows between pages whenever they do something.
+    pairs.append_pair("sort", "createdAt").append_pair("order", "asc").append_pair("limit", PAGE);
+    if let Some(cursor) = cursor {
+        pairs.append_pair("cursor", cursor);
+    }
+    if let Some(id) = &query.id {
+        pairs.append_pair("id", id);
+    }
+    if let Some(name) = &query.name {
+        pairs.append_pair("name", name);
+    }
+    if !query.labels.is_empty() {
+        pairs.append_pair("labels", &json!(query.labels).to_string());
+    }
+    for state in &query.states {
+        pairs.append_pair("states", state);
+    }
+    if query.errored_deleted {
+        pairs.append_pair("includeErroredDeleted", "true");
+    }
+    drop(pairs);
+    url
+}
+
+#[async_trait]
+impl Wire for RestV1 {
+    fn address(&self) -> String {
+        self.http.access().url.to_string()
+    }
+
+    async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> Answered<Page> {
+        let value = self.read(list_url(self.http.url(&["sandbox"]), query, cursor)).await?;
+        let items = value.get("items").and_then(Value::as_array).ok_or_else(unreadable)?;
+        // A row without an id is nothing that could be acted on.
+        let items = items.iter().filter_map(Sandbox::read).collect();
+        let next = value.get("nextCursor").and_then(Value::as_str);
+        Ok(Page { items, next: next.filter(|next| !next.is_empty()).map(str::to_owned) })
+    }
+
+    async fn get(&self, id: &str) -> Answered<Sandbox> {
+        let value = self.read(self.of(id, &[])).await?;
+        Sandbox::read(&value).ok_or_else(unreadable)
+    }
+
+    async fn create(&self, new: &NewSandbox) -> Answered<Sandbox> {
+        let url = self.http.url(&["sandbox"]);
+        let request =
+            Request::new(Method::POST, url).counting_for(Throttler::Create).with_body(json!(new));
+        let body = self.http.send(request).await?;
+        let read = serde_json::from_slice(&body).ok().and_then(|value| Sandbox::read(&value));
+        let from_id = || Sandbox::read(&json!({"id": id_in(&body)?, "name": new.name}));
+        read.or_else(from_id).ok_or_else(unreadable)
+    }
+
+    async fn start(&self, id: &str) -> Answered<()> {
+        self.post(id, &["start"], Some(Throttler::Lifecycle)).await
+    }
+
+    async fn stop(&self, id: &str, mode: StopMode) -> Answered<()> {
+        let mut url = self.of(id, &["stop"]);
+        let force = if mode == StopMode::Forced { "true" } else { "false" };
+        url.query_pairs_mut().append_pair("force", force);
+        let request = Request::new(Method::POST, url).counting_for(Throttler::Lifecycle);
+        self.http.send(request).await.map(drop)
+    }
+
+    async fn delete(&self, id: &str) -> Answered<()> {
+        let request =
+            Request::new(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
+        self.http.send(request).await.map(drop)
+    }
+
+    async fn archive(&self, id: &str) -> Answered<()> {
+        self.post(id, &["archive"], Some(Throttler::Lifecycle)).await
+    }
+
+    async fn set_labels(&self, id: &str, labels: &Labels) -> Answered<()> {
+        let request = Request::new(Method::PUT, self.of(id, &["labels"]))
+            .with_body(json!({ "labels": labels }));
+        self.http.send(request).await.map(drop)
+    }
+
+    async fn set_auto_stop(&self, id: &str, minutes: u64) -> Answered<()> {
+        self.post(id, &["autostop", &minutes.to_string()], None).await
+    }
+
+    async fn set_auto_archive(&self, id: &str, minutes: u64) -> Answered<()> {
+        self.post(id, &["autoarchive", &minutes.to_string()], None).await
+    }
+
+    async fn set_auto_delete(&self, id: &str, minutes: i64) -> Answered<()> {
+        self.post(id, &["autodelete", &minutes.to_string()], None).await
+    }
+
+    async fn set_time_to_live(&self, id: &str, minutes: u64) -> Answered<()> {
+        self.post(id, &["ttl", &minutes.to_string()], None).await
+    }
+
+    async fn touch(&self, id: &str) -> Answered<()> {
+        self.post(id, &["last-activity"], None).await
+    }
+
+    async fn key_rights(&self) -> Answered<KeyRights> {
+        let value = self.read(self.http.url(&["api-keys", "current"])).await?;
+        Ok(KeyRights::read(&value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_ordered_by_creation_and_repeats_its_states() {
+        let query = ListQuery {
+            labels: [("a".to_owned(), "b c".to_owned())].into(),
+            states: vec!["error".to_owned(), "build_failed".to_owned()],
+            errored_deleted: true,
+            ..ListQuery::default()
+        };
+        let url = list_url("http://h/api/sandbox".parse().unwrap(), &query, Some("c=1"));
+        assert_eq!(
+            url.query().unwrap(),
+            "sort=createdAt&order=asc&limit=200&cursor=c%3D1&labels=%7B%22a%22%3A%22b+c%22%7D\
+             &states=error&states=build_failed&includeErroredDeleted=true"
+        );
+    }
+}

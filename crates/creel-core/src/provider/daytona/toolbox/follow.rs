@@ -1,0 +1,190 @@
+//! Follows the log of a command while it is written.
+//!
+//! The log comes over a WebSocket that begins at the log's start each time.
+//! Connections break (ping timeouts close them with 1011): then the next one
+//! skips what was handed on already, and when none holds, the log is polled.
+//! Nothing is handed on twice, and nothing is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use reqwest::Url;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tracing::debug;
+
+use crate::provider::{ErrorClass, ProviderError};
+
+use super::super::classify::Refusal;
+use super::super::wire::Answered;
+use super::demux::{Demux, Stream};
+use super::{SessionCommand, Toolbox};
+
+/// How often the stream is tried before the log is polled.
+const CONNECTIONS: u32 = 3;
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two polls.
+const POLL_PAUSE: Duration = Duration::from_secs(1);
+/// How often a poll may fail in a row.
+const MOST_FAILURES: u32 = 5;
+
+/// A connection of either kind.
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+/// Hands on what was not handed on before.
+struct Sink<'a> {
+    to: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
+    /// How much of each stream was handed on.
+    done: [usize; 2],
+    /// How much of each stream this connection has shown.
+    seen: [usize; 2],
+}
+
+impl Sink<'_> {
+    fn begin(&mut self) {
+        self.seen = [0, 0];
+    }
+
+    fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        let (done, seen) = (&mut self.done[stream as usize], &mut self.seen[stream as usize]);
+        let known = done.saturating_sub(*seen).min(bytes.len());
+        *seen += bytes.len();
+        if known < bytes.len() {
+            *done = *seen;
+            (self.to)(stream, &bytes[known..]);
+        }
+    }
+}
+
+impl Toolbox {
+    /// Hands on everything a command writes until it ends, and returns its exit code.
+    ///
+    /// # Errors
+    ///
+    /// Fails when neither the stream nor polling gets through.
+    pub async fn follow(
+        &self,
+        command: &SessionCommand,
+        to: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<i64, ProviderError> {
+        let mut sink = Sink { to, done: [0, 0], seen: [0, 0] };
+        for _ in 0..CONNECTIONS {
+            match self.stream(command, &mut sink).await {
+                Ok(()) => break,
+                Err(refusal) if refusal.class == ErrorClass::Denied => {
+                    return Err(self.during(refusal, "follow a command"));
+                }
+                Err(refusal) => debug!(error = %refusal, "a followed log broke off"),
+            }
+        }
+        let polled = self.poll(command, &mut sink).await;
+        polled.map_err(|refusal| self.during(refusal, "follow a command"))
+    }
+
+    /// Reads the stream to its end.
+    async fn stream(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> Answered<()> {
+        let broken = |error: &dyn std::fmt::Display| {
+            Refusal::new(ErrorClass::Transient, format!("the log stream broke: {error}"))
+        };
+        self.http.check_key()?;
+        let mut url = self.logs_url(command);
+        url.query_pairs_mut().append_pair("follow", "true");
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(&url)).await;
+        let connection = connected.map_err(|late| broken(&late))??;
+        let scheme = if url.scheme() == "https" { "wss" } else { "ws" };
+        let address = url.as_str().replacen(url.scheme(), scheme, 1);
+        let mut request = address.into_client_request().map_err(|error| broken(&error))?;
+        request.headers_mut().extend(self.http.identification()?);
+        let handshake = tokio_tungstenite::client_async(request, connection).await;
+        let (mut socket, _) = handshake.map_err(|error| broken(&error))?;
+        sink.begin();
+        let mut demux = Demux::default();
+        while let Some(message) = socket.next().await {
+            match message.map_err(|error| broken(&error))? {
+                Message::Binary(bytes) => demux.feed(&bytes, |from, data| sink.take(from, data)),
+                Message::Text(text) => {
+                    demux.feed(text.as_bytes(), |from, data| sink.take(from, data));
+                }
+                Message::Close(Some(frame)) if u16::from(frame.code) == 1011 => {
+                    return Err(broken(&frame.reason));
+                }
+                _ => {}
+            }
+        }
+        demux.finish(|from, data| sink.take(from, data));
+        Ok(())
+    }
+
+    async fn connect(&self, url: &Url) -> Answered<Box<dyn Duplex>> {
+        let lost = |error: &dyn std::fmt::Display| {
+            Refusal::new(ErrorClass::Unreachable, format!("cannot reach its toolbox: {error}"))
+        };
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or(443);
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let plain = TcpStream::connect((bare, port)).await.map_err(|error| lost(&error))?;
+        if url.scheme() == "http" {
+            return Ok(Box::new(plain));
+        }
+        let name = ServerName::try_from(bare.to_owned()).map_err(|error| lost(&error))?;
+        let mut tls = (*self.http.tls()).clone();
+        // The other side must not choose a version that knows no upgrade.
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = TlsConnector::from(Arc::new(tls));
+        Ok(Box::new(connector.connect(name, plain).await.map_err(|error| lost(&error))?))
+    }
+
+    /// Reads the log again and again until the command has ended.
+    async fn poll(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> Answered<i64> {
+        let mut failures = 0;
+        loop {
+            match self.poll_once(command, sink).await {
+                Ok(Some(code)) => return Ok(code),
+                Ok(None) => failures = 0,
+                Err(refusal) if refusal.is_ambiguous() && failures < MOST_FAILURES => failures += 1,
+                Err(refusal) => return Err(refusal),
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+    }
+
+    async fn poll_once(
+        &self,
+        command: &SessionCommand,
+        sink: &mut Sink<'_>,
+    ) -> Answered<Option<i64>> {
+        // The code is asked for first: what was written before the end is in the log then.
+        let code = self.ask_exit_code(command).await?;
+        let logs = self.read_logs(command).await?;
+        sink.begin();
+        sink.take(Stream::Output, logs.output.as_bytes());
+        sink.take(Stream::Error, logs.error.as_bytes());
+        Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_connection_hands_on_only_what_is_new() {
+        let mut all = Vec::new();
+        let mut to = |_: Stream, bytes: &[u8]| all.extend_from_slice(bytes);
+        let mut sink = Sink { to: &mut to, done: [0, 0], seen: [0, 0] };
+        sink.take(Stream::Output, b"abc");
+        sink.begin();
+        sink.take(Stream::Output, b"ab");
+        sink.take(Stream::Output, b"cde");
+        sink.begin();
+        sink.take(Stream::Output, b"abcdef");
+        assert_eq!(all, b"abcdef");
+    }
+}

@@ -1,0 +1,173 @@
+//! From the order to the proof: ask for the end of an object, then watch.
+//!
+//! The end is ordered once. Only when the provider said that the object is
+//! busy, and it came to rest since, is it ordered again. Watching has its own
+//! time, which depends on what the object is doing; when it is over, an object
+//! on its way out is `accepted`, and one that is stuck is given up with the
+//! state it is stuck in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::crashpoint::{self, Crashpoint};
+use crate::duration;
+use crate::plan::PlanItem;
+use crate::provider::{
+    ErrorClass, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released,
+};
+use crate::retry::Tried;
+
+use super::item::Job;
+
+/// How often the end of an object that was busy is ordered.
+const MOST_ORDERS: u32 = 4;
+
+/// How far a release came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// The absence is verified.
+    Gone,
+    /// The provider works on it.
+    Accepted,
+}
+
+/// What the provider said to the order.
+enum Ordered {
+    /// It took it.
+    Taken(Released),
+    /// The object is busy; this is what was said.
+    Busy(ProviderError),
+}
+
+/// What watching showed.
+enum Watched {
+    /// Its absence is verified.
+    Gone,
+    /// It is still on its way out.
+    StillLeaving,
+    /// It came to rest, without going.
+    Settled,
+    /// It is still in a state that should have passed.
+    Stuck(String, Duration),
+}
+
+impl Job<'_> {
+    /// Orders the end of an object and watches until it is gone or its time is over.
+    pub(super) async fn end(
+        &self,
+        provider: &dyn Provider,
+        item: &PlanItem,
+        mode: ReleaseMode,
+    ) -> Tried<Reached> {
+        let (mut tries, mut orders) = (0, 0);
+        loop {
+            orders += 1;
+            let order = || order(provider, item, mode);
+            let tried = self.with_retry(item, "release", order).await;
+            tries += tried.tries;
+            let busy = match tried.result {
+                Ok(Ordered::Taken(released)) => {
+                    crashpoint::reach(Crashpoint::ReleasedNotVerified);
+                    if released == Released::Accepted {
+                        // It takes a while: a look at once would be wasted.
+                        tokio::time::sleep(*provider.look_pause().start()).await;
+                    }
+                    None
+                }
+                Ok(Ordered::Busy(error)) => Some(error),
+                Err(error) => return Tried { result: Err(error), tries },
+            };
+            let watched = match self.watch(provider, item, busy.is_some()).await {
+                Ok(watched) => watched,
+                Err(error) => return Tried { result: Err(error), tries },
+            };
+            let result = match (watched, busy) {
+                (Watched::Gone, _) => Ok(Reached::Gone),
+                (Watched::Settled, Some(_)) if orders < MOST_ORDERS => continue,
+                (Watched::Settled, Some(error)) => Err(error),
+                (Watched::Stuck(state, patience), Some(error)) => {
+                    Err(stuck(error, &state, patience))
+                }
+                (Watched::StillLeaving | Watched::Settled | Watched::Stuck(..), _) => {
+                    Ok(Reached::Accepted)
+                }
+            };
+            return Tried { result, tries };
+        }
+    }
+
+    /// Looks until the object is gone, or there is nothing to wait for.
+    async fn watch(
+        &self,
+        provider: &dyn Provider,
+        item: &PlanItem,
+        busy: bool,
+    ) -> Result<Watched, ProviderError> {
+        let (first, longest) = provider.look_pause().into_inner();
+        let mut pause = first;
+        let mut since = (Instant::now(), String::new());
+        loop {
+            let look = || provider.inspect(item.seen.kind, &item.seen.id);
+            let Some(seen) = self.with_retry(item, "verify", look).await.result? else {
+                return Ok(Watched::Gone);
+            };
+            if since.1 != seen.state {
+                since = (Instant::now(), seen.state.clone());
+            }
+            let outlook = provider.outlook(&seen);
+            // An order that was taken is not given again, whatever the state says.
+            if busy && outlook == Outlook::Settled {
+                return Ok(Watched::Settled);
+            }
+            let patience = self.patience(outlook);
+            if since.0.elapsed() + pause >= patience {
+                return Ok(over(&seen, outlook, patience));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 3 / 2).min(longest);
+        }
+    }
+
+    fn patience(&self, outlook: Outlook) -> Duration {
+        match outlook {
+            Outlook::Leaving(Some(patience)) | Outlook::Changing(patience) => patience,
+            Outlook::Leaving(None) | Outlook::Settled => self.options.retry.deadline,
+        }
+    }
+}
+
+fn over(seen: &Observed, outlook: Outlook, patience: Duration) -> Watched {
+    match outlook {
+        Outlook::Leaving(_) => Watched::StillLeaving,
+        Outlook::Changing(_) => Watched::Stuck(seen.state.clone(), patience),
+        Outlook::Settled => Watched::Settled,
+    }
+}
+
+fn stuck(error: ProviderError, state: &str, patience: Duration) -> ProviderError {
+    let patience = duration::show(patience);
+    ProviderError {
+        message: format!("stuck in {state} for {patience}: {}", error.message),
+        ..error
+    }
+}
+
+/// Asks for the end of an object.
+async fn order(
+    provider: &dyn Provider,
+    item: &PlanItem,
+    mode: ReleaseMode,
+) -> Result<Ordered, ProviderError> {
+    let (kind, id) = (item.seen.kind, item.seen.id.as_str());
+    let released = match provider.release(kind, id, mode).await {
+        Ok(released) => released,
+        Err(error) if error.class == ErrorClass::Gone => Released::AlreadyGone,
+        // Somebody else is at it: watch instead of asking again.
+        Err(error) if error.class == ErrorClass::InProgress => return Ok(Ordered::Busy(error)),
+        Err(error) => return Err(error),
+    };
+    debug!(%kind, id, ?released, "release answered");
+    Ok(Ordered::Taken(released))
+}

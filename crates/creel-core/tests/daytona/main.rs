@@ -1,0 +1,9 @@
+//! The Daytona provider against the local server, faults included.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod access;
+mod bench;
+mod create;
+mod limits;
+mod list;
+mod release;

@@ -1,0 +1,81 @@
+//! Commands, sessions, files and repositories in a sandbox that runs.
+
+use std::time::Duration;
+
+use creel_core::provider::ErrorClass;
+use creel_core::provider::daytona::toolbox::{Exec, Executed, Repository, Stream, Toolbox};
+
+use crate::world::World;
+
+async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
+    let exec =
+        Exec { command: command.to_owned(), limit: Duration::from_secs(20), ..Exec::default() };
+    match toolbox.exec(&exec).await.unwrap() {
+        Executed::Ended { code, output } => (code, output),
+        Executed::TimedOut => panic!("{command} took too long"),
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_can_be_used_and_is_given_back() {
+    let world = World::start().await;
+    let held = world.create().await;
+    let toolbox = world.provider.toolbox(&held.id).await.unwrap();
+    assert_eq!(run(&toolbox, "echo hi; exit 3").await, (3, "hi\n".to_owned()));
+    assert_eq!(run(&toolbox, "echo $GREETING").await, (0, "hello\n".to_owned()));
+    commands_have_limits(&toolbox).await;
+    files_go_in_and_come_out(&toolbox).await;
+    logs_are_followed_by_stream(&toolbox).await;
+    repositories_are_cloned(&toolbox).await;
+    world.release(held).await;
+    world.stop();
+}
+
+async fn commands_have_limits(toolbox: &Toolbox) {
+    let endless =
+        Exec { command: "sleep 60".to_owned(), limit: Duration::from_secs(1), ..Exec::default() };
+    assert_eq!(toolbox.exec(&endless).await.unwrap(), Executed::TimedOut);
+}
+
+async fn files_go_in_and_come_out(toolbox: &Toolbox) {
+    let content: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    toolbox.upload("deep/er/file.bin", content.clone()).await.unwrap();
+    assert_eq!(toolbox.download("deep/er/file.bin").await.unwrap(), content);
+    let error = toolbox.download("no/such/file").await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Gone, "{error}");
+}
+
+async fn logs_are_followed_by_stream(toolbox: &Toolbox) {
+    toolbox.create_session("s1").await.unwrap();
+    toolbox
+        .upload("talk.sh", "for i in 1 2 3; do echo out$i; echo err$i >&2; sleep 0.2; done; exit 7")
+        .await
+        .unwrap();
+    let command = toolbox.start_command("s1", "sh talk.sh </dev/null").await.unwrap();
+    let (mut output, mut error) = (Vec::new(), Vec::new());
+    let mut take = |stream: Stream, bytes: &[u8]| match stream {
+        Stream::Output => output.extend_from_slice(bytes),
+        Stream::Error => error.extend_from_slice(bytes),
+    };
+    let code = toolbox.follow(&command, &mut take).await.unwrap();
+    assert_eq!(code, 7);
+    assert_eq!(String::from_utf8_lossy(&output), "out1\nout2\nout3\n");
+    assert_eq!(String::from_utf8_lossy(&error), "err1\nerr2\nerr3\n");
+    let logs = toolbox.logs(&command).await.unwrap();
+    assert_eq!(logs.output.as_bytes(), output);
+    for _ in 0..2 {
+        toolbox.delete_session("s1").await.unwrap();
+    }
+}
+
+async fn repositories_are_cloned(toolbox: &Toolbox) {
+    // Made in the sandbox: what it sees of this machine's files is its own business.
+    let make = "git init -q origin && cd origin && echo 'read me' > README && git add README \
+                && git -c user.name=t -c user.email=t@t commit -qm one && pwd";
+    let (code, place) = run(toolbox, make).await;
+    assert_eq!(code, 0, "{place}");
+    let url = format!("file://{}", place.trim());
+    let repository = Repository { url, path: "clone".to_owned(), ..Repository::default() };
+    toolbox.git_clone(&repository).await.unwrap();
+    assert_eq!(toolbox.download("clone/README").await.unwrap(), "read me\n");
+}
