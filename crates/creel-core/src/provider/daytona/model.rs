@@ -4,7 +4,6 @@
 //! has lost the id of a sandbox that exists. So every other field has a
 //! default, fields of a wrong type count as missing, and states stay words.
 
-use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -125,7 +124,7 @@ fn instant(fields: &Map<String, Value>, name: &str) -> Option<Timestamp> {
 
 fn labels(fields: &Map<String, Value>) -> Labels {
     let Some(labels) = fields.get("labels").and_then(Value::as_object) else {
-        return BTreeMap::new();
+        return Labels::new();
     };
     let pair = |(key, value): (&String, &Value)| {
         let value = match value {
