@@ -185,3 +185,16 @@ async fn renewing_moves_the_lease_of_open_records_only() {
     let gone = store.record(closed.id).await.unwrap().unwrap();
     assert_eq!(gone.state.name(), StateName::Gone);
 }
+
+#[tokio::test]
+async fn a_create_renews_what_its_owner_took_before() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(1_000));
+    let store = SqliteStore::open(home.path(), Arc::clone(&clock) as _).await.unwrap();
+    let (first, second) = (some_intent(), some_intent());
+    store.record_intent(&first).await.unwrap();
+    clock.advance(Duration::from_secs(5));
+    store.record_intent(&second).await.unwrap();
+    let renewed = store.record(first.id).await.unwrap().unwrap().lease.renewed;
+    assert_eq!(renewed, store.record(second.id).await.unwrap().unwrap().lease.renewed);
+}

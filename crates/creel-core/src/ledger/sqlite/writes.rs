@@ -45,6 +45,8 @@ impl Inner {
         let mut transaction = self.begin().await?;
         self.insert_record(&mut transaction, &record).await?;
         self.insert_event(&mut transaction, intent.id, &event, now).await?;
+        // A create is a sign of life: what an owner took together must not end one by one.
+        self.renew(&mut transaction, &intent.owner.owner, now).await?;
         self.commit(transaction).await?;
         Ok(record)
     }
@@ -195,6 +197,12 @@ impl Inner {
     pub(super) async fn renew_leases(&self, owner: &Owner) -> Result<u64> {
         let now = self.clock.now();
         let mut transaction = self.begin().await?;
+        let renewed = self.renew(&mut transaction, owner, now).await?;
+        self.commit(transaction).await?;
+        Ok(renewed)
+    }
+
+    async fn renew(&self, to: &mut SqliteConnection, owner: &Owner, now: Moment) -> Result<u64> {
         let renewed = sqlx::query(
             "UPDATE resources
              SET renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?
@@ -204,10 +212,9 @@ impl Inner {
         .bind(now.awake_ms)
         .bind(&self.boot)
         .bind(owner.to_string())
-        .execute(&mut *transaction)
+        .execute(to)
         .await
         .map_err(|e| self.error(e))?;
-        self.commit(transaction).await?;
         Ok(renewed.rows_affected())
     }
 
