@@ -4,7 +4,6 @@
 //! has lost the id of a sandbox that exists. So every other field has a
 //! default, fields of a wrong type count as missing, and states stay words.
 
-
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
