@@ -50,7 +50,7 @@ fn a_dead_engine_is_a_problem_with_its_own_exit_code() {
     assert_eq!(status(&output, "docker"), "problem");
     assert_eq!(status(&output, "process"), "ok");
     assert!(
-        output.stderr.contains("error[CR0020]: 1 of 5 checks found a problem: docker"),
+        output.stderr.contains("error[CR0020]: 1 of 6 checks found a problem: docker"),
         "{output}"
     );
 }
@@ -65,7 +65,7 @@ fn a_home_that_cannot_be_used_is_a_problem() {
         let output = creel.run(["doctor", "--json"]).expect_code(2);
         assert_eq!(status(&output, "state directory"), "problem", "{output}");
         assert!(
-            output.stderr.contains("error[CR0015]: 1 of 5 checks found a problem: state directory"),
+            output.stderr.contains("error[CR0015]: 1 of 6 checks found a problem: state directory"),
             "{output}"
         );
     }
