@@ -1,13 +1,14 @@
 //! `creel demo`: the promise, before your eyes.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use creel_core::failure::Code;
 use creel_core::ledger::{Event, Ledger, RecordFilter, StateName};
+use creel_core::os::process_stat;
 use creel_core::provider::{Kind, Observed, Providers};
 use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report, Verdict};
 use jiff::Timestamp;
@@ -176,7 +177,8 @@ impl Supervisor {
     /// The watchdog leaves last; its directory is removed only after that.
     fn wait_for_watchdog(&self, held: &HeldJson) {
         let end = Instant::now() + Duration::from_secs(2);
-        let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        // Nobody may be there to reap it: a zombie has left, too.
+        let lives = |pid: u32| process_stat(pid.cast_signed()).is_ok_and(|stat| !stat.is_dead());
         while held.watchdog.is_some_and(lives) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
