@@ -61,7 +61,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -179,6 +179,7 @@ impl Cleanup {
     ///
     /// Fails when the provider or the ledger cannot be read; nothing is released then.
     pub async fn release_matching(&self, selectors: &[Selector]) -> Result<Report, CleanupError> {
+        let seen_at = Some(Instant::now());
         let inventory = self.list().await?;
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
@@ -189,7 +190,8 @@ impl Cleanup {
             force: false,
             now: Timestamp::now(),
         });
-        let options = ReapOptions { selectors: selectors.to_vec(), ..self.options.clone() };
+        let options =
+            ReapOptions { selectors: selectors.to_vec(), seen_at, ..self.options.clone() };
         Ok(self.reaper().run(&plan, &options, &()).await)
     }
 

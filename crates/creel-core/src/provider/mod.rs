@@ -104,6 +104,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Outlook::Leaving(None)
     }
 
+    /// Returns whether this world itself refuses to release what was seen so and has changed
+    /// since. Then a look that is a moment old is as good as one right before the release.
+    fn refuses_if_changed(&self, _seen: &Observed) -> bool {
+        false
+    }
+
     /// Asks the world for its own lasting identity, so that a plan made for one engine is
     /// never applied to another.
     async fn identity(&self) -> Result<String>;

@@ -18,6 +18,9 @@ use super::audit::Audit;
 use super::watch::Reached;
 use super::{ItemReport, Outcome, ReapOptions};
 
+/// How long a look is as good as new, where the provider refuses what changed since.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// What all items of one plan share.
 pub(super) struct Job<'a> {
     pub(super) providers: &'a Providers,
@@ -46,6 +49,9 @@ impl Job<'_> {
             Ok(provider) => provider.as_ref(),
             Err(error) => return failed(item, &error, 0),
         };
+        if self.was_seen_just_now(provider, item) {
+            return self.release_seen(provider, item, &item.seen).await;
+        }
         let look = self.with_retry(item, "look at", || self.look_again(provider, item)).await;
         let seen = match look.result {
             Ok(SecondLook::Go(seen)) => Some(seen),
@@ -62,6 +68,16 @@ impl Job<'_> {
             None => self.close(item, 0, Some("it was gone already".to_owned())).await,
             Some(seen) => self.release_seen(provider, item, &seen).await,
         }
+    }
+
+    /// Returns whether a second look would show nothing new. What is tracked is always looked
+    /// at: its release is recorded first, and a change would come too late to take that back.
+    fn was_seen_just_now(&self, provider: &dyn Provider, item: &PlanItem) -> bool {
+        let is_fresh = self.options.seen_at.is_some_and(|at| at.elapsed() < FRESH);
+        is_fresh
+            && item.resource.is_none()
+            && item.binding == plan::Binding::Selected
+            && provider.refuses_if_changed(&item.seen)
     }
 
     async fn look_again(
@@ -135,7 +151,28 @@ impl Job<'_> {
                     ..ItemReport::new(item, Outcome::Accepted, Some(reason))
                 }
             }
-            Err(error) => self.give_up(item, &error, tried.tries).await,
+            Err(error) => match self.reason_to_stay(provider, item, &error).await {
+                Some(report) => report,
+                None => self.give_up(item, &error, tried.tries).await,
+            },
+        }
+    }
+
+    /// Asks of something that was refused as in use whether it has changed: then nobody meant it.
+    async fn reason_to_stay(
+        &self,
+        provider: &dyn Provider,
+        item: &PlanItem,
+        error: &ProviderError,
+    ) -> Option<ItemReport> {
+        if item.resource.is_some() || error.class != ErrorClass::InUse {
+            return None;
+        }
+        match self.look_again(provider, item).await {
+            Ok(SecondLook::Stay(outcome, reason)) => {
+                Some(ItemReport::new(item, outcome, Some(reason)))
+            }
+            Ok(SecondLook::Go(_) | SecondLook::Absent) | Err(_) => None,
         }
     }
 

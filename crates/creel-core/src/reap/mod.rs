@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears:
-//!             look again (drift? protected?) ─▶ record the release
+//!             look again (drift? protected?), unless seen just now ─▶ record the release
 //!             ─▶ release, with retries ─▶ verify its absence ─▶ close the record
 //! ```
 //!
@@ -19,7 +19,7 @@ mod pace;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -54,6 +54,8 @@ pub struct ReapOptions {
     pub protect: Vec<ProtectRule>,
     /// What was meant: an item that fits none of these any more is left alone.
     pub selectors: Vec<Selector>,
+    /// When the items were seen, if they were seen by whoever carries out the plan now.
+    pub seen_at: Option<Instant>,
     /// Start nothing more once this is cancelled.
     pub cancel: CancellationToken,
 }

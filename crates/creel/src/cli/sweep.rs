@@ -11,6 +11,7 @@ use creel_core::plan::{self, Caps, Plan, PlanInput};
 use creel_core::provider::Providers;
 use creel_core::reap::{Certificate, Evidence, Reaper, Report};
 use creel_core::select::{Ownership, Preset, Selector};
+use futures::join;
 use jiff::Timestamp;
 
 use crate::app::{App, Listing};
@@ -84,8 +85,11 @@ impl Sweep {
         let mut options = self.release.options(app)?;
         options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
-        let ledger = self.ledger(app).await?;
-        let (plan, mut listing) = self.plan(app, &providers, ledger.as_ref(), &selectors).await?;
+        options.seen_at = Some(Instant::now());
+        // All kinds are listed, whatever is meant: containers show what is in use.
+        let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
+        let ledger = ledger?;
+        let plan = self.plan(app, &listing, ledger.as_ref(), &selectors).await?;
         if let Some(path) = &self.plan_out {
             let plan = plan::examine(plan.clone(), &providers).await?;
             Plan { worlds: app.worlds(&providers).await?, ..plan }.write(path)?;
@@ -170,12 +174,10 @@ impl Sweep {
     async fn plan(
         &self,
         app: &App,
-        providers: &Providers,
+        listing: &Listing,
         ledger: Option<&Ledger>,
         selectors: &[Selector],
-    ) -> Result<(Plan, Listing), Failure> {
-        // All kinds are listed, whatever is meant: containers show what is in use.
-        let listing = app.list(providers, &[]).await;
+    ) -> Result<Plan, Failure> {
         let roll = App::roll(ledger).await?;
         let mut plan = plan::build(PlanInput {
             worlds: Vec::new(),
@@ -189,7 +191,7 @@ impl Sweep {
         if self.apply && ledger.is_none() {
             spare_tracked(&mut plan, &roll);
         }
-        Ok((plan, listing))
+        Ok(plan)
     }
 
     /// Refuses plans that are too large or that nobody confirmed.

@@ -1,7 +1,7 @@
 //! Writing the ledger: each function is one transaction.
 
 use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Executor, Transaction};
+use sqlx::{Executor, QueryBuilder, Transaction};
 
 use crate::clock::Moment;
 use crate::id::ResourceId;
@@ -13,6 +13,9 @@ use super::super::{
 };
 use super::Inner;
 use super::rows::Columns;
+
+/// How many tries one statement takes; SQLite allows 32,766 values, a try has ten.
+const ROWS_A_STATEMENT: usize = 256;
 
 impl Inner {
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
@@ -220,23 +223,25 @@ impl Inner {
 
     pub(super) async fn append_tries(&self, tries: &[Try]) -> Result<()> {
         let mut transaction = self.begin().await?;
-        for one in tries {
-            let insert = sqlx::query(
+        // Many rows a statement: each statement is a trip to the driver's thread and back.
+        for rows in tries.chunks(ROWS_A_STATEMENT) {
+            let mut insert = QueryBuilder::new(
                 "INSERT INTO tries (at_ms, actor, resource, provider, kind, object, operation,
-                     attempt, outcome, detail)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(one.at_ms)
-            .bind(&self.actor)
-            .bind(one.resource.map(|id| id.to_string()))
-            .bind(one.provider.name())
-            .bind(one.kind.name())
-            .bind(&one.object)
-            .bind(&one.operation)
-            .bind(one.attempt)
-            .bind(&one.outcome)
-            .bind(&one.detail);
-            transaction.execute(insert).await.map_err(|e| self.error(e))?;
+                     attempt, outcome, detail) ",
+            );
+            insert.push_values(rows, |mut row, one| {
+                row.push_bind(one.at_ms)
+                    .push_bind(&self.actor)
+                    .push_bind(one.resource.map(|id| id.to_string()))
+                    .push_bind(one.provider.name())
+                    .push_bind(one.kind.name())
+                    .push_bind(&one.object)
+                    .push_bind(&one.operation)
+                    .push_bind(one.attempt)
+                    .push_bind(&one.outcome)
+                    .push_bind(&one.detail);
+            });
+            transaction.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }
         self.commit(transaction).await
     }

@@ -1,8 +1,8 @@
 //! Connections that are used again.
 //!
-//! Only those through `ssh` are: each costs a process and half a second, and
-//! an `sshd` drops callers when more than ten knock at once. So their number
-//! is bounded, and one that is done waits a while for the next request.
+//! A new one costs the engine a tenth of a cheap request, and through `ssh` a
+//! process and half a second. So one that is done waits a while for the next
+//! request, and their number is bounded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +18,6 @@ use crate::task;
 
 use super::ssh::Complaint;
 
-/// How many connections may be open at once; `sshd` starts to drop callers at ten.
-const CONNECTION_LIMIT: usize = 8;
 /// How long a connection waits for the next request, before something on the way forgets it.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -77,9 +75,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool without connections.
-    pub(super) fn new() -> Self {
-        Self { idle: Arc::default(), permits: Arc::new(Semaphore::new(CONNECTION_LIMIT)) }
+    /// Makes a pool that may have so many connections, and has none yet.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { idle: Arc::default(), permits: Arc::new(Semaphore::new(limit)) }
     }
 
     /// Waits for the right to use one connection.

@@ -110,6 +110,17 @@ impl Provider for DockerProvider {
         KINDS
     }
 
+    fn refuses_if_changed(&self, seen: &Observed) -> bool {
+        match seen.kind {
+            // Labels are fixed, ids never come back, and one that runs again needs force.
+            Kind::Container => !seen.is_running(),
+            // It is looked at in the release itself, for Podman's sake.
+            Kind::Network => true,
+            // The name of a volume may be another volume's by now, and tags move.
+            _ => false,
+        }
+    }
+
     async fn identity(&self) -> Result<String> {
         let ask = async {
             let podman = self.connection.engine().await?.is_podman();

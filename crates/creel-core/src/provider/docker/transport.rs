@@ -1,9 +1,9 @@
 //! Requests to an engine, whatever way leads to it.
 //!
-//! One connection per request: nothing is shared, so a broken connection
-//! costs one request, and a stream of events never holds up a delete. Only
-//! through `ssh` they are used again (see `pool`). Both the client library and
-//! our own reading of long lists go this way.
+//! A connection carries one request at a time, so a broken one costs one
+//! request, and a stream of events never holds up a delete. One that is done
+//! is used again (see `pool`). Both the client library and our own reading of
+//! long lists go this way.
 
 use std::io;
 use std::sync::OnceLock;
@@ -32,13 +32,18 @@ use super::tls;
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How many connections may be open at once; more than a reaper asks for.
+const CONNECTIONS: usize = 128;
+/// The same through `ssh`: `sshd` starts to drop callers when ten knock at once.
+const SSH_CONNECTIONS: usize = 8;
+
 /// The way to one engine.
 pub(super) struct Transport {
     address: Address,
     /// What to trust and to show, where the address speaks TLS.
     tls: Option<TlsConnector>,
-    /// The connections that are used again, where opening one is dear.
-    pool: Option<Pool>,
+    /// The connections that wait for the next request.
+    pool: Pool,
     /// The version of the API that both sides know, as a prefix of every path.
     version: OnceLock<String>,
 }
@@ -55,7 +60,10 @@ impl Transport {
             Address::Tls { tls, .. } => Some(tls::connector(tls)?),
             _ => None,
         };
-        let pool = matches!(address, Address::Ssh(_)).then(Pool::new);
+        let pool = Pool::new(match address {
+            Address::Ssh(_) => SSH_CONNECTIONS,
+            Address::Unix(_) | Address::Tcp { .. } | Address::Tls { .. } => CONNECTIONS,
+        });
         Ok(Self { address, tls, pool, version: OnceLock::new() })
     }
 
@@ -71,17 +79,14 @@ impl Transport {
     ) -> Result<Response<Incoming>, Error> {
         *request.uri_mut() = self.target(request.uri())?;
         request.headers_mut().insert(HOST, self.host()?);
-        let Some(pool) = &self.pool else {
-            return self.dial().await?.send(request).await;
-        };
-        let mut permit = pool.permit().await;
-        let request = match pool.reuse(request, &mut permit).await {
+        let mut permit = self.pool.permit().await;
+        let request = match self.pool.reuse(request, &mut permit).await {
             Reuse::Sent(answer) => return answer,
             Reuse::Unsent(request) => request,
         };
         let mut live = self.dial().await?;
         let response = live.send(request).await?;
-        pool.give_back(live, permit);
+        self.pool.give_back(live, permit);
         Ok(response)
     }
 

@@ -4,23 +4,25 @@
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use creel_core::cleanup::{Cleanup, CleanupError};
 use creel_core::ledger::{Ledger, RecordFilter};
+use creel_core::plan::{self, PlanInput};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::{
     ContainerSpec as Wanted, ErrorClass, Kind, Provider, ProviderName, Providers, Spec,
 };
-use creel_core::reap::{Outcome, ReapOptions, Report};
+use creel_core::reap::{Outcome, ReapOptions, Reaper, Report};
 use creel_core::retry::RetryPolicy;
 use creel_core::scope::{Request, ScopeError, Supervisor, TakeError};
-use creel_core::select::Selector;
+use creel_core::select::{Roll, Selector};
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::image;
 use creel_testkit::wire::{Fault, Rule, Wire};
 use futures::FutureExt;
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::bench::Bench;
@@ -307,4 +309,60 @@ async fn cleanup_with_a_ledger_spares_what_a_live_owner_holds() {
     assert_eq!(report.result, Outcome::Gone, "named on purpose");
     assert_eq!(desk.open_records().await, 0);
     held.forget();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_started_again_right_after_the_look_is_left_alone() {
+    let bench = Bench::new();
+    let restarted = ContainerSpec::sleeping(&bench.named("-again")).labels(&bench.labels());
+    let restarted = bench.docker().create(&restarted).unwrap();
+    let resting = ContainerSpec::sleeping(&bench.named("-rest")).labels(&bench.labels());
+    let resting = bench.docker().create(&resting).unwrap();
+    let selectors = [Selector {
+        labels: vec![bench.label().parse().unwrap()],
+        states: vec!["created".to_owned()],
+        ..Selector::default()
+    }];
+    let provider = docker(&bench.engine().host());
+    let seen_at = Some(Instant::now());
+    let inventory = provider.list(&[Kind::Container]).await.unwrap();
+    let plan = plan::build(PlanInput {
+        worlds: Vec::new(),
+        inventory: &inventory,
+        roll: &Roll::default(),
+        selectors: &selectors,
+        protect: &[],
+        force: false,
+        now: Timestamp::now(),
+    });
+    bench.docker().start(&restarted).unwrap();
+    let retry = RetryPolicy { retries: 0, ..RetryPolicy::default() };
+    let options =
+        ReapOptions { seen_at, retry, selectors: selectors.to_vec(), ..ReapOptions::default() };
+    let reaper = Reaper::new(Providers::new(vec![provider]), None);
+    let report = reaper.run(&plan, &options, &()).await;
+    assert_eq!(gone(&report), [bench.named("-rest")]);
+    let left = report.items.iter().find(|item| item.id == restarted).unwrap();
+    assert_eq!(left.result, Outcome::Drifted);
+    assert_eq!(left.reason.as_deref(), Some("it is running now, it was created"));
+    assert!(is_there(&bench, &restarted) && !is_there(&bench, &resting));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_at_rest_costs_two_requests() {
+    let bench = Bench::new();
+    for number in 0..20 {
+        let name = bench.named(&format!("-{number}"));
+        bench.docker().create(&ContainerSpec::sleeping(&name).labels(&bench.labels())).unwrap();
+    }
+    let wire = Wire::start(bench.engine(), 1).unwrap();
+    let cleanup = Cleanup::new(docker(&wire.host()));
+    let labelled = Selector { labels: vec![bench.label().parse().unwrap()], ..Selector::default() };
+    let seen_at = Instant::now();
+    let report = cleanup.release_matching(&[labelled]).await.unwrap();
+    assert_eq!(report.count(Outcome::Gone), 20);
+    // One to agree on a version, one list a kind; then the order and the proof. What is ordered
+    // later than a second after the list is looked at once more.
+    let (lists, each) = (5, if seen_at.elapsed() < Duration::from_secs(1) { 2 } else { 3 });
+    assert!(wire.requests() <= lists + 20 * each, "{} requests", wire.requests());
 }
