@@ -28,6 +28,7 @@
 //! | [`reconcile`] | makes ledger and world agree again after a crash |
 //! | [`scope`] | creates or adopts, and releases on every path |
 //! | [`cleanup`] | the library face of the cleanup commands |
+//! | [`guard`] | stands between a command and the providers, and owns what it creates |
 //! | [`watchdog`] | releases what a killed supervisor held |
 //! | [`config`] | typed settings; `config/defaults.toml` documents them |
 //! | [`failure`] | error codes, their pages, and the next command to type |
@@ -47,6 +48,7 @@ pub mod config;
 pub mod crashpoint;
 pub mod duration;
 pub mod failure;
+pub mod guard;
 pub mod id;
 pub mod labels;
 pub mod ledger;

@@ -197,11 +197,16 @@ impl Observed {
         }
     }
 
-    /// Returns what the `uses` of others may call it: its id, and a network also its name,
-    /// because Podman and containers that never started tell no more.
+    /// Returns what the `uses` of others may call it: its id; a network also its name, because
+    /// Podman and containers that never started tell no more; and an image that is meant by a
+    /// reference also the id it leads to, with which its generation begins.
     pub fn references(&self) -> impl Iterator<Item = &str> {
-        let name = (self.kind == Kind::Network).then_some(self.name.as_str());
-        std::iter::once(self.id.as_str()).chain(name)
+        let other = match self.kind {
+            Kind::Network => Some(self.name.as_str()),
+            Kind::Image => self.generation.split(' ').next(),
+            _ => None,
+        };
+        std::iter::once(self.id.as_str()).chain(other.filter(|other| *other != self.id))
     }
 }
 

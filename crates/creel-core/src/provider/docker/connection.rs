@@ -27,7 +27,7 @@ use super::classify::is_absence;
 use super::encode::encoded;
 use super::engine::Engine;
 use super::rows::RowCutter;
-use super::transport::Transport;
+use super::transport::{RawStream, Transport};
 
 /// How long a request that changes something may take; callers have deadlines of their own.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -82,6 +82,11 @@ impl Connection {
     /// Returns where the engine listens.
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Opens a connection that is the caller's alone.
+    pub(super) async fn open_raw(&self) -> io::Result<Box<dyn RawStream>> {
+        self.transport.open_raw().await
     }
 
     /// Returns the engine, after agreeing with it on a version of the API.

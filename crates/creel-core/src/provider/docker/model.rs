@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::labels::Labels;
 
 /// Reads an absent or null field as its default.
-fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(super) fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

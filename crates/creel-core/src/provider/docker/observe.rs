@@ -114,6 +114,23 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
     Observed { created_at, ..image(seen) }
 }
 
+/// Describes an image as it was asked for: by its id, or by one of its references, which then
+/// is all that is meant.
+pub(super) fn image_by(asked: &str, details: ImageDetails) -> Observed {
+    let seen = image(details);
+    if is_image_id(asked) {
+        return seen;
+    }
+    Observed { id: asked.to_owned(), name: asked.to_owned(), ..seen }
+}
+
+/// Returns whether an image is called by its id, in whole or in part.
+pub(super) fn is_image_id(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    text.len() > digits.len()
+        || (digits.len() >= 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 pub(super) fn image(details: ImageDetails) -> Observed {
     let id = image_id(&details.id);
     let tags = real_references(&details.repo_tags);
@@ -156,7 +173,7 @@ pub(super) fn image_id(id: &str) -> String {
     if is_digest(id) { format!("sha256:{id}") } else { id.to_owned() }
 }
 
-fn is_digest(text: &str) -> bool {
+pub(super) fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

@@ -61,7 +61,16 @@ impl DockerProvider {
         answer.map_err(|error| self.classified(error, Act::Ask, "ask for its version"))
     }
 
-    fn classified(&self, error: Error, act: Act, words: impl Into<String>) -> ProviderError {
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) fn classified(
+        &self,
+        error: Error,
+        act: Act,
+        words: impl Into<String>,
+    ) -> ProviderError {
         let address = self.connection.address().to_string();
         classify(&error, &Attempt { act, words: words.into(), address })
     }

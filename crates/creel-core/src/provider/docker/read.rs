@@ -103,7 +103,7 @@ pub(super) async fn inspect(
         }
         Kind::Image => {
             let found = connection.get_if_any(&format!("/images/{name}/json")).await?;
-            found.map(observe::image)
+            found.map(|details| observe::image_by(id, details))
         }
         Kind::Sandbox | Kind::Process | Kind::Directory => None,
     })
@@ -159,6 +159,11 @@ fn filters(name: &str, value: &str) -> String {
 /// else. And a container that carries it under another name is left out if its image carries
 /// it too, because then anyone's container may have it.
 pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
+    if marks.kind == Kind::Image {
+        // Images carry no label of ours. Their intent is recorded only when nothing has the
+        // reference yet, so whatever has it now came of that create.
+        return Ok(inspect(connection, Kind::Image, &marks.name).await?.into_iter().collect());
+    }
     let resource = marks.resource.to_string();
     let by_name = filters("name", &marks.name);
     let by_label = filters("label", &format!("{}={resource}", labels::RESOURCE));
@@ -188,7 +193,7 @@ async fn matching(
         Kind::Container => containers(connection, Some(filters)).await,
         Kind::Network => networks(connection, Some(filters)).await,
         Kind::Volume => volumes(connection, Some(filters)).await,
-        // Images are never labelled by us, and have no name of our making.
+        // Images are never labelled by us.
         Kind::Image | Kind::Sandbox | Kind::Process | Kind::Directory => Ok(Vec::new()),
     }
 }

@@ -91,10 +91,13 @@ pub(super) async fn volume(connection: &Connection, id: &str) -> Result<Released
     answered(library.remove_volume(id, None::<RemoveVolumeOptions>).await)
 }
 
-/// Ends an image that no container uses, with all its names.
+/// Ends an image that no container uses, with all its names; or one of its names, if it is
+/// called by that.
 pub(super) async fn image(connection: &Connection, id: &str) -> Result<Released, Refusal> {
     let library = connection.library().await?;
     match remove_image(library, id).await {
+        // A reference is all that is meant: others of the same image stay.
+        answer if !observe::is_image_id(id) => answered(answer),
         Err(error) if may_have_several_names(&error) => untag(connection, id, error).await,
         answer => answered(answer),
     }

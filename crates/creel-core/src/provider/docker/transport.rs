@@ -49,9 +49,9 @@ pub(super) struct Transport {
 }
 
 /// What bytes to an engine go over.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait RawStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> RawStream for T {}
 
 impl Transport {
     /// Prepares the way; nothing is opened yet.
@@ -107,6 +107,13 @@ impl Transport {
         HeaderValue::try_from(host).map_err(|error| Error::from(io::Error::other(error)))
     }
 
+    /// Opens a connection that is the caller's alone.
+    pub(super) async fn open_raw(&self) -> io::Result<Box<dyn RawStream>> {
+        let opened = timeout(CONNECT_TIMEOUT, self.open()).await;
+        let (stream, _) = opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        Ok(stream)
+    }
+
     async fn dial(&self) -> Result<Live, Error> {
         let (stream, complaint) = timeout(CONNECT_TIMEOUT, self.open())
             .await
@@ -120,8 +127,8 @@ impl Transport {
         Ok(Live { sender, complaint })
     }
 
-    async fn open(&self) -> io::Result<(Box<dyn Stream>, Option<Complaint>)> {
-        let stream: Box<dyn Stream> = match &self.address {
+    async fn open(&self) -> io::Result<(Box<dyn RawStream>, Option<Complaint>)> {
+        let stream: Box<dyn RawStream> = match &self.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Address::Tcp { host, port } => Box::new(tcp(host, *port).await?),
             Address::Tls { host, port, .. } => {

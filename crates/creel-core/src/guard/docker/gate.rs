@@ -1,0 +1,239 @@
+//! One connection: read the head, decide, pass on.
+
+use std::io;
+use std::path::PathBuf;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::guard::{Claims, Policy};
+use crate::provider::docker::{DockerProvider, RawStream};
+use crate::provider::{Kind, ProviderName};
+
+use super::chunked::Dechunker;
+use super::head::{self, Framing, Head};
+use super::route::{self, Pruned, Route};
+use super::stream;
+
+/// The longest body of a create that is read; an engine refuses such long ones too.
+const BODY_LIMIT: usize = 16 << 20;
+
+/// Stands between a command and an engine.
+#[derive(Debug)]
+pub struct DockerGate {
+    pub(super) engine: DockerProvider,
+    pub(super) claims: Claims,
+    pub(super) policy: Policy,
+    /// The socket that clients are given.
+    pub(super) socket: PathBuf,
+    /// Cuts what streams; creates are finished.
+    pub(super) stop: CancellationToken,
+}
+
+/// A request whose head is read.
+pub(super) struct Request {
+    pub(super) head: Head,
+    /// What came after the head already.
+    pub(super) rest: Vec<u8>,
+    pub(super) client: UnixStream,
+}
+
+impl DockerGate {
+    /// Makes a gate in front of an engine; `socket` is where clients will find it.
+    pub fn new(engine: DockerProvider, claims: Claims, policy: Policy, socket: PathBuf) -> Self {
+        Self { engine, claims, policy, socket, stop: CancellationToken::new() }
+    }
+
+    /// Returns what stops it: streams are cut, creates that were begun are finished.
+    pub fn stopper(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Handles one connection to its end.
+    pub(super) async fn handle(&self, mut client: UnixStream) -> io::Result<()> {
+        let Some((mut head, rest)) = head::read(&mut client).await? else { return Ok(()) };
+        if !head.is_upgrade() {
+            head.set("Connection", "close");
+        }
+        let route = route::route(head.method(), head.target());
+        debug!(method = head.method(), target = head.target(), ?route, "request");
+        let request = Request { head, rest, client };
+        match route {
+            Route::CreateContainer => self.create_container(request).await,
+            Route::CreateNetwork => self.create_network(request).await,
+            Route::CreateVolume => self.create_volume(request).await,
+            Route::Exec if self.policy.deny_privileged => self.exec(request).await,
+            Route::RemoveContainer(id) => {
+                self.note_volumes(&id).await;
+                self.pass(request, |_| {}).await
+            }
+            Route::Prune(Pruned::Labelled) => self.pass(self.scoped(request), |_| {}).await,
+            Route::Prune(Pruned::BuildCache) => {
+                let nothing = r#"{"CachesDeleted":null,"SpaceReclaimed":0}"#;
+                request.answer(200, nothing.as_bytes()).await
+            }
+            Route::Untracked(what) if !self.policy.allow_untracked => {
+                let reason = format!(
+                    "{what} cannot be tracked and given back; --allow-untracked lets it through"
+                );
+                request.refuse(403, &reason).await
+            }
+            Route::Build
+            | Route::BuildSession
+            | Route::CreateImage
+            | Route::LoadImages
+            | Route::Commit
+            | Route::Tag(_) => self.make_images(route, request).await,
+            Route::Exec | Route::Untracked(_) | Route::Other => self.pass(request, |_| {}).await,
+        }
+    }
+
+    /// Passes a request on, and everything that follows in both directions.
+    pub(super) async fn pass(
+        &self,
+        request: Request,
+        observe: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        let Request { head, rest, client } = request;
+        let mut engine = match self.open().await {
+            Ok(engine) => engine,
+            Err(error) => return refuse(client, 502, &unreachable(&error)).await,
+        };
+        engine.write_all(&[head.to_bytes(), rest].concat()).await?;
+        tokio::select! {
+            passed = stream::pass(client, engine, observe) => passed,
+            () = self.stop.cancelled() => Ok(()),
+        }
+    }
+
+    pub(super) async fn open(&self) -> io::Result<Box<dyn RawStream>> {
+        self.engine.open_raw().await
+    }
+
+    /// Narrows a prune to what this guard made.
+    fn scoped(&self, mut request: Request) -> Request {
+        let target = request.head.target();
+        let filters = route::parameter(target, "filters").unwrap_or_default();
+        let mut filters: serde_json::Value = serde_json::from_str(&filters).unwrap_or_default();
+        if !filters.is_object() {
+            filters = serde_json::json!({});
+        }
+        let mine = self.claims.run_label();
+        // Both forms are in use: a list, and a map whose values say nothing.
+        match &mut filters["label"] {
+            serde_json::Value::Object(labels) => {
+                labels.insert(mine, true.into());
+            }
+            serde_json::Value::Array(labels) => labels.push(mine.into()),
+            other => *other = serde_json::json!([mine]),
+        }
+        let target = route::with_parameter(target, "filters", &filters.to_string());
+        request.head.set_target(&target);
+        request
+    }
+
+    /// Refuses commands with the rights of the host, where that is denied.
+    async fn exec(&self, mut request: Request) -> io::Result<()> {
+        let body = request.read_body().await?;
+        let asks = super::json::Object::parse(&body).ok().and_then(|body| body.get("Privileged"));
+        if asks != Some(false.into()) && asks.is_some_and(|asks| !asks.is_null()) {
+            let reason = "privileged commands are denied (--deny-privileged)";
+            self.claims.refused(ProviderName::Docker, Kind::Container, "exec", reason);
+            return request.refuse(403, reason).await;
+        }
+        request.set_body(body);
+        self.pass(request, |_| {}).await
+    }
+}
+
+impl Request {
+    /// Reads the body of a create, which is short.
+    pub(super) async fn read_body(&mut self) -> io::Result<Vec<u8>> {
+        if self.head.header("expect").is_some() {
+            self.head.remove("Expect");
+            self.client.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let mut bytes = std::mem::take(&mut self.rest);
+        match self.head.framing() {
+            Framing::Empty => Ok(Vec::new()),
+            Framing::Length(length) => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                while bytes.len() < length {
+                    self.more(&mut bytes).await?;
+                }
+                bytes.truncate(length);
+                Ok(bytes)
+            }
+            Framing::Chunked => {
+                let (mut chunks, mut body) = (Dechunker::default(), Vec::new());
+                loop {
+                    chunks.feed(&bytes, |data| body.extend_from_slice(data));
+                    if chunks.is_done() {
+                        return Ok(body);
+                    }
+                    bytes.clear();
+                    self.more(&mut bytes).await?;
+                    if body.len() > BODY_LIMIT {
+                        return Err(io::Error::other("the body is too long"));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if bytes.len() > BODY_LIMIT {
+            return Err(io::Error::other("the body is too long"));
+        }
+        match self.client.read_buf(bytes).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the request another body.
+    pub(super) fn set_body(&mut self, body: Vec<u8>) {
+        self.head.remove("Transfer-Encoding");
+        self.head.set("Content-Length", &body.len().to_string());
+        self.rest = body;
+    }
+
+    /// Answers in the engine's own shape for errors.
+    pub(super) async fn refuse(self, status: u16, reason: &str) -> io::Result<()> {
+        refuse(self.client, status, reason).await
+    }
+
+    pub(super) async fn answer(self, status: u16, body: &[u8]) -> io::Result<()> {
+        answer(self.client, status, body).await
+    }
+}
+
+/// Says that the engine cannot be reached.
+pub(super) fn unreachable(error: &io::Error) -> String {
+    format!("cannot reach the Docker Engine: {error}")
+}
+
+async fn refuse(client: UnixStream, status: u16, reason: &str) -> io::Result<()> {
+    let body = serde_json::json!({ "message": format!("creel guard: {reason}") }).to_string();
+    answer(client, status, body.as_bytes()).await
+}
+
+async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<()> {
+    let words = match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        502 => "Bad Gateway",
+        _ => "Internal Server Error",
+    };
+    let head = format!(
+        "HTTP/1.1 {status} {words}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    client.write_all(head.as_bytes()).await?;
+    client.write_all(body).await?;
+    client.shutdown().await
+}

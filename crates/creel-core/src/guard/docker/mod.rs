@@ -1,0 +1,26 @@
+//! The Docker gate: a private socket in front of an engine.
+//!
+//! It handles one request a connection: it reads the head, asks the engine to
+//! close after its answer unless the connection is upgraded, and copies bytes
+//! both ways. Only the bodies of creates are read and changed. A server in the
+//! middle would break what clients do with a hijacked connection.
+//!
+//! - `serve` accepts, `gate` decides, `stream` copies.
+//! - `create` passes containers, networks and volumes on, each with its claim.
+//! - `images` attributes what builds, pulls, loads, commits and tags make.
+
+mod answer;
+mod chunked;
+mod container;
+mod create;
+mod gate;
+mod head;
+mod images;
+mod json;
+mod reference;
+mod route;
+mod serve;
+mod stream;
+
+pub use gate::DockerGate;
+pub use serve::{GateSocket, serve};

@@ -1,0 +1,34 @@
+//! References of images, in the one form in which an engine lists them.
+
+/// Returns a reference as the engine lists it: without its own registry, with a tag.
+pub(super) fn familiar(reference: &str) -> String {
+    let name = reference.strip_prefix("docker.io/").unwrap_or(reference);
+    let name = name.strip_prefix("library/").unwrap_or(name);
+    // A port may stand before the first slash, a tag only after the last one.
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if last.contains([':', '@']) { name.to_owned() } else { format!("{name}:latest") }
+}
+
+/// Returns the reference that a name and a tag, or a digest, make together.
+pub(super) fn joined(name: &str, tag: Option<&str>) -> String {
+    match tag {
+        Some(digest) if digest.contains(':') => familiar(&format!("{name}@{digest}")),
+        Some(tag) => familiar(&format!("{name}:{tag}")),
+        None => familiar(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_have_one_form() {
+        assert_eq!(familiar("alpine"), "alpine:latest");
+        assert_eq!(familiar("docker.io/library/alpine:3"), "alpine:3");
+        assert_eq!(familiar("localhost:5000/a/b"), "localhost:5000/a/b:latest");
+        assert_eq!(joined("a/b", Some("1")), "a/b:1");
+        assert_eq!(joined("a", Some("sha256:0")), "a@sha256:0");
+        assert_eq!(joined("a", None), "a:latest");
+    }
+}

@@ -1,0 +1,85 @@
+//! The socket that a command is given.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::gate::DockerGate;
+
+/// The longest path that a socket may have.
+const PATH_LIMIT: usize = 107;
+/// How long to wait when there are no descriptors left.
+const NO_ROOM: Duration = Duration::from_millis(50);
+
+/// A socket that listens, and is gone when this is dropped.
+#[derive(Debug)]
+pub struct GateSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl GateSocket {
+    /// Listens; like the engine's own socket, so that a container whose user may use that one
+    /// may use this one. The directory keeps strangers out.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the path is too long for a socket or nothing can be made there.
+    pub fn bind(path: &Path, like: Option<&Path>) -> io::Result<Self> {
+        if path.as_os_str().len() > PATH_LIMIT {
+            let message = format!("{} is too long for a socket", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let listener = UnixListener::bind(path)?;
+        let socket = Self { listener, path: path.to_owned() };
+        let like = like.and_then(|like| std::fs::metadata(like).ok());
+        let mode = like.as_ref().map_or(0o600, |like| like.mode() & 0o777);
+        if let Some(like) = like {
+            // Only root may give it to any group; without it the mode says less, never more.
+            let _ = std::os::unix::fs::chown(path, None, Some(like.gid()));
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        Ok(socket)
+    }
+}
+
+impl Drop for GateSocket {
+    fn drop(&mut self) {
+        // The directory goes later, and takes it along.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Serves until its [`DockerGate::stopper`] is cancelled; returns when the creates that were under way are on record.
+pub async fn serve(gate: Arc<DockerGate>, socket: GateSocket) {
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            () = gate.stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((client, _)) => {
+                let gate = Arc::clone(&gate);
+                tasks.spawn(async move {
+                    if let Err(error) = gate.handle(client).await {
+                        debug!(%error, "a connection ended early");
+                    }
+                });
+            }
+            Err(error) => {
+                warn!(%error, "no connection can be accepted now");
+                tokio::time::sleep(NO_ROOM).await;
+            }
+        }
+    }
+    drop(socket);
+    tasks.close();
+    tasks.wait().await;
+}
