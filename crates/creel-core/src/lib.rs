@@ -61,6 +61,7 @@ pub mod reconcile;
 pub mod retry;
 pub mod scope;
 pub mod select;
+pub mod size;
 pub mod task;
 pub mod watchdog;
 

@@ -90,6 +90,7 @@
 //! ```
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -270,12 +271,31 @@ impl Supervisor {
     ///
     /// Fails without leaving anything untracked: what may exist is on record.
     pub async fn create(&self, request: Request) -> Result<Held, TakeError> {
-        let supervisor = self.clone();
-        // A caller that is cancelled here drops what comes back, which releases it.
-        task::finish(async move { supervisor.create_to_the_end(request).await }).await
+        let provider = Arc::clone(self.providers.get(request.provider)?);
+        self.create_with(request, |order| async move { provider.create(&order).await }).await
     }
 
-    async fn create_to_the_end(&self, request: Request) -> Result<Held, TakeError> {
+    /// As [`Supervisor::create`], with a way of making it that the provider's trait does not
+    /// have; it must make exactly what the order says, and return its id.
+    ///
+    /// # Errors
+    ///
+    /// See [`Supervisor::create`].
+    pub async fn create_with<F, M>(&self, request: Request, make: F) -> Result<Held, TakeError>
+    where
+        F: FnOnce(CreateOrder) -> M + Send + 'static,
+        M: Future<Output = Result<String, ProviderError>> + Send,
+    {
+        let supervisor = self.clone();
+        // A caller that is cancelled here drops what comes back, which releases it.
+        task::finish(async move { supervisor.create_to_the_end(request, make).await }).await
+    }
+
+    async fn create_to_the_end<F, M>(&self, request: Request, make: F) -> Result<Held, TakeError>
+    where
+        F: FnOnce(CreateOrder) -> M + Send,
+        M: Future<Output = Result<String, ProviderError>> + Send,
+    {
         crashpoint::reach(Crashpoint::BeforeIntent);
         let resource = ResourceId::new();
         let record = self.record_intent(resource, &request, resource.object_name()).await?;
@@ -289,7 +309,7 @@ impl Supervisor {
             spec: request.spec,
         };
         let limit = provider.create_deadline();
-        let created = tokio::time::timeout(limit, provider.create(&order)).await;
+        let created = tokio::time::timeout(limit, make(order)).await;
         let created = created.unwrap_or_else(|_| Err(no_answer(&record, limit)));
         crashpoint::reach(Crashpoint::CreatedNotRecorded);
         self.note_create(&record, created.as_ref().err()).await;

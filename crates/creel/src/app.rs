@@ -137,7 +137,8 @@ impl App {
         Ok(environment.resolve()?)
     }
 
-    fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
+    /// Prepares the connection to the Docker Engine that is meant, if one is.
+    pub(crate) fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
         let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
         let provider = DockerProvider::connect(endpoint)?;
         Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))

@@ -5,6 +5,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::output::{Exit, Printer};
 
+/// A signal that asks a process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// SIGHUP.
+    HangUp,
+}
+
 /// Hears the signals that ask a process to end.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
@@ -25,10 +36,15 @@ impl Shutdown {
 
     /// Waits for the next signal.
     pub(crate) async fn asked(&mut self) {
+        self.next().await;
+    }
+
+    /// Waits for the next signal, and says which it was.
+    pub(crate) async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
+            _ = self.interrupt.recv() => Asked::Interrupt,
+            _ = self.terminate.recv() => Asked::Terminate,
+            _ = self.hang_up.recv() => Asked::HangUp,
         }
     }
 }

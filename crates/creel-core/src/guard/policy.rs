@@ -15,4 +15,6 @@ pub struct Policy {
     pub deny_host_mounts: bool,
     /// Let requests through that create what cannot be tracked: swarm objects and plugins.
     pub allow_untracked: bool,
+    /// Leave images alone, whoever made them.
+    pub keep_images: bool,
 }

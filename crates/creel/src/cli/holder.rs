@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use creel_core::provider::process::holder;
+use creel_core::provider::process::{self, Attendance, holder};
 
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "holder";
@@ -19,7 +19,11 @@ pub(crate) fn is_meant(mut arguments: impl Iterator<Item = OsString>) -> bool {
 /// Holds until the tree has ended.
 pub(crate) fn run() -> ExitCode {
     // Whoever ordered it was told already; nobody reads a holder's stderr.
-    match holder::run() {
+    let ended = match Attendance::of_arguments(std::env::args_os().skip(2)) {
+        Some(attendance) => process::attend(&attendance),
+        None => holder::run(),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

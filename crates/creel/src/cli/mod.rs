@@ -7,6 +7,7 @@ mod demo;
 mod dev;
 mod doctor;
 mod explain;
+mod guard;
 pub(crate) mod holder;
 mod ledger;
 mod ls;
@@ -55,6 +56,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
+    Guard(guard::Guard),
     Ls(ls::Ls),
     Sweep(sweep::Sweep),
     Apply(apply::Apply),
@@ -85,6 +87,7 @@ pub(crate) async fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
     let app = App::start(printer)?;
     match cli.command {
         Command::Demo(command) => command.run(&app).await,
+        Command::Guard(command) => command.run(&app).await,
         Command::Ls(command) => command.run(&app).await,
         Command::Sweep(command) => command.run(&app).await,
         Command::Apply(command) => command.run(&app).await,

@@ -19,6 +19,10 @@ pub(crate) enum Exit {
     Provider,
     /// Interrupted, after cleaning up.
     Interrupted,
+    /// A guard itself failed, whatever became of its command.
+    Guard,
+    /// A guarded command's own code.
+    Command(u8),
 }
 
 impl Exit {
@@ -32,6 +36,8 @@ impl Exit {
             Self::Refused => 4,
             Self::Provider => 7,
             Self::Interrupted => 130,
+            Self::Guard => 125,
+            Self::Command(code) => code,
         }
     }
 

@@ -76,6 +76,12 @@ impl Failure {
         parts.map(String::as_str).collect::<Vec<_>>().join(": ")
     }
 
+    /// Gives it another exit code.
+    pub(crate) fn exiting(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
     /// Adds the next thing to do.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -152,6 +152,55 @@ pub(super) enum Report {
     Ended(Ending),
 }
 
+/// What a guard tells the attendant of its command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AttendantOrder {
+    /// Start the command.
+    Begin {
+        /// The control groups to join, where they exist.
+        cgroups: Vec<PathBuf>,
+        /// How long the tree may live without a change of the lease file.
+        lease: Duration,
+        /// The lease file.
+        lease_file: PathBuf,
+    },
+    /// Pass a signal on.
+    Signal {
+        /// Which one.
+        signal: i32,
+    },
+    /// Take the terminal again and go on.
+    Resume,
+}
+
+/// What the attendant of a command reports.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AttendantReport {
+    /// The command runs.
+    Started {
+        /// The attendant itself.
+        attendant: ProcessKey,
+    },
+    /// The command cannot be started.
+    Refused {
+        /// What the system said.
+        reason: String,
+        /// Whether there is no such program.
+        not_found: bool,
+    },
+    /// The command's group got a signal.
+    Signalled {
+        /// Which one.
+        signal: i32,
+    },
+    /// The user asked to suspend the command.
+    Suspended,
+    /// The command ended.
+    Ended(Ending),
+}
+
 /// One end of a conversation.
 #[derive(Debug)]
 pub(super) struct Channel {

@@ -277,7 +277,7 @@ fn reap(workload: u32, holder: &UnixStream) {
     }
 }
 
-fn ending_of(status: WaitStatus) -> Option<Ending> {
+pub(super) fn ending_of(status: WaitStatus) -> Option<Ending> {
     status
         .exit_status()
         .map(Ending::Code)

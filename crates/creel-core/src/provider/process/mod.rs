@@ -44,6 +44,8 @@
 //! | `creel-<digits>/` | a directory resource |
 //! | `.creel-<digits>.removing/` | the same while it is being removed |
 
+mod attendant;
+mod attended;
 mod capability;
 mod cgroup;
 mod channel;
@@ -59,6 +61,8 @@ mod sidecar;
 mod tree;
 mod world;
 
+pub use attendant::{Attendance, attend};
+pub use attended::{Attended, AttendedCommand, Attention, CommandEnvironment};
 pub use capability::Capabilities;
 pub use cgroup::CgroupVersion;
 pub use channel::{Containment, Ending};

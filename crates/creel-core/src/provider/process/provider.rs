@@ -108,7 +108,7 @@ impl ProcessProvider {
         Some(self.world.shelf("find the directory").ok()?.directory(&resource))
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&World) -> Result<T> + Send + 'static,
     ) -> Result<T> {

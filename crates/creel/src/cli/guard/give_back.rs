@@ -1,0 +1,104 @@
+//! After the command: everything is released, verified and certified.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use creel_core::failure::Code;
+use creel_core::ledger::Ledger;
+use creel_core::provider::Providers;
+use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report};
+use jiff::Timestamp;
+
+use crate::app::{App, Listing};
+use crate::cli::report::items_table;
+use crate::output::{Exit, Failure, table};
+
+use super::Post;
+use super::events::Events;
+
+/// How long creates that were not answered are waited for; after it they are left to the next
+/// reconcile.
+const LATE: Duration = Duration::from_secs(5);
+/// The pause between two looks for them.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is needed at the end.
+pub(super) struct End<'a> {
+    pub(super) app: &'a App,
+    pub(super) post: Post,
+    /// Whether everything but processes and temporary files stays.
+    pub(super) kept: bool,
+    pub(super) events: &'a Events,
+    pub(super) certificate: Option<&'a Path>,
+    pub(super) baseline: Listing,
+    pub(super) providers: &'a Providers,
+    pub(super) ledger: &'a Ledger,
+}
+
+/// Gives everything back, and says what came of it.
+pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
+    let (started_at, started) = (Timestamp::now(), Instant::now());
+    let app = end.app;
+    let (items, open_intents) = if end.kept {
+        let mut items = Vec::new();
+        for held in end.post.held {
+            // One that is not gone stays on record, for the next reconcile.
+            items.extend(end.post.supervisor.release(held).await.ok());
+        }
+        (items, 0)
+    } else {
+        end.post.held.into_iter().for_each(creel_core::scope::Held::forget);
+        release_all(&end.post.supervisor).await?
+    };
+    for item in &items {
+        end.events.released(item);
+    }
+    let report = Report { items };
+    let gone = report.count(Outcome::Gone);
+    let left: Vec<ItemReport> =
+        report.items.iter().filter(|item| item.result != Outcome::Gone).cloned().collect();
+    app.printer.say(&format!("gave back {gone} in {:.1}s", started.elapsed().as_secs_f64()));
+    if !left.is_empty() {
+        app.printer.say(&table::render(&items_table(&left)));
+    }
+    if let Some(path) = end.certificate {
+        let after = app.list(end.providers, &[]).await;
+        let certificate = Certificate::issue(Evidence {
+            ledger: Some(end.ledger.id()),
+            worlds: app.worlds(end.providers).await.unwrap_or_default(),
+            started_at,
+            baseline: &end.baseline.inventory,
+            report: &report,
+            inventory: &after.inventory,
+        });
+        certificate.write(path).map_err(|error| {
+            Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
+        })?;
+    }
+    let not_gone = left.iter().filter(|item| item.result != Outcome::Spared).count();
+    if not_gone + open_intents == 0 {
+        return Ok(());
+    }
+    let message = format!("{} not verified gone", not_gone + open_intents);
+    Err(Failure::new(Code::NotGone, Exit::Guard, message)
+        .hint("creel ledger lists it; creel reconcile tries again"))
+}
+
+/// Releases what is on record in this process's name, until nothing is left or can land late.
+async fn release_all(
+    supervisor: &creel_core::scope::Supervisor,
+) -> Result<(Vec<ItemReport>, usize), Failure> {
+    let deadline = Instant::now() + LATE;
+    let mut items: Vec<ItemReport> = Vec::new();
+    loop {
+        let status = supervisor.release_all().await?;
+        for item in &status.items {
+            items.retain(|known| known.id != item.id || known.kind != item.kind);
+            items.push(item.clone());
+        }
+        if status.is_final() || Instant::now() > deadline {
+            return Ok((items, status.open_intents));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
