@@ -1,4 +1,4 @@
-//! The second tier: `cargo xtask torture crash`.
+//! The second tier: `cargo xtask torture crash` and `cargo xtask torture daytona`.
 
 mod crash {
     use std::collections::BTreeMap;
@@ -70,5 +70,32 @@ mod crash {
             println!("report: of the records they left open, these were {found:?}");
         }
         matrix.assert_as_before();
+    }
+}
+
+mod daytona {
+    use creel_core::crashpoint::Crashpoint;
+
+    use crate::sandboxes::{Fault, MOST_REQUESTS, run_all};
+
+    #[test]
+    fn every_fault_of_the_service_at_every_place() {
+        let at = |fault: Fault| Crashpoint::ALL.map(|point| (point, fault.clone()));
+        let (faults, places) = (Fault::all(), Crashpoint::ALL.len());
+        let cells: Vec<_> = faults.iter().cloned().flat_map(at).collect();
+        let all = cells.len();
+        let cost = run_all(cells);
+        assert_eq!(cost.cells, all);
+        println!(
+            "report: {} faults of the service × {places} places of a crash: {all} of {all} cells \
+             left no sandbox of ours, or one that is quarantined by its id, and no decoy touched",
+            faults.len()
+        );
+        println!(
+            "report: requests of a cell, at most {MOST_REQUESTS} declared; counted, by fault:"
+        );
+        for (fault, most) in &cost.requests {
+            println!("report: {fault}: {most}");
+        }
     }
 }
