@@ -6,18 +6,20 @@
 //! struck; the service was not asked more often than declared; and one more recovery changes
 //! nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use creel_core::crashpoint::Crashpoint;
 use creel_daytona_server::Settings;
+use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::daytona::Daytona;
-use crate::support::{Home, assert_killed};
+use crate::support::{Home, PATIENCE, assert_killed};
 
 /// Retries as usual, but sooner; and nothing is waited for longer than a test can.
 const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\ndeadline = \"5s\"\n\
@@ -35,7 +37,7 @@ const MOST_DELETES_OF_A_PROCESS: u64 = 4;
 
 /// What becomes of the sandbox in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+pub(crate) enum Ending {
     /// It is given back.
     Gone,
     /// It was never made.
@@ -196,8 +198,8 @@ impl<'a> Cell<'a> {
         Self { point, fault, home, daytona }
     }
 
-    /// Runs the cell; returns how many requests it cost.
-    fn run(&self) -> u64 {
+    /// Runs the cell.
+    fn run(&self) -> Outcome {
         self.crash();
         if let Some(record) = self.home.records().last() {
             let of = |field: &str| record[field].as_str().unwrap();
@@ -213,7 +215,8 @@ impl<'a> Cell<'a> {
         let fired = self.daytona.fired();
         assert_eq!(fired > 0, self.fault.strikes(self.point), "it struck {fired} times");
         self.daytona.assert_decoys_untouched();
-        self.assert_within_bounds()
+        let requests = self.assert_within_bounds();
+        Outcome { fault: self.fault.name, ending: self.ending(), fired, requests }
     }
 
     fn ending(&self) -> Ending {
@@ -287,30 +290,31 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// What a run of cells cost.
-#[derive(Debug, Default)]
-pub(crate) struct Cost {
-    pub(crate) cells: usize,
-    /// The most requests of a cell, by fault.
-    pub(crate) requests: BTreeMap<&'static str, u64>,
+/// What a cell came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) fault: &'static str,
+    pub(crate) ending: Ending,
+    /// How often the fault struck.
+    pub(crate) fired: u64,
+    /// How many requests the service got.
+    pub(crate) requests: u64,
 }
 
-/// Runs cells, several at once; names all that fail.
-pub(crate) fn run_all(cells: impl IntoIterator<Item = (Crashpoint, Fault)>) -> Cost {
-    let queue: Mutex<VecDeque<(Crashpoint, Fault)>> = Mutex::new(cells.into_iter().collect());
-    let (cost, failed) = (Mutex::new(Cost::default()), Mutex::new(Vec::new()));
-    let next = || queue.lock().unwrap().pop_front();
+/// Runs jobs, several at once; names all that fail.
+fn at_once<J: Send + Sync, T: Send>(
+    jobs: &[J],
+    name: impl Fn(&J) -> String + Sync,
+    run: impl Fn(&J) -> T + Sync,
+) -> Vec<T> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let failed = Mutex::new(Vec::new());
     let work = || {
-        while let Some((point, fault)) = next() {
-            let run = || Cell::set_up(point, &fault).run();
-            let Ok(requests) = catch_unwind(AssertUnwindSafe(run)) else {
-                failed.lock().unwrap().push(format!("{} at {}", fault.name, point.name()));
-                continue;
-            };
-            let mut cost = cost.lock().unwrap();
-            cost.cells += 1;
-            let most = cost.requests.entry(fault.name).or_default();
-            *most = requests.max(*most);
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::SeqCst)) {
+            match catch_unwind(AssertUnwindSafe(|| run(job))) {
+                Ok(result) => done.lock().unwrap().push(result),
+                Err(_) => failed.lock().unwrap().push(name(job)),
+            }
         }
     };
     thread::scope(|scope| {
@@ -319,8 +323,59 @@ pub(crate) fn run_all(cells: impl IntoIterator<Item = (Crashpoint, Fault)>) -> C
         }
     });
     let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "these cells failed: {failed:#?}");
-    cost.into_inner().unwrap()
+    assert!(failed.is_empty(), "these failed: {failed:#?}");
+    done.into_inner().unwrap()
+}
+
+/// Runs cells.
+pub(crate) fn run_all(cells: &[(Crashpoint, Fault)]) -> Vec<Outcome> {
+    let name = |(point, fault): &(Crashpoint, Fault)| format!("{} at {}", fault.name, point.name());
+    at_once(cells, name, |(point, fault)| Cell::set_up(*point, fault).run())
+}
+
+/// Takes three sandboxes while one request in ten goes wrong, ends the supervisor at a random
+/// instant, and recovers while requests go on going wrong; returns the states of the records
+/// that were left open.
+fn end_at_random(seed: u64) -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let daytona = Daytona::start(Settings::hollow());
+    let mut home = Home::without_engine();
+    home.creel = daytona.point(home.creel.clone());
+    home.configure(&[SETTINGS, "[ledger]\nintent_window = \"2s\"\n"].concat());
+    daytona.plant("creel-0198", "res_0198", &home.ledger_id());
+    for fault in ["status", "cut_before", "cut_after", "half_body"] {
+        daytona.arm(&json!({"fault": fault, "status": 503, "probability": 0.026}));
+    }
+    let hold = ["dev", "hold", "--for", "0s", "--no-watchdog", "--sandbox", "--count", "3"];
+    let supervisor = home.creel.spawn(hold);
+    thread::sleep(Duration::from_millis(random.u64(0..4_000)));
+    supervisor.kill();
+    let open = home.open_records();
+    for record in &open {
+        let of = |field: &str| record[field].as_str().unwrap();
+        daytona.plant(of("name"), of("resource"), &home.ledger_id());
+    }
+    let settled = eventually(PATIENCE, || {
+        // It fails truthfully while faults outlast its retries.
+        home.creel.run(["reconcile"]);
+        home.open_records().is_empty()
+    });
+    assert!(settled, "{:#?}", home.open_records());
+    let left = daytona.left();
+    assert!(left.is_empty(), "left: {left:#?}");
+    daytona.assert_decoys_untouched();
+    open.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Ends so many supervisors at random instants; returns how often which state was left open.
+pub(crate) fn end_many_at_random(count: u64) -> BTreeMap<String, u32> {
+    let seeds: Vec<u64> = (0..count).collect();
+    let states = at_once(&seeds, |seed| format!("seed {seed}"), |seed| end_at_random(*seed));
+    let mut found = BTreeMap::new();
+    for state in states.into_iter().flatten() {
+        *found.entry(state).or_default() += 1;
+    }
+    found
 }
 
 /// Every fault at one place where it strikes, and over all of them every place.
@@ -335,7 +390,7 @@ fn a_crash_under_every_fault_of_the_service_leaves_no_sandbox() {
     for point in Crashpoint::ALL {
         assert!(cells.iter().any(|(known, _)| *known == point), "{point:?} is in no cell");
     }
-    let cost = run_all(cells);
-    let most = cost.requests.values().max().unwrap();
-    println!("{} cells, at most {most} requests each", cost.cells);
+    let outcomes = run_all(&cells);
+    let most = outcomes.iter().map(|outcome| outcome.requests).max().unwrap();
+    println!("{} cells, at most {most} requests each", outcomes.len());
 }
