@@ -23,6 +23,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/faults", post(add_fault).get(list_faults).delete(clear_faults))
         .route("/seed", post(seed))
+        .route("/sandboxes", get(sandboxes))
         .route("/requests", get(counts).delete(reset_counts))
         .route("/permissions", get(permissions).put(set_permissions))
         .route("/identity", get(identity))
@@ -51,6 +52,14 @@ async fn seed(Extract(shared): Extract<Arc<Shared>>, body: Bytes) -> Result<Json
     let seed: Seed = parse(&body)?;
     let ids = plant(&shared, &seed);
     Ok(Json(json!({ "ids": ids })))
+}
+
+/// Tells the truth about every sandbox that is not gone, whatever the API shows of it.
+async fn sandboxes(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+    let registry = shared.registry();
+    let there = registry.after(None).filter(|sandbox| sandbox.state != State::Destroyed);
+    let rows: Vec<Value> = there.map(|sandbox| json!(sandbox.row(&shared.origin))).collect();
+    Json(json!({ "sandboxes": rows }))
 }
 
 async fn counts(Extract(shared): Extract<Arc<Shared>>) -> Json<Counts> {
@@ -90,9 +99,10 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
     let mut ids = Vec::with_capacity(seed.count);
     for _ in 0..seed.count {
         let (id, sequence) = (Uuid::new_v4(), registry.next_sequence());
-        let name = match &seed.name_prefix {
-            Some(prefix) => format!("{prefix}{sequence}"),
-            None => id.to_string(),
+        let name = match (&seed.name, &seed.name_prefix) {
+            (Some(name), _) => name.clone(),
+            (None, Some(prefix)) => format!("{prefix}{sequence}"),
+            (None, None) => id.to_string(),
         };
         let error = matches!(seed.state, State::Error | State::BuildFailed);
         let added = registry.add(Sandbox {

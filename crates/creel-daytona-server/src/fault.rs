@@ -58,6 +58,7 @@ pub enum At {
     Stop,
     Start,
     Exec,
+    Follow,
     #[default]
     Any,
 }
@@ -101,6 +102,8 @@ pub enum Kind {
     Flap,
     /// The create answers 400 without an id, and the sandbox exists in `error`.
     CreateFailsAfterAlloc,
+    /// A followed log closes with 1011 in the middle of what it has to say first.
+    BreakOff,
     /// The key is no longer good.
     ExpiredKey,
     /// A captive portal answers with HTML.
@@ -114,6 +117,7 @@ impl Kind {
             Self::StuckStarting => matches!(operation, Operation::Create | Operation::Start),
             Self::StuckDestroying | Self::ErroredDeleted => operation == Operation::Delete,
             Self::Flap => operation == Operation::Delete,
+            Self::BreakOff => operation == Operation::Follow,
             Self::CreateFailsAfterAlloc => operation == Operation::Create,
             Self::Latency
             | Self::Status
@@ -234,6 +238,7 @@ impl Armed {
             At::Stop => operation == Operation::Stop,
             At::Start => operation == Operation::Start,
             At::Exec => operation == Operation::Exec,
+            At::Follow => operation == Operation::Follow,
         };
         let spent = self.order.count.is_some_and(|count| self.fired >= count);
         here && !spent && self.order.fault.fits(operation)

@@ -50,7 +50,7 @@ pub(crate) async fn pass(
     if path.trim_start_matches('/').starts_with(&shared.access.admin) {
         return rendered(next.run(request).await, &path);
     }
-    let route = Route::of(request.method(), &path);
+    let route = Route::of(request.method(), &path, request.uri().query());
     count_request(&shared, &route);
     let response = match enter(&shared, &route, request.headers()) {
         Ok(left) => {
@@ -201,6 +201,7 @@ fn instead(mischief: &Mischief) -> Option<Response> {
         | Kind::StuckDestroying
         | Kind::ErroredDeleted
         | Kind::Flap
+        | Kind::BreakOff
         | Kind::CreateFailsAfterAlloc => None,
     }
 }

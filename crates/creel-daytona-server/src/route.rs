@@ -15,6 +15,7 @@ pub enum Operation {
     Stop,
     Start,
     Exec,
+    Follow,
     Other,
 }
 
@@ -63,13 +64,13 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// Reads a request's method and path.
-    pub(crate) fn of(method: &Method, path: &str) -> Self {
+    /// Reads a request's method, path and query.
+    pub(crate) fn of(method: &Method, path: &str, query: Option<&str>) -> Self {
         let words: Vec<&str> = path.trim_matches('/').split('/').collect();
         match words.as_slice() {
             ["api", "sandbox"] => Self::of_collection(method),
             ["api", "sandbox", subject, rest @ ..] => Self::of_sandbox(method, subject, rest),
-            ["toolbox", subject, rest @ ..] => Self::of_toolbox(method, subject, rest),
+            ["toolbox", subject, rest @ ..] => Self::of_toolbox(method, subject, rest, query),
             ["api", "config"] => Self { public: true, ..Self::other(method, "/config") },
             ["api", "socket.io", ..] => Self {
                 public: true,
@@ -130,10 +131,14 @@ impl Route {
         }
     }
 
-    fn of_toolbox(method: &Method, subject: &str, rest: &[&str]) -> Self {
+    fn of_toolbox(method: &Method, subject: &str, rest: &[&str], query: Option<&str>) -> Self {
+        let follows = query.is_some_and(|query| query.split('&').any(|pair| pair == "follow=true"));
         let operation = match (method, rest) {
             (&Method::POST, ["process", "execute"] | ["process", "session", _, "exec"]) => {
                 Operation::Exec
+            }
+            (&Method::GET, ["process", "session", _, "command", _, "logs"]) if follows => {
+                Operation::Follow
             }
             _ => Operation::Other,
         };
@@ -165,14 +170,18 @@ mod tests {
 
     #[test]
     fn requests_are_known_by_method_and_path() {
-        let route = Route::of(&Method::DELETE, "/api/sandbox/my%20box");
+        let route = Route::of(&Method::DELETE, "/api/sandbox/my%20box", None);
         assert_eq!(route.operation, Operation::Delete);
         assert_eq!(route.throttler, Some(Throttler::SandboxLifecycle));
         assert_eq!(route.scope, Scope::Delete);
         assert_eq!(route.subject.as_deref(), Some("my box"));
-        let route = Route::of(&Method::POST, "/api/sandbox/x/autostop/15");
+        let route = Route::of(&Method::POST, "/api/sandbox/x/autostop/15", None);
         assert_eq!(route.pattern, "POST /sandbox/{s}/autostop/{n}");
-        let route = Route::of(&Method::GET, "/toolbox/x/process/session/s/command/c/logs");
+        let logs = "/toolbox/x/process/session/s/command/c/logs";
+        let follow = Route::of(&Method::GET, logs, Some("follow=true"));
+        assert_eq!(follow.operation, Operation::Follow);
+        let route = Route::of(&Method::GET, logs, None);
+        assert_eq!(route.operation, Operation::Other);
         assert_eq!(
             route.pattern,
             "GET /toolbox/{s}/process/session/{session}/command/{command}/logs"

@@ -227,6 +227,9 @@ pub struct Seed {
     /// The state of each; one in transition stays in it.
     #[serde(default = "started")]
     pub state: State,
+    /// The name of the first; names are taken once, so there is no second.
+    #[serde(default)]
+    pub name: Option<String>,
     /// What their names begin with, a number follows; without it the id is the name.
     #[serde(default)]
     pub name_prefix: Option<String>,

@@ -21,6 +21,7 @@
 //! | [`decoys`] | look-alikes that must survive |
 //! | [`wire`] | a proxy that cuts, delays and falsifies answers |
 //! | [`fake_engine`] | scripted answers a real engine cannot give |
+//! | [`http`] | one HTTP request over TCP |
 //! | [`creel`] | runs the real binary with a deadline |
 //! | [`podman`], [`sshd`] | the other ways an engine is reached |
 //! | [`wait`] | polls for a condition with a deadline |
@@ -32,6 +33,7 @@ pub mod decoys;
 pub mod docker;
 pub mod engine;
 pub mod fake_engine;
+pub mod http;
 pub mod image;
 pub mod leftovers;
 pub mod podman;

@@ -68,6 +68,19 @@ impl ErrorClass {
             Self::Gone | Self::InUse | Self::Denied | Self::Quota | Self::Invalid => false,
         }
     }
+
+    /// Returns whether a release that failed so may work in a later round, without anybody's
+    /// doing.
+    ///
+    /// A provider that is down, busy or throttled says nothing about the resource; what is in
+    /// use goes with its user. A resource that is still changing after all the time it was
+    /// given is stuck, though a single try of that class may be repeated.
+    pub const fn may_pass(self) -> bool {
+        match self {
+            Self::InUse | Self::Throttled | Self::Transient | Self::Unreachable => true,
+            Self::Gone | Self::InProgress | Self::Denied | Self::Quota | Self::Invalid => false,
+        }
+    }
 }
 
 impl fmt::Display for ErrorClass {

@@ -63,7 +63,8 @@ pub enum Released {
 /// What to expect of an object that was asked to go and is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
-    /// It is on its way out; it has this long, or as long as the operation.
+    /// It is on its way out. After this long, or the operation's time if that is shorter, it is
+    /// stuck; without a limit of its own it is left to finish when the operation's time is over.
     Leaving(Option<Duration>),
     /// It changes into another state, and cannot go before; it has this long.
     Changing(Duration),

@@ -20,6 +20,8 @@ use super::{ItemReport, Outcome, ReapOptions};
 
 /// How long a look is as good as new, where the provider refuses what changed since.
 const FRESH: Duration = Duration::from_secs(1);
+/// Said of an object whose end was ordered and taken, and which is still there.
+const UNFINISHED: &str = "its removal was accepted but is not finished";
 
 /// What all items of one plan share.
 pub(super) struct Job<'a> {
@@ -144,12 +146,12 @@ impl Job<'_> {
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
                 self.close(item, tried.tries, None).await
             }
-            Ok(Reached::Accepted) => {
-                let reason = "its removal was accepted but is not finished".to_owned();
-                ItemReport {
-                    tries: tried.tries,
-                    ..ItemReport::new(item, Outcome::Accepted, Some(reason))
-                }
+            Ok(Reached::Accepted) => accepted(item, tried.tries, UNFINISHED.to_owned()),
+            Ok(Reached::Stuck(words)) => {
+                let reason = format!("{UNFINISHED}: {words}");
+                let report = accepted(item, tried.tries, reason.clone());
+                // Another order would change nothing: that it is there is what is to be known.
+                self.quarantine(item, report, reason).await
             }
             Err(error) => match self.reason_to_stay(provider, item, &error).await {
                 Some(report) => report,
@@ -197,21 +199,25 @@ impl Job<'_> {
             kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name,
             "failed after {tries} tries: {error}"
         );
-        let mut report = failed(item, error, tries);
-        // A provider that does not answer says nothing about the resource, and what is in use
-        // goes with its user, which may be one of ours that is only just being found: both
-        // stay in release, for the next round to try again.
-        if matches!(error.class, ErrorClass::Unreachable | ErrorClass::InUse) {
+        let report = failed(item, error, tries);
+        if error.class.may_pass() {
+            // It stays in release, for the next round to try again.
             return report;
         }
-        if let (Some(resource), Some(ledger)) = (item.resource, self.ledger) {
-            let event = Event::Quarantined { reason: error.message.clone() };
-            match ledger.append(&[(resource, event)]).await {
-                Ok(_) => report.result = Outcome::Quarantined,
-                Err(error) => warn!(%resource, %error, "the quarantine could not be recorded"),
+        self.quarantine(item, report, error.message.clone()).await
+    }
+
+    /// Keeps a tracked resource on record as one that will not go; what nobody tracks is only
+    /// reported.
+    async fn quarantine(&self, item: &PlanItem, report: ItemReport, reason: String) -> ItemReport {
+        let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return report };
+        match ledger.append(&[(resource, Event::Quarantined { reason })]).await {
+            Ok(_) => ItemReport { result: Outcome::Quarantined, ..report },
+            Err(error) => {
+                warn!(%resource, %error, "the quarantine could not be recorded");
+                report
             }
         }
-        report
     }
 
     /// Tries one call again as the policy says, and notes each try.
@@ -256,6 +262,10 @@ impl Job<'_> {
         }
         tried
     }
+}
+
+fn accepted(item: &PlanItem, tries: u32, reason: String) -> ItemReport {
+    ItemReport { tries, ..ItemReport::new(item, Outcome::Accepted, Some(reason)) }
 }
 
 fn failed(item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {

@@ -2,9 +2,10 @@
 //!
 //! The end is ordered once. Only when the provider said that the object is
 //! busy, and it came to rest since, is it ordered again. Watching has its own
-//! time, which depends on what the object is doing; when it is over, an object
-//! on its way out is `accepted`, and one that is stuck is given up with the
-//! state it is stuck in.
+//! time, which depends on what the object is doing. When it is over, an object
+//! on its way out is `accepted`, or `stuck` where its provider says that it
+//! should have gone by then; one that is stuck in another state is given up
+//! with that state.
 
 use std::time::Duration;
 
@@ -25,12 +26,14 @@ use super::item::Job;
 const MOST_ORDERS: u32 = 4;
 
 /// How far a release came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reached {
     /// The absence is verified.
     Gone,
-    /// The provider works on it.
+    /// The provider took the order and works on it.
     Accepted,
+    /// The provider took the order, and nothing comes of it; this is what is seen.
+    Stuck(String),
 }
 
 /// What the provider said to the order.
@@ -47,6 +50,8 @@ enum Watched {
     Gone,
     /// It is still on its way out.
     StillLeaving,
+    /// It should have left by now, and is still in this state.
+    NeverLeaves(String, Duration),
     /// It came to rest, without going.
     Settled,
     /// It is still in a state that should have passed.
@@ -90,6 +95,9 @@ impl Job<'_> {
                 (Watched::Stuck(state, patience), Some(error)) => {
                     Err(stuck(error, &state, patience))
                 }
+                (Watched::NeverLeaves(state, patience), _) => {
+                    Ok(Reached::Stuck(stuck_words(&state, patience)))
+                }
                 (Watched::StillLeaving | Watched::Settled | Watched::Stuck(..), _) => {
                     Ok(Reached::Accepted)
                 }
@@ -132,7 +140,8 @@ impl Job<'_> {
 
     fn patience(&self, outlook: Outlook) -> Duration {
         match outlook {
-            Outlook::Leaving(Some(patience)) | Outlook::Changing(patience) => patience,
+            Outlook::Changing(patience) => patience,
+            Outlook::Leaving(Some(patience)) => patience.min(self.options.retry.deadline),
             Outlook::Leaving(None) | Outlook::Settled => self.options.retry.deadline,
         }
     }
@@ -140,18 +149,20 @@ impl Job<'_> {
 
 fn over(seen: &Observed, outlook: Outlook, patience: Duration) -> Watched {
     match outlook {
-        Outlook::Leaving(_) => Watched::StillLeaving,
+        Outlook::Leaving(None) => Watched::StillLeaving,
+        Outlook::Leaving(Some(_)) => Watched::NeverLeaves(seen.state.clone(), patience),
         Outlook::Changing(_) => Watched::Stuck(seen.state.clone(), patience),
         Outlook::Settled => Watched::Settled,
     }
 }
 
 fn stuck(error: ProviderError, state: &str, patience: Duration) -> ProviderError {
-    let patience = duration::show(patience);
-    ProviderError {
-        message: format!("stuck in {state} for {patience}: {}", error.message),
-        ..error
-    }
+    let words = stuck_words(state, patience);
+    ProviderError { message: format!("{words}: {}", error.message), ..error }
+}
+
+fn stuck_words(state: &str, patience: Duration) -> String {
+    format!("stuck in {state} for {}", duration::show(patience))
 }
 
 /// Asks for the end of an object.

@@ -131,6 +131,23 @@ impl Reconciler {
         Ok(items)
     }
 
+    /// Closes the records of what would not go and has gone since; changes nothing else.
+    pub(super) async fn look_at_stuck(
+        &self,
+        stuck: Vec<Record>,
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        // One that cannot be looked at is as it was: nothing was to be done about it anyway.
+        for (record, found) in self.search_all(stuck, &mut Status::default()).await {
+            if matches!(found, Search::Absent) {
+                self.close_absent(&record).await?;
+                status.quarantined -= 1;
+                status.left_quarantine += 1;
+            }
+        }
+        Ok(())
+    }
+
     async fn close_absent(&self, record: &Record) -> Result<(), LedgerError> {
         let why = "found absent after its owner's end".to_owned();
         let events =

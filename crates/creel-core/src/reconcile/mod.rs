@@ -6,7 +6,9 @@
 //!
 //! - *ledger to world* ([`decide`]): records whose owner is dead, or whose
 //!   lease ended, are released; interrupted releases are finished; unanswered
-//!   creates are searched for until their window has passed.
+//!   creates are searched for until their window has passed. What is
+//!   quarantined is looked at and never touched: its record is closed if it
+//!   has gone since.
 //! - *world to ledger*: objects that carry this ledger's label without an open
 //!   record are put on record and released.
 //!
@@ -45,6 +47,8 @@ pub struct Status {
     pub kept: usize,
     /// Records that will not go; `creel rm` tries them again.
     pub quarantined: usize,
+    /// Records that would not go, and whose object has gone since.
+    pub left_quarantine: usize,
     /// Unanswered creates that may still land.
     pub open_intents: usize,
     /// Unanswered creates of which nothing came within their window.
@@ -78,12 +82,12 @@ impl Status {
     }
 
     /// Returns whether another round could achieve nothing more: nothing may land late, all
-    /// providers answered, and nothing waits for its user to go.
+    /// providers answered, and no release failed for a reason that passes.
     pub fn is_final(&self) -> bool {
-        let is_used = |item: &ItemReport| item.class == Some(ErrorClass::InUse);
+        let may_pass = |item: &ItemReport| item.class.is_some_and(ErrorClass::may_pass);
         self.open_intents == 0
             && self.unreachable.is_empty()
-            && !self.items.iter().any(|item| item.result == Outcome::Failed && is_used(item))
+            && !self.items.iter().any(|item| item.result == Outcome::Failed && may_pass(item))
     }
 
     /// Returns how many resources were released.
@@ -102,6 +106,10 @@ impl Status {
     fn add(&mut self, report: Report) {
         self.items.extend(report.items);
     }
+}
+
+fn is_quarantined(record: &Record) -> bool {
+    record.state.name() == StateName::Quarantined
 }
 
 /// Makes one ledger agree with its worlds.
@@ -158,8 +166,11 @@ impl Reconciler {
     pub async fn round(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
+        let stuck: Vec<Record> =
+            open.iter().filter(|record| is_quarantined(record)).cloned().collect();
         let (kept, due) = self.sort(open, &mut status).await?;
         self.settle(due, &mut status).await?;
+        self.look_at_stuck(stuck, &mut status).await?;
         let inventory = self.inventory(&mut status).await;
         self.note_lost(&kept, &inventory, &mut status).await?;
         self.recover(&inventory, &mut status).await?;
@@ -204,8 +215,7 @@ impl Reconciler {
         let mut status = Status::default();
         let mine = self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await?;
         status.examined = mine.len();
-        let (stuck, mine): (Vec<_>, Vec<_>) =
-            mine.into_iter().partition(|record| record.state.name() == StateName::Quarantined);
+        let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();
         self.release(mine, &mut status).await?;
         Ok(status)

@@ -1,13 +1,15 @@
 //! A server, a provider that speaks to it, and what tests ask of both.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::cleanup::Cleanup;
-use creel_core::ledger::Ledger;
+use creel_core::ledger::{Ledger, OwnerRecord};
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::{Kind, Observed, Provider, ProviderName, Providers, SandboxSpec, Spec};
 use creel_core::reap::{ItemReport, ReapOptions};
+use creel_core::reconcile::Reconciler;
 use creel_core::retry::RetryPolicy;
 use creel_core::scope::{Request, Supervisor};
 use creel_daytona_server::{Running, Server, Settings};
@@ -83,6 +85,13 @@ impl Bench {
         self.disarm().await;
     }
 
+    /// Returns how often the faults have struck.
+    pub(crate) async fn struck(&self) -> u64 {
+        let faults = self.ask("faults").await;
+        let faults = faults["faults"].as_array().unwrap().iter();
+        faults.map(|fault| fault["fired"].as_u64().unwrap()).sum()
+    }
+
     pub(crate) async fn disarm(&self) {
         let url = format!("{}/faults", self.server.admin_url());
         self.admin.delete(url).send().await.unwrap();
@@ -135,6 +144,24 @@ impl Bench {
     /// Returns all sandboxes.
     pub(crate) async fn list(&self) -> Vec<Observed> {
         self.another().list(&[Kind::Sandbox]).await.unwrap()
+    }
+
+    /// Returns the ids of everything that is not gone, hidden records too, as the server itself
+    /// sees it.
+    pub(crate) async fn there(&self) -> BTreeSet<String> {
+        let rows = self.rows().await;
+        rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns everything that is not gone, as the server itself sees it.
+    pub(crate) async fn rows(&self) -> Vec<Value> {
+        self.ask("sandboxes").await["sandboxes"].as_array().unwrap().clone()
+    }
+
+    /// Makes a reconciler that acts as another process would, after its owner's end.
+    pub(crate) fn reconciler(&self, ledger: &Ledger, me: OwnerRecord) -> Reconciler {
+        let provider: Arc<dyn Provider> = self.provider.clone();
+        Reconciler::new(ledger.clone(), Providers::new(vec![provider]), me).with_options(options())
     }
 
     /// Makes a supervisor with a ledger of its own.

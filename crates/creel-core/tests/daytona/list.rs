@@ -1,6 +1,7 @@
 //! Listing while the world changes.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use creel_core::provider::{Kind, Provider};
 use serde_json::json;
@@ -19,21 +20,31 @@ async fn none_is_missed_while_rows_appear_and_vanish() {
     }
     bench.fault(json!({"at": "list", "fault": "latency", "seconds": 0.15})).await;
     let wire = bench.another();
+    // The oldest go first: every row behind them moves forward, across the ends of pages.
+    let (vanished, appeared) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let disturb = async {
         for (number, stranger) in strangers.iter().enumerate() {
             wire.wire().delete(stranger).await.unwrap();
-            if number % 50 == 0 {
-                bench.seed(json!({"count": 20})).await;
+            vanished.fetch_add(1, Ordering::SeqCst);
+            if number % 10 == 0 {
+                appeared.fetch_add(bench.seed(json!({"count": 5})).await.len(), Ordering::SeqCst);
             }
         }
     };
-    let listing = async { bench.provider.list(&[Kind::Sandbox]).await.unwrap() };
-    let (listed, ()) = tokio::join!(listing, disturb);
+    let meanwhile = || (vanished.load(Ordering::SeqCst), appeared.load(Ordering::SeqCst));
+    let listing = async {
+        let listed = bench.provider.list(&[Kind::Sandbox]).await.unwrap();
+        (listed, meanwhile())
+    };
+    let ((listed, (vanished, appeared)), ()) = tokio::join!(listing, disturb);
+    let pages = bench.requests("GET /sandbox").await;
+    println!("{pages} pages; meanwhile {vanished} rows vanished and {appeared} appeared");
+    assert!(pages >= 3 && vanished > 60 && appeared > 30, "nothing moved while it was read");
     let ids: Vec<&String> = listed.iter().map(|seen| &seen.id).collect();
     let found: BTreeSet<&String> = ids.iter().copied().collect();
     assert_eq!(found.len(), ids.len(), "a row was listed twice");
+    assert_eq!(ours.len(), 250);
     assert!(ours.iter().all(|id| found.contains(id)), "one of ours was missed");
-    assert!(bench.requests("GET /sandbox").await >= 3);
     bench.stop().await;
 }
 

@@ -6,4 +6,7 @@ mod bench;
 mod create;
 mod limits;
 mod list;
+mod quarantine;
 mod release;
+mod renew;
+mod settings;

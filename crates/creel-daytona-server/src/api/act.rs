@@ -160,15 +160,16 @@ pub(super) async fn time_to_live(
     if minutes < 0 {
         return Err(ApiError::invalid("ttlMinutes must be non-negative"));
     }
+    // Counted from the call, not from the creation: this is how a lease is renewed.
     change(&shared, &key, StatusCode::CREATED, |sandbox| {
-        sandbox.destroy_at = end_after(&shared, sandbox.created_at, minutes);
+        sandbox.destroy_at = end_of_life(&shared, Moment::now(), minutes);
     })
 }
 
-/// Returns when a time to live ends; zero minutes are none.
-pub(super) fn end_after(shared: &Shared, created_at: Moment, minutes: i64) -> Option<Moment> {
+/// Returns when a time to live ends that begins at `from`; zero minutes are none.
+pub(super) fn end_of_life(shared: &Shared, from: Moment, minutes: i64) -> Option<Moment> {
     let minutes = u32::try_from(minutes).ok().filter(|minutes| *minutes > 0)?;
-    Some(created_at.plus(shared.delays.minute * minutes))
+    Some(from.plus(shared.delays.minute * minutes))
 }
 
 /// Notes that somebody uses the sandbox; the answer is empty.

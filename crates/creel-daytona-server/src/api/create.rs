@@ -150,7 +150,7 @@ impl CreateBody {
                 archive: self.auto_archive_interval.unwrap_or(usual.archive),
                 delete: self.auto_delete_interval.unwrap_or(usual.delete),
             },
-            destroy_at: super::act::end_after(shared, now, self.ttl_minutes.unwrap_or(0)),
+            destroy_at: super::act::end_of_life(shared, now, self.ttl_minutes.unwrap_or(0)),
             created_at: now,
             updated_at: now,
             active_at: now,

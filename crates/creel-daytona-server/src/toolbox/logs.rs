@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path, RawQuery, State as Extract};
@@ -12,6 +13,7 @@ use super::session::{SessionCommand, find_command};
 use super::{App, Query};
 use crate::backend::Stream;
 use crate::error::{ApiError, Result};
+use crate::fault::{Kind, Mischief};
 use crate::shared::Shared;
 
 /// What precedes a frame of the standard output.
@@ -24,12 +26,20 @@ pub(super) async fn logs(
     Extract(shared): App,
     Path((key, session, command)): Path<(String, String, String)>,
     RawQuery(query): RawQuery,
+    mischief: Option<Extension<Mischief>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     let command = find_command(&shared, &key, &session, &command)?;
     if Query::of(query.as_deref()).is_true("follow") {
         let upgrade = upgrade.map_err(|_| ApiError::invalid("a WebSocket is needed to follow"))?;
-        return Ok(upgrade.on_upgrade(move |socket| follow(shared, command, socket)));
+        let breaks = mischief.is_some_and(|mischief| mischief.get(Kind::BreakOff).is_some());
+        return Ok(upgrade.on_upgrade(move |socket| async move {
+            if breaks {
+                break_off(&shared, &command, socket).await;
+            } else {
+                follow(shared, command, socket).await;
+            }
+        }));
     }
     let log = command.log.borrow();
     let body = json!({
@@ -67,6 +77,25 @@ async fn follow(shared: Arc<Shared>, command: Arc<SessionCommand>, mut socket: W
     }
     let close = CloseFrame { code: close_code::NORMAL, reason: "".into() };
     // A client that hung up first needs no goodbye.
+    let _ = socket.send(Message::Close(Some(close))).await;
+}
+
+/// Sends half of the first frame that there is, then closes as a ping that timed out does.
+async fn break_off(shared: &Shared, command: &SessionCommand, mut socket: WebSocket) {
+    let mut log = command.log.subscribe();
+    let first = tokio::select! {
+        said = log.wait_for(|log| !log.pieces.is_empty() || log.code.is_some()) => match said {
+            Ok(log) => log.pieces.first().map(frame),
+            Err(_) => None,
+        },
+        () = shared.cancel.cancelled() => None,
+    };
+    if let Some(frame) = first {
+        let half = frame[..frame.len().div_ceil(2)].to_vec();
+        // A client that hung up first is told nothing.
+        let _ = socket.send(Message::Binary(half.into())).await;
+    }
+    let close = CloseFrame { code: close_code::ERROR, reason: "keepalive ping timeout".into() };
     let _ = socket.send(Message::Close(Some(close))).await;
 }
 

@@ -11,6 +11,7 @@ tests![
     an_idle_sandbox_stops_and_is_deleted,
     activity_keeps_a_sandbox_and_looking_at_it_does_not,
     auto_delete_spares_errors_and_time_to_live_does_not,
+    a_time_to_live_is_counted_from_the_call_that_sets_it,
 ];
 
 fn bench() -> Bench {
@@ -52,4 +53,20 @@ fn auto_delete_spares_errors_and_time_to_live_does_not() {
     failed("ended", json!({ "name": "ended", "ttlMinutes": 2 }));
     bench.await_state("ended", "404");
     assert_eq!(bench.state("spared"), "error");
+}
+
+fn a_time_to_live_is_counted_from_the_call_that_sets_it() {
+    let bench = Bench::hollow(|_| {});
+    let at = |sandbox: &Value, field: &str| -> jiff::Timestamp {
+        sandbox[field].as_str().expect("it is an instant").parse().expect("it is an instant")
+    };
+    let id = bench.create(&json!({ "ttlMinutes": 5 }));
+    let made = bench.get(&format!("sandbox/{id}")).expect(200);
+    let life = at(&made, "autoDestroyAt").duration_since(at(&made, "createdAt"));
+    assert_eq!(life.as_secs(), 300);
+    // Seeded sandboxes were made long ago, so that the two ways to count are far apart.
+    let old = bench.seed(&json!({ "count": 1, "age_seconds": 7200 })).remove(0);
+    let moved = bench.post(&format!("sandbox/{old}/ttl/5")).expect(201);
+    let left = at(&moved, "autoDestroyAt").duration_since(jiff::Timestamp::now());
+    assert!((290..=300).contains(&left.as_secs()), "{left:?}");
 }

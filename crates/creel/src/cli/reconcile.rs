@@ -57,6 +57,7 @@ fn show(app: &App, status: &Status) {
         (status.closed_intents, "creates that came to nothing"),
         (status.lost, "vanished by themselves"),
         (status.granted_leases, "leases granted after a clock jump"),
+        (status.left_quarantine, "gone from quarantine"),
         (status.quarantined, "quarantined"),
     ];
     let told: Vec<String> = parts

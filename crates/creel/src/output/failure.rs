@@ -89,6 +89,16 @@ impl Failure {
         self
     }
 
+    /// Adds another failure of the same command: this one is told, the other is pointed to, and
+    /// the exit code is that of whichever matters more.
+    #[must_use]
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.exit = self.exit.and(other.exit);
+        let pointers = other.hints.iter().map(|hint| format!("{}: {hint}", other.message));
+        self.hints.extend(pointers);
+        self
+    }
+
     /// Says that stdout has its one line of JSON already.
     #[must_use]
     pub(crate) fn after_answer(mut self) -> Self {

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use creel_core::provider::ErrorClass;
-use creel_core::provider::daytona::toolbox::{Exec, Executed, Repository, Stream, Toolbox};
+use creel_core::provider::daytona::toolbox::{
+    Exec, Executed, Repository, SessionCommand, Stream, Toolbox,
+};
+use serde_json::json;
 
 use crate::world::World;
 
@@ -26,6 +29,7 @@ async fn a_sandbox_can_be_used_and_is_given_back() {
     commands_have_limits(&toolbox).await;
     files_go_in_and_come_out(&toolbox).await;
     logs_are_followed_by_stream(&toolbox).await;
+    logs_that_break_off_are_followed_to_their_end(&world, &toolbox).await;
     repositories_are_cloned(&toolbox).await;
     world.release(held).await;
     world.stop();
@@ -45,6 +49,46 @@ async fn files_go_in_and_come_out(toolbox: &Toolbox) {
     assert_eq!(error.class, ErrorClass::Gone, "{error}");
 }
 
+/// Follows a command to its end; returns its code and what it wrote to either stream.
+async fn follow(toolbox: &Toolbox, command: &SessionCommand) -> (i64, [Vec<u8>; 2]) {
+    let mut written = [Vec::new(), Vec::new()];
+    let mut take = |stream: Stream, bytes: &[u8]| written[stream as usize].extend_from_slice(bytes);
+    let code = toolbox.follow(command, &mut take).await.unwrap();
+    (code, written)
+}
+
+/// A command that writes slowly, in pieces that end within a character, and what is no text.
+const BABBLE: &str = r#"
+for part in 'one ' '\303' '\274ber ' '\377\376 ' '\342\202' '\254' '\n'; do
+  printf "$part"; printf "e$part" >&2; sleep 0.3
+done
+exit 4
+"#;
+
+async fn logs_that_break_off_are_followed_to_their_end(world: &World, toolbox: &Toolbox) {
+    let whole = b"one \xc3\xbcber \xff\xfe \xe2\x82\xac\n";
+    let errors = b"eone e\xc3e\xbcber e\xff\xfe e\xe2\x82e\xace\n";
+    toolbox.create_session("s2").await.unwrap();
+    toolbox.upload("babble.sh", BABBLE).await.unwrap();
+    // Never, once, and as often as the stream is tried: then the log is polled.
+    for breaks in [0, 1, 3] {
+        world.arm(&json!({"at": "follow", "fault": "break_off", "count": breaks}));
+        let command = toolbox.start_command("s2", "sh babble.sh </dev/null").await.unwrap();
+        let (code, [output, error]) = follow(toolbox, &command).await;
+        assert_eq!((code, world.disarm()), (4, breaks));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if breaks < 3 {
+            assert_eq!(output, whole, "{breaks} breaks: {}", text(&output));
+            assert_eq!(error, errors, "{breaks} breaks: {}", text(&error));
+        } else {
+            // Polled logs are text: what is none comes out replaced.
+            assert_eq!(text(&output), text(whole));
+            assert_eq!(text(&error), text(errors));
+        }
+    }
+    toolbox.delete_session("s2").await.unwrap();
+}
+
 async fn logs_are_followed_by_stream(toolbox: &Toolbox) {
     toolbox.create_session("s1").await.unwrap();
     toolbox
@@ -52,12 +96,7 @@ async fn logs_are_followed_by_stream(toolbox: &Toolbox) {
         .await
         .unwrap();
     let command = toolbox.start_command("s1", "sh talk.sh </dev/null").await.unwrap();
-    let (mut output, mut error) = (Vec::new(), Vec::new());
-    let mut take = |stream: Stream, bytes: &[u8]| match stream {
-        Stream::Output => output.extend_from_slice(bytes),
-        Stream::Error => error.extend_from_slice(bytes),
-    };
-    let code = toolbox.follow(&command, &mut take).await.unwrap();
+    let (code, [output, error]) = follow(toolbox, &command).await;
     assert_eq!(code, 7);
     assert_eq!(String::from_utf8_lossy(&output), "out1\nout2\nout3\n");
     assert_eq!(String::from_utf8_lossy(&error), "err1\nerr2\nerr3\n");

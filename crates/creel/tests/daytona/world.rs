@@ -8,12 +8,14 @@ use creel_core::ledger::Ledger;
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::{Provider, ProviderName, Providers, SandboxSpec, Spec};
 use creel_core::scope::{Held, Request, Supervisor};
+use creel_testkit::http::send;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A server of its own process, and a sandbox in it.
 pub(crate) struct World {
     server: Child,
+    admin_url: String,
     supervisor: Supervisor,
     pub(crate) provider: Arc<DaytonaProvider>,
     /// Goes last, when the server is gone.
@@ -44,7 +46,28 @@ impl World {
         let ledger = Ledger::open(&home.path().join("client")).await.unwrap();
         let all: Arc<dyn Provider> = provider.clone();
         let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();
-        Self { server, supervisor, provider, _home: home }
+        let admin_url = ready["admin_url"].as_str().unwrap().to_owned();
+        Self { server, admin_url, supervisor, provider, _home: home }
+    }
+
+    fn admin(&self, method: &str, body: &Value) -> Value {
+        let url = format!("{}/faults", self.admin_url);
+        let (status, answer) = send(method, &url, "", body).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Arms a fault.
+    pub(crate) fn arm(&self, fault: &Value) {
+        self.admin("POST", fault);
+    }
+
+    /// Returns how often the faults have struck, and disarms them.
+    pub(crate) fn disarm(&self) -> u64 {
+        let answer = self.admin("GET", &Value::Null);
+        self.admin("DELETE", &Value::Null);
+        let faults = answer["faults"].as_array().unwrap();
+        faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
     }
 
     pub(crate) async fn create(&self) -> Held {

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use creel_core::crashpoint::Crashpoint;
+use creel_daytona_server::Settings;
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
@@ -20,6 +21,7 @@ use creel_testkit::wait::eventually;
 use creel_testkit::world::{Inventory, World};
 use serde_json::Value;
 
+use crate::daytona::Daytona;
 use crate::support::{Home, LEDGER_LABEL, PATIENCE, assert_killed, text_of};
 
 /// The settings under which an unanswered create counts as never made at once.
@@ -36,11 +38,18 @@ pub(crate) enum Taken {
     Volume,
     Process,
     Directory,
+    Sandbox,
 }
 
 impl Taken {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Container, Self::Network, Self::Volume, Self::Process, Self::Directory];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Container,
+        Self::Network,
+        Self::Volume,
+        Self::Process,
+        Self::Directory,
+        Self::Sandbox,
+    ];
 
     /// Returns the flags that ask for it.
     pub(crate) fn flags(self) -> &'static [&'static str] {
@@ -50,6 +59,7 @@ impl Taken {
             Self::Volume => &["--volume"],
             Self::Process => &["--process"],
             Self::Directory => &["--directory"],
+            Self::Sandbox => &["--sandbox"],
         }
     }
 }
@@ -75,11 +85,12 @@ fn leaves_an_object(point: Crashpoint) -> bool {
     matches!(point, Crashpoint::CreateSent | Crashpoint::CreatedNotRecorded)
 }
 
-/// The engine, the home and the decoys that all cells share.
+/// The engine, the sandboxes' server, the home and the decoys that all cells share.
 pub(crate) struct Matrix {
     home: Home,
     decoys: Decoys,
     baseline: Inventory,
+    daytona: Daytona,
     // The last field: the engine must outlive what is removed from it.
     engine: PrivateEngine,
 }
@@ -88,7 +99,10 @@ impl Matrix {
     /// Starts an engine that nobody else uses, so that its inventory can be compared as a whole.
     pub(crate) fn set_up() -> Self {
         let engine = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-        let home = Home::on(&engine.engine());
+        let mut home = Home::on(&engine.engine());
+        let daytona = Daytona::start(Settings::hollow());
+        home.creel = daytona.point(home.creel.clone());
+        daytona.plant("creel-0198", "res_0198", &home.ledger_id());
         let original = Lookalike {
             name: "creel-0198".to_owned(),
             label_key: LEDGER_LABEL.to_owned(),
@@ -96,7 +110,7 @@ impl Matrix {
         };
         let decoys = Decoys::plant(&engine.engine(), &original).unwrap();
         let baseline = World::snapshot(&engine.engine()).unwrap();
-        Self { home, decoys, baseline, engine }
+        Self { home, decoys, baseline, daytona, engine }
     }
 
     /// Returns the engine that all cells share.
@@ -106,13 +120,9 @@ impl Matrix {
 
     /// Takes one thing and dies at the place.
     fn crash(&self, taken: Taken, point: Crashpoint, more: &[&str]) {
-        let mark = self.home.path("mark");
-        let _ = fs::remove_file(&mark);
-        let creel = self.home.creel.clone().env("CREEL_CRASHPOINT", point.name());
-        let hold = [&["dev", "hold", "--for", "0s"], more, taken.flags()].concat();
-        let output = creel.env("CREEL_CRASHPOINT_MARK", &mark).run(hold);
+        let (output, reached) = self.home.hold_until(point, &[more, taken.flags()].concat());
         assert_killed(&output);
-        assert_eq!(text_of(&mark), point.name(), "the fault did not fire\n{output}");
+        assert!(reached, "the fault did not fire\n{output}");
     }
 
     /// Runs one cell.
@@ -129,9 +139,9 @@ impl Matrix {
 
         self.home.creel.run(["reconcile"]).expect_code(0);
         self.assert_given_back(point);
-        let after_one = self.story();
+        let after_one = self.home.story();
         self.home.creel.run(["reconcile"]).expect_code(0);
-        assert_eq!(self.story(), after_one, "the second recovery changed something");
+        assert_eq!(self.home.story(), after_one, "the second recovery changed something");
 
         self.home.configure(NO_WINDOW);
         self.home.creel.run(["reconcile"]).expect_code(0);
@@ -139,12 +149,12 @@ impl Matrix {
         let open = self.home.open_records();
         assert!(open.is_empty(), "still open without a window: {open:#?}");
         if leaves_a_bare_intent(point) {
-            assert_eq!(self.last_events().last().unwrap()["event"], "never_created");
+            assert_eq!(self.home.last_events().last().unwrap()["event"], "never_created");
         }
         if let Some(near) = near {
             near.assert_untouched(self);
         }
-        self.decoys.assert_untouched();
+        self.assert_decoys_untouched();
     }
 
     /// Takes one of each kind, ends the supervisor at an instant, and recovers; returns the
@@ -191,39 +201,32 @@ impl Matrix {
         let world = World::snapshot(&self.engine()).unwrap().minus(&self.baseline);
         let of_engine = world.objects().filter(|object| !Near::is(&object.name));
         let of_machine = self.home.on_machine().into_iter().filter(|line| !Near::is(line));
-        of_engine.map(|object| format!("{object:?}")).chain(of_machine).collect()
+        let of_engine = of_engine.map(|object| format!("{object:?}"));
+        let sandboxes = self.daytona.left().into_iter().map(|row| format!("sandbox {row}"));
+        of_engine.chain(of_machine).chain(sandboxes).collect()
     }
 
-    /// Returns what the ledger says, in a form that can be compared.
-    fn story(&self) -> (Vec<Value>, Vec<Value>) {
-        let told = |record: Value| {
-            serde_json::json!([
-                record["resource"],
-                record["state"],
-                record["changed_at"],
-                record["owner"]["pid"]
-            ])
-        };
-        (self.home.records().into_iter().map(told).collect(), self.last_events())
-    }
-
-    fn last_events(&self) -> Vec<Value> {
-        let resource = self.home.records().last().map(|record| record["resource"].clone());
-        resource.map(|id| self.home.events(id.as_str().unwrap())).unwrap_or_default()
+    fn assert_decoys_untouched(&self) {
+        self.decoys.assert_untouched();
+        self.daytona.assert_decoys_untouched();
     }
 
     /// Checks that the whole matrix left the world as it was.
     pub(crate) fn assert_as_before(&self) {
         assert_eq!(self.left(), Vec::<String>::new());
-        self.decoys.assert_untouched();
+        self.assert_decoys_untouched();
     }
 }
 
 /// Look-alikes of the very thing that a cell took, made when its name is known.
 enum Near {
-    Object { name: String },
+    Object {
+        name: String,
+    },
     Processes(Vec<Child>),
     Directories(Vec<PathBuf>),
+    /// Those of a sandbox stay, and are checked with the other decoys.
+    Sandboxes,
 }
 
 impl Near {
@@ -251,6 +254,10 @@ impl Near {
             Taken::Volume => drop(docker.create_volume(&near, &labels).unwrap()),
             Taken::Process => return Self::Processes(near_processes(resource)),
             Taken::Directory => return Self::Directories(near_directories(matrix, name)),
+            Taken::Sandbox => {
+                matrix.daytona.plant(name, resource, &matrix.home.ledger_id());
+                return Self::Sandboxes;
+            }
         }
         Self::Object { name: near }
     }
@@ -278,6 +285,7 @@ impl Near {
                     fs::remove_dir_all(path).unwrap();
                 }
             }
+            Self::Sandboxes => {}
         }
     }
 }
@@ -335,6 +343,8 @@ fn the_watchdog_alone_reclaims_after_a_crash() {
         (Taken::Volume, Crashpoint::ReleaseSent),
         (Taken::Process, Crashpoint::CreateSent),
         (Taken::Directory, Crashpoint::ReleasedNotVerified),
+        (Taken::Sandbox, Crashpoint::CreateSent),
+        (Taken::Sandbox, Crashpoint::ReleaseSent),
     ];
     let matrix = Matrix::set_up();
     for (taken, point) in places {

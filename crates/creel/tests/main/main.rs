@@ -4,9 +4,11 @@
 
 mod cli;
 mod crash;
+mod daytona;
 mod faults;
 mod late;
 mod recovery;
+mod sandboxes;
 mod scripted;
 mod support;
 mod sweeps;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use creel_core::crashpoint::Crashpoint;
 use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::engine::Engine;
 use creel_testkit::wait::{eventually, eventually_some};
@@ -33,6 +34,14 @@ impl Home {
     pub(crate) fn on(engine: &Engine) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let creel = Creel::new(env!("CARGO_BIN_EXE_creel"), directory.path(), engine.host());
+        fs::create_dir(creel.state()).unwrap();
+        Self { creel, directory }
+    }
+
+    /// Makes a home that knows no engine.
+    pub(crate) fn without_engine() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let creel = Creel::without_docker(env!("CARGO_BIN_EXE_creel"), directory.path());
         fs::create_dir(creel.state()).unwrap();
         Self { creel, directory }
     }
@@ -83,6 +92,37 @@ impl Home {
     pub(crate) fn events(&self, resource: &str) -> Vec<Value> {
         let answer = self.creel.run(["ledger", "show", resource, "--json"]).expect_code(0).json();
         answer["events"].as_array().unwrap().clone()
+    }
+
+    /// Returns the events of the resource that was recorded last.
+    pub(crate) fn last_events(&self) -> Vec<Value> {
+        let resource = self.records().last().map(|record| record["resource"].clone());
+        resource.map(|id| self.events(id.as_str().unwrap())).unwrap_or_default()
+    }
+
+    /// Returns what the ledger says, in a form that can be compared.
+    pub(crate) fn story(&self) -> (Vec<Value>, Vec<Value>) {
+        let told = |record: Value| {
+            serde_json::json!([
+                record["resource"],
+                record["state"],
+                record["changed_at"],
+                record["owner"]["pid"]
+            ])
+        };
+        (self.records().into_iter().map(told).collect(), self.last_events())
+    }
+
+    /// Takes what the flags say under supervision and gives it back, armed to die at a place;
+    /// returns how it ended, and whether it got there.
+    pub(crate) fn hold_until(&self, point: Crashpoint, flags: &[&str]) -> (Output, bool) {
+        let mark = self.path("mark");
+        let _ = fs::remove_file(&mark);
+        let creel = self.creel.clone().env("CREEL_CRASHPOINT", point.name());
+        let hold = [&["dev", "hold", "--for", "0s"], flags].concat();
+        let output = creel.env("CREEL_CRASHPOINT_MARK", &mark).run(hold);
+        let reached = text_of(&mark) == point.name();
+        (output, reached)
     }
 
     /// Returns what this home's ledger made and an engine still has.

@@ -1,4 +1,4 @@
-//! The second tier: `cargo xtask torture crash`.
+//! The second tier: `cargo xtask torture crash` and `cargo xtask torture daytona`.
 
 mod crash {
     use std::collections::BTreeMap;
@@ -70,5 +70,59 @@ mod crash {
             println!("report: of the records they left open, these were {found:?}");
         }
         matrix.assert_as_before();
+    }
+}
+
+mod daytona {
+    use std::collections::BTreeMap;
+
+    use creel_core::crashpoint::Crashpoint;
+
+    use crate::sandboxes::{Ending, Fault, MOST_REQUESTS, end_many_at_random, run_all};
+
+    /// How many supervisors are ended at random instants.
+    const ENDS: u64 = 60;
+
+    #[test]
+    fn every_fault_of_the_service_at_every_place() {
+        let (faults, places) = (Fault::all(), Crashpoint::ALL.len());
+        let at = |fault: Fault| Crashpoint::ALL.map(|point| (point, fault.clone()));
+        let cells: Vec<_> = faults.iter().cloned().flat_map(at).collect();
+        let outcomes = run_all(&cells);
+        let ended = |ending| outcomes.iter().filter(|outcome| outcome.ending == ending).count();
+        println!(
+            "report: {} faults of the service × {places} places of a crash: {} of {} cells hold",
+            faults.len(),
+            outcomes.len(),
+            cells.len(),
+        );
+        println!(
+            "report: {} sandboxes given back, {} never made, {} quarantined by id with exit \
+             code 3; no decoy touched, one more recovery changed nothing",
+            ended(Ending::Gone),
+            ended(Ending::NeverMade),
+            ended(Ending::Quarantined),
+        );
+        let struck = outcomes.iter().filter(|outcome| outcome.fired > 0).count();
+        println!("report: the fault struck in {struck} cells, in the others it cannot");
+        let mut most = BTreeMap::<&str, u64>::new();
+        for outcome in &outcomes {
+            let known = most.entry(outcome.fault).or_default();
+            *known = outcome.requests.max(*known);
+        }
+        println!("report: most requests of a cell, {MOST_REQUESTS} allowed; by fault:");
+        for (fault, requests) in most {
+            println!("report: {fault}: {requests}");
+        }
+    }
+
+    #[test]
+    fn a_supervisor_of_sandboxes_that_ends_at_a_random_instant_leaves_nothing() {
+        let found = end_many_at_random(ENDS);
+        println!(
+            "report: {ENDS} supervisors of 3 sandboxes killed after 0 to 4 s while one request \
+             in ten fails: nothing left"
+        );
+        println!("report: of the records they left open, these were {found:?}");
     }
 }

@@ -221,7 +221,8 @@ impl Provider for DaytonaProvider {
             return Outlook::Leaving(Some(HIDDEN_PATIENCE));
         }
         match seen.state.as_str() {
-            "destroying" | "destroyed" => Outlook::Leaving(None),
+            // A destroy that does not end is stuck, and nothing that is sent can help it.
+            "destroying" | "destroyed" => Outlook::Leaving(Some(self.settings.longest_wait)),
             word => match state::patience(word) {
                 Some(patience) => Outlook::Changing(patience.min(self.settings.longest_wait)),
                 None => Outlook::Settled,

@@ -82,10 +82,24 @@ pub(super) async fn find(wire: &dyn Wire, marks: &Marks) -> Answered<Vec<Sandbox
         errored_deleted: true,
         ..ListQuery::default()
     };
-    found.extend(all(wire, &query).await?);
-    let mut known = HashSet::new();
-    found.retain(|sandbox| is_of(sandbox, marks) && known.insert(sandbox.id.clone()));
+    let mut known: HashSet<String> = found.iter().map(|sandbox| sandbox.id.clone()).collect();
+    for row in all(wire, &query).await? {
+        if is_of(&row, marks) && known.insert(row.id.clone()) {
+            found.extend(confirmed(wire, row).await?);
+        }
+    }
+    found.retain(|sandbox| is_of(sandbox, marks));
     Ok(found)
+}
+
+/// Returns what a listing showed, if it is there: for a while after a delete, listings show
+/// what is gone, as it was. Only a record whose destroy failed is in no other answer.
+async fn confirmed(wire: &dyn Wire, row: Sandbox) -> Answered<Option<Sandbox>> {
+    match steadily(|| wire.get(&row.id)).await {
+        Ok(there) => Ok(Some(there)),
+        Err(refusal) if refusal.is_absence() => Ok(row.is_errored_deleted().then_some(row)),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// Returns whether this create made the sandbox: a fork has the labels, but another name.

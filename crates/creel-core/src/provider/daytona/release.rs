@@ -41,13 +41,10 @@ pub(super) async fn sandbox(
             Err(refusal) => return Err(refusal),
         }
     }
-    let refusal = match wire.delete(id).await {
-        Ok(()) => {
-            crashpoint::reach(Crashpoint::ReleaseSent);
-            return Ok(Released::Accepted);
-        }
-        Err(refusal) => refusal,
-    };
+    let answer = wire.delete(id).await;
+    // Whatever was answered: the order may have been taken all the same.
+    crashpoint::reach(Crashpoint::ReleaseSent);
+    let Err(refusal) = answer else { return Ok(Released::Accepted) };
     match refusal.class {
         ErrorClass::Gone => match absences.hidden(id).await? {
             Some(_) => Ok(Released::Accepted),

@@ -1,35 +1,14 @@
 //! `creel dev daytona`: it serves, and however it ends it leaves nothing.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use creel_testkit::creel::Running;
 use creel_testkit::engine::Engine;
+use creel_testkit::http::send;
 use creel_testkit::wait::{eventually, eventually_some};
 use serde_json::{Value, json};
 
 use crate::support::{Home, PATIENCE, assert_killed};
-
-/// Sends a request; returns the status and the body.
-fn post(url: &str, key: &str, body: &Value) -> (u16, Value) {
-    let (authority, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
-    let mut stream = TcpStream::connect(authority).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let body = body.to_string();
-    write!(
-        stream,
-        "POST /{path} HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {key}\r\n\
-         Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body).unwrap_or_default())
-}
 
 /// Starts a server and a sandbox with a daemon in it that tries to get away.
 fn serve(home: &Home) -> Running {
@@ -38,12 +17,12 @@ fn serve(home: &Home) -> Running {
     let told: Value = told.unwrap_or_else(|| panic!("not ready: {}", running.stderr()));
     let (url, key) = (told["url"].as_str().unwrap(), told["api_key"].as_str().unwrap());
     assert!(told["admin_url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
-    let (status, made) = post(&format!("{url}/sandbox"), key, &json!({}));
+    let (status, made) = send("POST", &format!("{url}/sandbox"), key, &json!({})).unwrap();
     assert_eq!((status, &made["state"]), (200, &json!("started")));
     let execute = url.replace("/api", "/toolbox/") + made["id"].as_str().unwrap();
     let daemon = "(env -i MARK=6161 setsid sleep 6161 </dev/null >/dev/null 2>&1 &)";
-    let (status, ran) =
-        post(&format!("{execute}/process/execute"), key, &json!({ "command": daemon }));
+    let execute = format!("{execute}/process/execute");
+    let (status, ran) = send("POST", &execute, key, &json!({ "command": daemon })).unwrap();
     assert_eq!((status, &ran["exitCode"]), (200, &json!(0)));
     running
 }

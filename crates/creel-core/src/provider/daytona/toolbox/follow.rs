@@ -23,6 +23,7 @@ use crate::provider::{ErrorClass, ProviderError};
 use super::super::classify::Refusal;
 use super::super::wire::Answered;
 use super::demux::{Demux, Stream};
+use super::progress::Progress;
 use super::{SessionCommand, Toolbox};
 
 /// How often the stream is tried before the log is polled.
@@ -42,7 +43,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 struct Sink<'a> {
     to: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
     /// How much of each stream was handed on.
-    done: [usize; 2],
+    done: [Progress; 2],
     /// How much of each stream this connection has shown.
     seen: [usize; 2],
 }
@@ -53,12 +54,19 @@ impl Sink<'_> {
     }
 
     fn take(&mut self, stream: Stream, bytes: &[u8]) {
-        let (done, seen) = (&mut self.done[stream as usize], &mut self.seen[stream as usize]);
-        let known = done.saturating_sub(*seen).min(bytes.len());
+        let seen = &mut self.seen[stream as usize];
+        let new = self.done[stream as usize].advance(*seen, bytes);
         *seen += bytes.len();
-        if known < bytes.len() {
-            *done = *seen;
-            (self.to)(stream, &bytes[known..]);
+        if !new.is_empty() {
+            (self.to)(stream, new);
+        }
+    }
+
+    /// Takes the whole of a stream as text.
+    fn take_text(&mut self, stream: Stream, text: &str, ended: bool) {
+        let new = self.done[stream as usize].advance_text(text, ended);
+        if !new.is_empty() {
+            (self.to)(stream, new);
         }
     }
 }
@@ -74,7 +82,7 @@ impl Toolbox {
         command: &SessionCommand,
         to: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<i64, ProviderError> {
-        let mut sink = Sink { to, done: [0, 0], seen: [0, 0] };
+        let mut sink = Sink { to, done: Default::default(), seen: [0, 0] };
         for _ in 0..CONNECTIONS {
             match self.stream(command, &mut sink).await {
                 Ok(()) => break,
@@ -163,9 +171,8 @@ impl Toolbox {
         // The code is asked for first: what was written before the end is in the log then.
         let code = self.ask_exit_code(command).await?;
         let logs = self.read_logs(command).await?;
-        sink.begin();
-        sink.take(Stream::Output, logs.output.as_bytes());
-        sink.take(Stream::Error, logs.error.as_bytes());
+        sink.take_text(Stream::Output, &logs.output, code.is_some());
+        sink.take_text(Stream::Error, &logs.error, code.is_some());
         Ok(code)
     }
 }
@@ -178,7 +185,7 @@ mod tests {
     fn a_second_connection_hands_on_only_what_is_new() {
         let mut all = Vec::new();
         let mut to = |_: Stream, bytes: &[u8]| all.extend_from_slice(bytes);
-        let mut sink = Sink { to: &mut to, done: [0, 0], seen: [0, 0] };
+        let mut sink = Sink { to: &mut to, done: Default::default(), seen: [0, 0] };
         sink.take(Stream::Output, b"abc");
         sink.begin();
         sink.take(Stream::Output, b"ab");

@@ -8,6 +8,7 @@
 mod demux;
 mod files;
 mod follow;
+mod progress;
 mod session;
 
 use std::collections::BTreeMap;

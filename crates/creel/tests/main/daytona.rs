@@ -1,0 +1,139 @@
+//! A Daytona of a test's own: the local server in this process, its faults, and its own view of
+//! what is there.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use creel_daytona_server::{Running, Server, Settings};
+use creel_testkit::creel::Creel;
+use creel_testkit::http::send;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::support::LEDGER_LABEL;
+
+/// A server without processes, in which nothing takes long.
+pub(crate) struct Daytona {
+    runtime: Runtime,
+    running: Option<Running>,
+    /// The look-alikes that were planted, as the server showed them then, by id.
+    decoys: Mutex<BTreeMap<String, Value>>,
+}
+
+impl Daytona {
+    pub(crate) fn start(settings: Settings) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let running = runtime.block_on(Server::start(settings)).unwrap();
+        Self { runtime, running: Some(running), decoys: Mutex::default() }
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    /// Returns the binary with this server in its environment.
+    pub(crate) fn point(&self, creel: Creel) -> Creel {
+        let (url, key) = (self.running().url(), self.running().api_key());
+        creel.env("DAYTONA_API_URL", url).env("DAYTONA_API_KEY", key)
+    }
+
+    fn admin(&self, method: &str, route: &str, body: &Value) -> Value {
+        let url = format!("{}/{route}", self.running().admin_url());
+        let (status, answer) = send(method, &url, "", body).unwrap();
+        assert_eq!(status, 200, "{method} {route} {body}: {answer}");
+        answer
+    }
+
+    /// Arms a fault.
+    pub(crate) fn arm(&self, fault: &Value) {
+        self.admin("POST", "faults", fault);
+    }
+
+    /// Returns how often the faults have struck.
+    pub(crate) fn fired(&self) -> u64 {
+        let answer = self.admin("GET", "faults", &Value::Null);
+        let faults = answer["faults"].as_array().unwrap();
+        faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
+    }
+
+    /// Returns how many requests of clients came by a route, or by all of them.
+    pub(crate) fn requests(&self, route: Option<&str>) -> u64 {
+        let counts = self.admin("GET", "requests", &Value::Null);
+        let count = match route {
+            Some(route) => &counts["by_route"][route],
+            None => &counts["total"],
+        };
+        count.as_u64().unwrap_or(0)
+    }
+
+    /// Returns every sandbox that is not gone, hidden ones too, as the server itself sees it.
+    pub(crate) fn sandboxes(&self) -> BTreeMap<String, Value> {
+        let answer = self.admin("GET", "sandboxes", &Value::Null);
+        let rows = answer["sandboxes"].as_array().unwrap().iter();
+        rows.map(|row| (row["id"].as_str().unwrap().to_owned(), row.clone())).collect()
+    }
+
+    /// Returns every sandbox that is not a decoy.
+    pub(crate) fn left(&self) -> Vec<Value> {
+        let decoys = self.decoys.lock().unwrap();
+        self.sandboxes()
+            .into_iter()
+            .filter(|(id, _)| !decoys.contains_key(id))
+            .map(|(_, row)| row)
+            .collect()
+    }
+
+    /// Plants look-alikes of one sandbox of ours: each differs in one small way.
+    pub(crate) fn plant(&self, name: &str, resource: &str, ledger: &str) {
+        let (resource_label, near) = ("dev.creel.resource", format!("{resource}x"));
+        let ours = json!({ resource_label: resource, LEDGER_LABEL: ledger });
+        let variants = [
+            (format!("{name}x"), json!({ resource_label: near, LEDGER_LABEL: ledger })),
+            (format!("x{name}"), ours.clone()),
+            (name.to_uppercase(), ours.clone()),
+            // As a fork has them: the very labels, under another name.
+            (format!("{name}-fork"), ours.clone()),
+            // As a deleted one is called, but for the number.
+            (format!("DESTROYED_{name}"), ours),
+            (
+                format!("{name}-other"),
+                json!({ resource_label: resource, LEDGER_LABEL: format!("{ledger}x") }),
+            ),
+            (
+                format!("{name}-key"),
+                json!({ "dev.creel.resources": resource, "xdev.creel.ledger": ledger }),
+            ),
+        ];
+        let mut decoys = self.decoys.lock().unwrap();
+        for (number, (name, labels)) in variants.into_iter().enumerate() {
+            let state = if number % 2 == 0 { "started" } else { "stopped" };
+            let seed = json!({"count": 1, "name": name, "labels": labels, "state": state});
+            let made = self.admin("POST", "seed", &seed);
+            let id = made["ids"][0].as_str().unwrap().to_owned();
+            let row = self.sandboxes().remove(&id).unwrap();
+            decoys.insert(id, row);
+        }
+    }
+
+    /// Checks that every look-alike stands as it stood.
+    pub(crate) fn assert_decoys_untouched(&self) {
+        let decoys = self.decoys.lock().unwrap();
+        assert!(!decoys.is_empty());
+        let there = self.sandboxes();
+        for (id, planted) in decoys.iter() {
+            assert_eq!(there.get(id), Some(planted), "a look-alike was touched");
+        }
+    }
+}
+
+impl Drop for Daytona {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.runtime.block_on(running.stop());
+        }
+    }
+}

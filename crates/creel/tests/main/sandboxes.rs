@@ -1,0 +1,396 @@
+//! The crash matrix of sandboxes: every named place, and every fault of the service there.
+//!
+//! A cell arms one fault, takes one sandbox, dies at one place, and is followed by recoveries.
+//! What must be true then: nothing of it is left, or what will not go is quarantined by its id
+//! and told by the exit code; look-alikes stand as they stood; the fault is shown to have
+//! struck; the service was not asked more often than declared; and one more recovery changes
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use creel_core::crashpoint::Crashpoint;
+use creel_daytona_server::Settings;
+use creel_testkit::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::daytona::Daytona;
+use crate::support::{Home, PATIENCE, assert_killed};
+
+/// Retries as usual, but sooner; and nothing is waited for longer than a test can.
+const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\ndeadline = \"5s\"\n\
+                        [daytona]\nlongest_wait = \"2s\"\n";
+/// What is added where creates that were not answered count as never made at once.
+const NO_WINDOW: &str = "[ledger]\nintent_window = \"0s\"\n";
+/// How many cells run at once: most of the time they wait.
+const AT_ONCE: usize = 6;
+
+/// The most requests that one cell may cost: one supervisor, two recoveries that find something
+/// to do, and one that finds nothing.
+pub(crate) const MOST_REQUESTS: u64 = 40;
+/// The most deletes that one process may send: one, and as many retries as the settings allow.
+const MOST_DELETES_OF_A_PROCESS: u64 = 4;
+
+/// What becomes of the sandbox in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It is given back.
+    Gone,
+    /// It was never made.
+    NeverMade,
+    /// It will not go, and is quarantined.
+    Quarantined,
+}
+
+/// Something that goes wrong at the service.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    order: Value,
+    ending: Ending,
+    /// How many recoveries it spoils before it has passed.
+    spoils: usize,
+    /// The last place that a supervisor gets to under it.
+    last_place: Crashpoint,
+}
+
+impl Fault {
+    /// A fault that passes, and under which everything is given back at once.
+    fn passing(name: &'static str, order: Value) -> Self {
+        let (ending, last_place) = (Ending::Gone, Crashpoint::VerifiedNotClosed);
+        Self { name, order, ending, spoils: 0, last_place }
+    }
+
+    /// A fault under which no sandbox is made.
+    fn preventing(name: &'static str, order: Value) -> Self {
+        let (ending, last_place) = (Ending::NeverMade, Crashpoint::CreatedNotRecorded);
+        Self { ending, last_place, ..Self::passing(name, order) }
+    }
+
+    /// A fault under which the sandbox stays, and a supervisor gets no further than this.
+    fn lasting(name: &'static str, order: Value, last_place: Crashpoint) -> Self {
+        Self { ending: Ending::Quarantined, last_place, ..Self::passing(name, order) }
+    }
+
+    /// Returns every fault.
+    pub(crate) fn all() -> Vec<Self> {
+        [Self::of_creates(), Self::of_reads(), Self::of_deletes()].concat()
+    }
+
+    fn of_creates() -> Vec<Self> {
+        let at = |fault: &str| json!({"at": "create", "fault": fault, "count": 1});
+        let status = |status: u16, message: &str| {
+            json!({"at": "create", "fault": "status", "status": status, "message": message,
+                "headers": {"Retry-After-sandbox-create": "1"}, "count": 1})
+        };
+        vec![
+            Self::passing("create fails after it made one", at("create_fails_after_alloc")),
+            Self::passing("create, answer cut", at("cut_after")),
+            Self::passing("create, half an answer", at("half_body")),
+            Self::preventing("create, cut before", at("cut_before")),
+            Self::preventing("create, web page", at("html")),
+            Self::preventing("create, throttled", status(429, "Too Many Requests")),
+            Self::preventing("create, 503", status(503, "Service Unavailable")),
+            Self::preventing("create, quota", status(400, "Total CPU limit exceeded")),
+            Self::lasting("stuck in creating", at("stuck_starting"), Crashpoint::ReleaseSent),
+        ]
+    }
+
+    fn of_reads() -> Vec<Self> {
+        let at = |at: &str, fault: &str, count: u64| json!({"at": at, "fault": fault, "status": 503, "count": count});
+        vec![
+            Self::passing("look, cut before", at("get", "cut_before", 2)),
+            Self::passing("look, half an answer", at("get", "half_body", 2)),
+            Self::passing("look, 503", at("get", "status", 3)),
+            Self {
+                // A supervisor that cannot look leaves the rest to others.
+                last_place: Crashpoint::CreatedNotRecorded,
+                spoils: 1,
+                ..Self::passing("look, web page", json!({"at": "get", "fault": "html", "count": 1}))
+            },
+            Self::passing("list, cut before", at("list", "cut_before", 2)),
+            Self::passing("list, half an answer", at("list", "half_body", 2)),
+            Self::passing("list, 503", at("list", "status", 3)),
+        ]
+    }
+
+    fn of_deletes() -> Vec<Self> {
+        let at = |fault: &str| json!({"at": "delete", "fault": fault, "count": 1});
+        let status = |status: u16, count: u64| {
+            json!({"at": "delete", "fault": "status", "status": status, "count": count,
+                "headers": {"Retry-After-sandbox-lifecycle": "1"}})
+        };
+        let for_ever = |fault: &str| json!({"at": "delete", "fault": fault});
+        vec![
+            Self::passing("delete, cut before", at("cut_before")),
+            Self::passing("delete, answer cut", at("cut_after")),
+            Self::passing("delete, half an answer", at("half_body")),
+            Self::passing("delete, web page", at("html")),
+            Self::passing("delete, throttled", status(429, 1)),
+            Self::passing("delete, 503", status(503, 2)),
+            Self {
+                last_place: Crashpoint::ReleaseSent,
+                spoils: 2,
+                ..Self::passing("delete, 503 beyond all retries", status(503, 7))
+            },
+            Self::passing("list flaps after a delete", for_ever("flap")),
+            Self::lasting(
+                "stuck in destroying",
+                for_ever("stuck_destroying"),
+                Crashpoint::ReleasedNotVerified,
+            ),
+            Self::lasting(
+                "destroy fails unseen",
+                for_ever("errored_deleted"),
+                Crashpoint::ReleasedNotVerified,
+            ),
+        ]
+    }
+
+    /// Says whether a supervisor gets to a place under this fault.
+    fn lets_reach(&self, point: Crashpoint) -> bool {
+        place(point) <= place(self.last_place)
+    }
+
+    /// Says whether the fault can strike when the supervisor dies there: what it strikes is
+    /// asked for by the supervisor before, or by whoever recovers.
+    fn strikes(&self, point: Crashpoint) -> bool {
+        match self.order["at"].as_str().unwrap() {
+            "list" => true,
+            "get" => place(point) >= place(Crashpoint::AfterIntent),
+            _ => place(point) >= place(Crashpoint::CreateSent),
+        }
+    }
+
+    /// Returns what becomes of a sandbox whose supervisor dies there.
+    fn ending(&self, point: Crashpoint) -> Ending {
+        if place(point) <= place(Crashpoint::AfterIntent) { Ending::NeverMade } else { self.ending }
+    }
+}
+
+fn place(point: Crashpoint) -> usize {
+    Crashpoint::ALL.iter().position(|known| *known == point).unwrap()
+}
+
+/// A home and a service of its own.
+struct Cell<'a> {
+    point: Crashpoint,
+    fault: &'a Fault,
+    home: Home,
+    daytona: Daytona,
+}
+
+impl<'a> Cell<'a> {
+    fn set_up(point: Crashpoint, fault: &'a Fault) -> Self {
+        let mut settings = Settings::hollow();
+        // A create that gets stuck is answered with the state it has.
+        settings.delays.answer = Duration::from_millis(300);
+        let daytona = Daytona::start(settings);
+        let mut home = Home::without_engine();
+        home.creel = daytona.point(home.creel.clone());
+        home.configure(SETTINGS);
+        daytona.plant("creel-0198", "res_0198", &home.ledger_id());
+        daytona.arm(&fault.order);
+        Self { point, fault, home, daytona }
+    }
+
+    /// Runs the cell.
+    fn run(&self) -> Outcome {
+        self.crash();
+        if let Some(record) = self.home.records().last() {
+            let of = |field: &str| record[field].as_str().unwrap();
+            self.daytona.plant(of("name"), of("resource"), &self.home.ledger_id());
+        }
+        self.recover();
+        let settled = self.home.story();
+        let code = if self.ending() == Ending::Quarantined { 3 } else { 0 };
+        self.home.creel.run(["reconcile"]).expect_code(code);
+        assert_eq!(self.home.story(), settled, "one more recovery changed something");
+        self.close_what_never_came(code);
+
+        let fired = self.daytona.fired();
+        assert_eq!(fired > 0, self.fault.strikes(self.point), "it struck {fired} times");
+        self.daytona.assert_decoys_untouched();
+        let requests = self.assert_within_bounds();
+        Outcome { fault: self.fault.name, ending: self.ending(), fired, requests }
+    }
+
+    fn ending(&self) -> Ending {
+        self.fault.ending(self.point)
+    }
+
+    /// Takes a sandbox and dies at the place, if the fault lets it come that far.
+    fn crash(&self) {
+        let (output, reached) = self.home.hold_until(self.point, &["--no-watchdog", "--sandbox"]);
+        assert_eq!(reached, self.fault.lets_reach(self.point), "{output}");
+        if reached {
+            return assert_killed(&output);
+        }
+        // It could not do what it was told, and says so.
+        assert!(matches!(output.code(), Some(3 | 7)), "{output}");
+    }
+
+    /// Recovers, as often as the fault spoils it, and once more.
+    fn recover(&self) {
+        let mut rounds = 0;
+        let last = loop {
+            rounds += 1;
+            let output = self.home.creel.run(["reconcile"]);
+            if rounds > self.fault.spoils || output.code() == Some(0) {
+                break output;
+            }
+            // What is not gone yet is told, and stays on record for the next one.
+            assert!(matches!(output.code(), Some(3 | 7)), "{output}");
+        };
+        match self.ending() {
+            Ending::Quarantined => self.assert_quarantined(last.expect_code(3).stdout.as_str()),
+            Ending::Gone | Ending::NeverMade => {
+                let output = last.expect_code(0);
+                let left = self.daytona.left();
+                assert!(left.is_empty(), "left: {left:#?}\n{output}");
+            }
+        }
+    }
+
+    /// Checks that what is left is one sandbox, on record by its id, with a reason.
+    fn assert_quarantined(&self, told: &str) {
+        let left = self.daytona.left();
+        assert_eq!(left.len(), 1, "{left:#?}");
+        let open = self.home.open_records();
+        assert_eq!(open.len(), 1, "{open:#?}");
+        assert_eq!((&open[0]["state"], &open[0]["id"]), (&json!("quarantined"), &left[0]["id"]));
+        let reason = open[0]["reason"].as_str().unwrap();
+        assert!(reason.contains("stuck in "), "{reason}\n{told}");
+    }
+
+    /// Lets the time pass in which a create may land, and checks that the ledger is at its end.
+    fn close_what_never_came(&self, code: i32) {
+        self.home.configure(&[SETTINGS, NO_WINDOW].concat());
+        self.home.creel.run(["reconcile"]).expect_code(code);
+        let open = self.home.open_records();
+        let expected = usize::from(self.ending() == Ending::Quarantined);
+        assert_eq!(open.len(), expected, "still open without a window: {open:#?}");
+        if self.ending() == Ending::NeverMade && self.point != Crashpoint::BeforeIntent {
+            assert_eq!(self.home.last_events().last().unwrap()["event"], "never_created");
+        }
+    }
+
+    fn assert_within_bounds(&self) -> u64 {
+        let total = self.daytona.requests(None);
+        assert!(total <= MOST_REQUESTS, "{total} requests");
+        assert!(self.daytona.requests(Some("POST /sandbox")) <= 1, "a create is sent once");
+        let deletes = self.daytona.requests(Some("DELETE /sandbox/{s}"));
+        let processes = 2 + self.fault.spoils as u64;
+        assert!(deletes <= MOST_DELETES_OF_A_PROCESS * processes, "{deletes} deletes");
+        total
+    }
+}
+
+/// What a cell came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) fault: &'static str,
+    pub(crate) ending: Ending,
+    /// How often the fault struck.
+    pub(crate) fired: u64,
+    /// How many requests the service got.
+    pub(crate) requests: u64,
+}
+
+/// Runs jobs, several at once; names all that fail.
+fn at_once<J: Send + Sync, T: Send>(
+    jobs: &[J],
+    name: impl Fn(&J) -> String + Sync,
+    run: impl Fn(&J) -> T + Sync,
+) -> Vec<T> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::SeqCst)) {
+            match catch_unwind(AssertUnwindSafe(|| run(job))) {
+                Ok(result) => done.lock().unwrap().push(result),
+                Err(_) => failed.lock().unwrap().push(name(job)),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "these failed: {failed:#?}");
+    done.into_inner().unwrap()
+}
+
+/// Runs cells.
+pub(crate) fn run_all(cells: &[(Crashpoint, Fault)]) -> Vec<Outcome> {
+    let name = |(point, fault): &(Crashpoint, Fault)| format!("{} at {}", fault.name, point.name());
+    at_once(cells, name, |(point, fault)| Cell::set_up(*point, fault).run())
+}
+
+/// Takes three sandboxes while one request in ten goes wrong, ends the supervisor at a random
+/// instant, and recovers while requests go on going wrong; returns the states of the records
+/// that were left open.
+fn end_at_random(seed: u64) -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let daytona = Daytona::start(Settings::hollow());
+    let mut home = Home::without_engine();
+    home.creel = daytona.point(home.creel.clone());
+    home.configure(&[SETTINGS, "[ledger]\nintent_window = \"2s\"\n"].concat());
+    daytona.plant("creel-0198", "res_0198", &home.ledger_id());
+    for fault in ["status", "cut_before", "cut_after", "half_body"] {
+        daytona.arm(&json!({"fault": fault, "status": 503, "probability": 0.026}));
+    }
+    let hold = ["dev", "hold", "--for", "0s", "--no-watchdog", "--sandbox", "--count", "3"];
+    let supervisor = home.creel.spawn(hold);
+    thread::sleep(Duration::from_millis(random.u64(0..4_000)));
+    supervisor.kill();
+    let open = home.open_records();
+    for record in &open {
+        let of = |field: &str| record[field].as_str().unwrap();
+        daytona.plant(of("name"), of("resource"), &home.ledger_id());
+    }
+    let settled = eventually(PATIENCE, || {
+        // It fails truthfully while faults outlast its retries.
+        home.creel.run(["reconcile"]);
+        home.open_records().is_empty()
+    });
+    assert!(settled, "{:#?}", home.open_records());
+    let left = daytona.left();
+    assert!(left.is_empty(), "left: {left:#?}");
+    daytona.assert_decoys_untouched();
+    open.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Ends so many supervisors at random instants; returns how often which state was left open.
+pub(crate) fn end_many_at_random(count: u64) -> BTreeMap<String, u32> {
+    let seeds: Vec<u64> = (0..count).collect();
+    let states = at_once(&seeds, |seed| format!("seed {seed}"), |seed| end_at_random(*seed));
+    let mut found = BTreeMap::new();
+    for state in states.into_iter().flatten() {
+        *found.entry(state).or_default() += 1;
+    }
+    found
+}
+
+/// Every fault at one place where it strikes, and over all of them every place.
+#[test]
+fn a_crash_under_every_fault_of_the_service_leaves_no_sandbox() {
+    let cell = |(number, fault): (usize, Fault)| {
+        let places: Vec<Crashpoint> =
+            Crashpoint::ALL.into_iter().filter(|point| fault.strikes(*point)).collect();
+        (places[number % places.len()], fault)
+    };
+    let cells: Vec<(Crashpoint, Fault)> = Fault::all().into_iter().enumerate().map(cell).collect();
+    for point in Crashpoint::ALL {
+        assert!(cells.iter().any(|(known, _)| *known == point), "{point:?} is in no cell");
+    }
+    let outcomes = run_all(&cells);
+    let most = outcomes.iter().map(|outcome| outcome.requests).max().unwrap();
+    println!("{} cells, at most {most} requests each", outcomes.len());
+}
