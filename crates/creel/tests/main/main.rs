@@ -10,5 +10,6 @@ mod recovery;
 mod scripted;
 mod support;
 mod sweeps;
+mod toolbox;
 mod torture;
 mod watchdog;

@@ -1,11 +1,25 @@
 //! Commands, sessions, files and repositories in a sandbox that runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::provider::ErrorClass;
+use creel_core::ledger::Ledger;
 use creel_core::provider::daytona::toolbox::{Exec, Executed, Repository, Stream, Toolbox};
+use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+use creel_core::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
+use creel_core::scope::{Request, Supervisor};
 
-use crate::world::World;
+use crate::cli::cloud::Cloud;
+
+/// Connects to a cloud.
+fn connect(cloud: &Cloud) -> Arc<DaytonaProvider> {
+    let environment = DaytonaEnvironment {
+        api_key: Some(cloud.key().into()),
+        api_url: Some(cloud.url().to_owned()),
+        ..DaytonaEnvironment::default()
+    };
+    Arc::new(DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap())
+}
 
 async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
     let exec =
@@ -16,19 +30,26 @@ async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_can_be_used_and_is_given_back() {
-    let world = World::start().await;
-    let held = world.create().await;
-    let toolbox = world.provider.toolbox(&held.id).await.unwrap();
+    let (cloud, home) = (Cloud::with(&["--fast"]), tempfile::tempdir().unwrap());
+    let provider = connect(&cloud);
+    let ledger = Ledger::open(home.path()).await.unwrap();
+    let all: Arc<dyn Provider> = provider.clone();
+    let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();
+    let env = [("GREETING".to_owned(), "hello".to_owned())].into();
+    let spec = Spec::Sandbox(SandboxSpec { env, ..SandboxSpec::default() });
+    let held = supervisor.create(Request::new(ProviderName::Daytona, spec)).await.unwrap();
+
+    let toolbox = provider.toolbox(&held.id).await.unwrap();
     assert_eq!(run(&toolbox, "echo hi; exit 3").await, (3, "hi\n".to_owned()));
     assert_eq!(run(&toolbox, "echo $GREETING").await, (0, "hello\n".to_owned()));
     commands_have_limits(&toolbox).await;
     files_go_in_and_come_out(&toolbox).await;
     logs_are_followed_by_stream(&toolbox).await;
     repositories_are_cloned(&toolbox).await;
-    world.release(held).await;
-    world.stop();
+    supervisor.release(held).await.unwrap();
+    tokio::task::block_in_place(|| cloud.end());
 }
 
 async fn commands_have_limits(toolbox: &Toolbox) {

@@ -8,6 +8,7 @@
 
 mod bench;
 mod caps;
+pub(crate) mod cloud;
 mod daytona;
 mod doctor;
 mod errors;
@@ -18,6 +19,8 @@ mod migrating;
 mod named;
 mod plan;
 mod reach;
+mod sandboxes;
 mod select;
 mod spare;
 mod sweep;
+mod together;
