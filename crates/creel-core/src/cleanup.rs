@@ -59,6 +59,69 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Cloud sandboxes are cleaned up by the same four calls. This example runs
+//! against a local server; without `api_url` it is Daytona itself.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use creel_core::cleanup::Cleanup;
+//! use creel_core::provider::Kind;
+//! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+//! use creel_core::reap::Outcome;
+//! # use creel_daytona_server::{Scenario, Seed, Server, Settings, State};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let seed = |count, state, days: u64| Seed {
+//! #     count,
+//! #     state,
+//! #     labels: Default::default(),
+//! #     name_prefix: None,
+//! #     age_seconds: days * 24 * 60 * 60,
+//! #     idle_seconds: Some(0),
+//! # };
+//! # let seeds = vec![
+//! #     seed(2, State::Started, 0),
+//! #     seed(1, State::Stopped, 0),
+//! #     seed(1, State::Error, 0),
+//! #     seed(1, State::Started, 2),
+//! # ];
+//! # let scenario = Scenario { seeds, ..Scenario::default() };
+//! # let server = Server::start(Settings { scenario, ..Settings::hollow() }).await?;
+//! # let (key, url) = (server.api_key().to_owned(), server.url());
+//! let environment = DaytonaEnvironment {
+//!     api_key: Some(key.into()),
+//!     api_url: Some(url),
+//!     ..DaytonaEnvironment::default()
+//! };
+//! let cloud = DaytonaProvider::connect(&environment, DaytonaSettings::default())?;
+//! let cleanup = Cleanup::new(Arc::new(cloud));
+//!
+//! // Earlier jobs left five: three run, one of them for two days; one is stopped, one failed.
+//! let all = cleanup.list().await?;
+//! assert_eq!(all.len(), 5);
+//!
+//! // Those that are stopped or failed.
+//! let report = cleanup.release_stopped().await?;
+//! assert_eq!((report.count(Outcome::Gone), report.is_all_gone()), (2, true));
+//!
+//! // Those that were made a day ago or earlier, running or not.
+//! let day = Duration::from_secs(24 * 60 * 60);
+//! let report = cleanup.release_old(Kind::Sandbox, day).await?;
+//! assert_eq!(report.count(Outcome::Gone), 1);
+//!
+//! // One, by its id: ordered once, tried again where that can help, and verified.
+//! let young = cleanup.list().await?.remove(0);
+//! let report = cleanup.release(Kind::Sandbox, &young.id).await?;
+//! assert_eq!(report.result, Outcome::Gone);
+//! assert_eq!(cleanup.list().await?.len(), 1);
+//! # server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,21 +5,10 @@ use std::time::Duration;
 
 use creel_core::ledger::Ledger;
 use creel_core::provider::daytona::toolbox::{Exec, Executed, Repository, Stream, Toolbox};
-use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
 use creel_core::scope::{Request, Supervisor};
 
 use crate::cli::cloud::Cloud;
-
-/// Connects to a cloud.
-fn connect(cloud: &Cloud) -> Arc<DaytonaProvider> {
-    let environment = DaytonaEnvironment {
-        api_key: Some(cloud.key().into()),
-        api_url: Some(cloud.url().to_owned()),
-        ..DaytonaEnvironment::default()
-    };
-    Arc::new(DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap())
-}
 
 async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
     let exec =
@@ -33,7 +22,7 @@ async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_can_be_used_and_is_given_back() {
     let (cloud, home) = (Cloud::with(&["--fast"]), tempfile::tempdir().unwrap());
-    let provider = connect(&cloud);
+    let provider = cloud.provider();
     let ledger = Ledger::open(home.path()).await.unwrap();
     let all: Arc<dyn Provider> = provider.clone();
     let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();

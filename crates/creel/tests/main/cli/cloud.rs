@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 
+use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_testkit::creel::{Creel, Running};
 use creel_testkit::wait::eventually_some;
 use serde_json::{Value, json};
@@ -43,6 +45,16 @@ impl Cloud {
     /// Returns a binary that works in this cloud.
     pub(crate) fn given_to(&self, creel: Creel) -> Creel {
         creel.env("DAYTONA_API_URL", &self.url).env("DAYTONA_API_KEY", &self.key)
+    }
+
+    /// Returns the library's way into this cloud.
+    pub(crate) fn provider(&self) -> Arc<DaytonaProvider> {
+        let environment = DaytonaEnvironment {
+            api_key: Some(self.key.as_str().into()),
+            api_url: Some(self.url.clone()),
+            ..DaytonaEnvironment::default()
+        };
+        Arc::new(DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap())
     }
 
     /// Returns what `DAYTONA_API_URL` is set to.

@@ -15,6 +15,7 @@ mod errors;
 mod ledger;
 mod library;
 mod ls;
+mod managed;
 mod migrating;
 mod named;
 mod plan;
