@@ -71,25 +71,15 @@
 //! use creel_core::provider::Kind;
 //! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 //! use creel_core::reap::Outcome;
-//! # use creel_daytona_server::{Scenario, Seed, Server, Settings, State};
+//! # use creel_daytona_server::{Scenario, Server, Settings};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let seed = |count, state, days: u64| Seed {
-//! #     count,
-//! #     state,
-//! #     labels: Default::default(),
-//! #     name_prefix: None,
-//! #     age_seconds: days * 24 * 60 * 60,
-//! #     idle_seconds: Some(0),
-//! # };
-//! # let seeds = vec![
-//! #     seed(2, State::Started, 0),
-//! #     seed(1, State::Stopped, 0),
-//! #     seed(1, State::Error, 0),
-//! #     seed(1, State::Started, 2),
-//! # ];
-//! # let scenario = Scenario { seeds, ..Scenario::default() };
+//! # let seeds = [("started", 2, 0), ("stopped", 1, 0), ("error", 1, 0), ("started", 1, 172_800)];
+//! # let seeds = seeds.map(|(state, count, age)| {
+//! #     format!("[[seeds]]\nstate = '{state}'\ncount = {count}\nage_seconds = {age}\nidle_seconds = 0\n")
+//! # });
+//! # let scenario: Scenario = toml::from_str(&seeds.concat())?;
 //! # let server = Server::start(Settings { scenario, ..Settings::hollow() }).await?;
 //! # let (key, url) = (server.api_key().to_owned(), server.url());
 //! let environment = DaytonaEnvironment {

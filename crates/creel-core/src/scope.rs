@@ -100,20 +100,12 @@
 //! use creel_core::provider::{Kind, Provider, ProviderName, Providers, SandboxSpec, Spec};
 //! use creel_core::scope::{Request, Supervisor};
 //! use futures::FutureExt;
-//! # use creel_daytona_server::{Scenario, Seed, Server, Settings, State};
+//! # use creel_daytona_server::{Scenario, Server, Settings};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let home = tempfile::tempdir()?;
-//! # let seed = Seed {
-//! #     count: 1,
-//! #     state: State::Started,
-//! #     labels: Default::default(),
-//! #     name_prefix: None,
-//! #     age_seconds: 0,
-//! #     idle_seconds: None,
-//! # };
-//! # let scenario = Scenario { seeds: vec![seed], ..Scenario::default() };
+//! # let scenario: Scenario = toml::from_str("[[seeds]]\ncount = 1")?;
 //! # let server = Server::start(Settings { scenario, ..Settings::hollow() }).await?;
 //! # let (key, url) = (server.api_key().to_owned(), server.url());
 //! let environment = DaytonaEnvironment {

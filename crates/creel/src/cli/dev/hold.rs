@@ -9,8 +9,8 @@ use creel_core::failure::Code;
 use creel_core::id::{ResourceId, RunId};
 use creel_core::ledger::OnOwnerDeath;
 use creel_core::provider::{
-    ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, Spec, VolumeMount,
-    VolumeSpec,
+    ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, SandboxSpec, Spec,
+    VolumeMount, VolumeSpec,
 };
 use creel_core::scope::{Held, Request, Supervisor, TakeError};
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,7 @@ use crate::shutdown::{Shutdown, exit_at_once};
 Examples:
   creel dev hold --process --directory --for 10s
   creel dev hold --container debian:12 --network --volume
+  creel dev hold --sandbox --lease 10m
   kill -9 the printed pid, and watch `creel ls --owned`")]
 pub(crate) struct Hold {
     /// A container of this image, in the network and with the volume if these are asked for
@@ -49,6 +50,9 @@ pub(crate) struct Hold {
     /// A process tree, in the directory if one is asked for
     #[arg(long)]
     pub(crate) process: bool,
+    /// A Daytona sandbox of the default snapshot
+    #[arg(long)]
+    pub(crate) sandbox: bool,
     /// So many of each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) count: u32,
@@ -189,6 +193,10 @@ impl Hold {
                     limits: Limits::default(),
                 };
                 take(ProviderName::Process, Spec::Process(spec)).await?;
+            }
+            if self.sandbox {
+                let spec = Spec::Sandbox(SandboxSpec::default());
+                take(ProviderName::Daytona, spec).await?;
             }
             let mut network = None;
             if self.network {

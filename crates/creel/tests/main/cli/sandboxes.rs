@@ -4,7 +4,7 @@ use creel_testkit::creel::{Creel, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::bench::{BINARY, read_json, reason, results, run, text};
+use super::bench::{BINARY, Hold, read_json, reason, results, run, text};
 use super::cloud::{Cloud, stem};
 
 /// A day and a bit, in seconds.
@@ -451,4 +451,57 @@ fn faults_that_pass_do_not_stop_a_sweep() {
     let output = desk.run(line).expect_code(0);
     assert_eq!(output.json()["gone"], 20, "{output}");
     assert_eq!(desk.cloud.there(), [""; 0]);
+}
+
+#[test]
+fn reconcile_gives_back_what_a_killed_process_held() {
+    let desk = Desk::new();
+    let decoys = Decoys::plant(&desk.cloud);
+    let hold = Hold::start(&desk.creel, "--sandbox --count 2 --no-watchdog");
+    let ids: Vec<String> = hold.answer["held"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|held| text(held, "id").to_owned())
+        .collect();
+    assert_eq!(desk.listed("--owned").len(), 2);
+    let json = desk.run("ls --owned --json").expect_code(0).json();
+    assert_eq!(text(&json["resources"][0]["owner"], "state"), "alive");
+
+    // While its owner lives, nobody takes it away by accident.
+    let kept = desk.run("reconcile --json").expect_code(0).json();
+    assert_eq!((&kept["kept"], &kept["items"]), (&json!(2), &json!([])));
+    desk.run(&format!("rm {}", ids[0])).expect_code(4);
+    let output = desk.run("sweep --provider daytona --owned --apply --json").expect_code(0);
+    assert_eq!(results(&output, "spared").len(), 2, "{output}");
+    hold.kill();
+
+    // Out of reach it stays on record; in reach it goes, and a second time there is nothing to do.
+    let away = desk.creel.clone().env("DAYTONA_API_URL", "http://127.0.0.1:9/api");
+    let output = run(&away, "reconcile --json").expect_code(7);
+    assert_eq!(text(&output.json()["unreachable"][0], "provider"), "daytona", "{output}");
+    let output = desk.run("reconcile --json").expect_code(0);
+    assert_eq!(results(&output, "gone").len(), 2, "{output}");
+    assert!(ids.iter().all(|id| desk.cloud.state(id) == "404"));
+    let again = desk.run("reconcile --json").expect_code(0).json();
+    assert_eq!((&again["examined"], &again["items"]), (&json!(0), &json!([])));
+    decoys.assert_untouched(&desk.cloud);
+}
+
+#[test]
+fn what_cannot_be_given_back_is_quarantined_and_tried_again_when_named() {
+    let desk = Desk::new();
+    let hold = Hold::start(&desk.creel, "--sandbox --no-watchdog");
+    let (id, resource) = (hold.id("sandbox"), hold.resource("sandbox"));
+    hold.kill();
+    desk.cloud.permit(&["write:sandboxes"]);
+    let output = desk.run("reconcile --json").expect_code(3);
+    assert_eq!(results(&output, "quarantined").len(), 1, "{output}");
+    assert!(matches!(desk.cloud.state(&id).as_str(), "stopping" | "stopped"), "stopped instead");
+    let shown = desk.run(&format!("ledger show {resource}")).expect_code(0);
+    assert!(shown.stdout.contains("delete is denied; stopped instead"), "{shown}");
+    desk.cloud.permit(&["write:sandboxes", "delete:sandboxes"]);
+    desk.run(&format!("rm {resource}")).expect_code(0);
+    assert_eq!(desk.cloud.state(&id), "404");
+    desk.run("reconcile").expect_code(0);
 }
