@@ -59,6 +59,59 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Cloud sandboxes are cleaned up by the same four calls. This example runs
+//! against a local server; without `api_url` it is Daytona itself.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use creel_core::cleanup::Cleanup;
+//! use creel_core::provider::Kind;
+//! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+//! use creel_core::reap::Outcome;
+//! # use creel_daytona_server::{Scenario, Server, Settings};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let seeds = [("started", 2, 0), ("stopped", 1, 0), ("error", 1, 0), ("started", 1, 172_800)];
+//! # let seeds = seeds.map(|(state, count, age)| {
+//! #     format!("[[seeds]]\nstate = '{state}'\ncount = {count}\nage_seconds = {age}\nidle_seconds = 0\n")
+//! # });
+//! # let scenario: Scenario = toml::from_str(&seeds.concat())?;
+//! # let server = Server::start(Settings { scenario, ..Settings::hollow() }).await?;
+//! # let (key, url) = (server.api_key().to_owned(), server.url());
+//! let environment = DaytonaEnvironment {
+//!     api_key: Some(key.into()),
+//!     api_url: Some(url),
+//!     ..DaytonaEnvironment::default()
+//! };
+//! let cloud = DaytonaProvider::connect(&environment, DaytonaSettings::default())?;
+//! let cleanup = Cleanup::new(Arc::new(cloud));
+//!
+//! // Earlier jobs left five: three run, one of them for two days; one is stopped, one failed.
+//! let all = cleanup.list().await?;
+//! assert_eq!(all.len(), 5);
+//!
+//! // Those that are stopped or failed.
+//! let report = cleanup.release_stopped().await?;
+//! assert_eq!((report.count(Outcome::Gone), report.is_all_gone()), (2, true));
+//!
+//! // Those that were made a day ago or earlier, running or not.
+//! let day = Duration::from_secs(24 * 60 * 60);
+//! let report = cleanup.release_old(Kind::Sandbox, day).await?;
+//! assert_eq!(report.count(Outcome::Gone), 1);
+//!
+//! // One, by its id: ordered once, tried again where that can help, and verified.
+//! let young = cleanup.list().await?.remove(0);
+//! let report = cleanup.release(Kind::Sandbox, &young.id).await?;
+//! assert_eq!(report.result, Outcome::Gone);
+//! assert_eq!(cleanup.list().await?.len(), 1);
+//! # server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

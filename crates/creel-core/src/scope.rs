@@ -88,6 +88,67 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A cloud sandbox is managed in the same way, new or by its id. This example
+//! runs against a local server; without `api_url` it is Daytona itself.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use creel_core::ledger::{Ledger, RecordFilter};
+//! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+//! use creel_core::provider::{Kind, Provider, ProviderName, Providers, SandboxSpec, Spec};
+//! use creel_core::scope::{Request, Supervisor};
+//! use futures::FutureExt;
+//! # use creel_daytona_server::{Scenario, Server, Settings};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let home = tempfile::tempdir()?;
+//! # let scenario: Scenario = toml::from_str("[[seeds]]\ncount = 1")?;
+//! # let server = Server::start(Settings { scenario, ..Settings::hollow() }).await?;
+//! # let (key, url) = (server.api_key().to_owned(), server.url());
+//! let environment = DaytonaEnvironment {
+//!     api_key: Some(key.into()),
+//!     api_url: Some(url),
+//!     ..DaytonaEnvironment::default()
+//! };
+//! let cloud = DaytonaProvider::connect(&environment, DaytonaSettings::default())?;
+//! let cloud: Arc<dyn Provider> = Arc::new(cloud);
+//! let ledger = Ledger::open(home.path()).await?;
+//! let providers = Providers::new(vec![Arc::clone(&cloud)]);
+//! let supervisor = Supervisor::new(ledger.clone(), providers, "example")?;
+//!
+//! // Something that exists already: adopted by its id, and deleted when the work has ended.
+//! # let sandbox_id = cloud.list(&[Kind::Sandbox]).await?.remove(0).id;
+//! let (provider, kind) = (ProviderName::Daytona, Kind::Sandbox);
+//! let answer: Result<(), &str> = supervisor
+//!     .scope_adopted(provider, kind, &sandbox_id, |held| {
+//!         async move {
+//!             assert!(!held.id.is_empty());
+//!             Err("the work failed")
+//!         }
+//!         .boxed()
+//!     })
+//!     .await?;
+//! assert_eq!(answer, Err("the work failed"));
+//!
+//! // Something new: on record before it is created, so that it is never lost.
+//! let spec = Spec::Sandbox(SandboxSpec::default());
+//! let seen = Arc::clone(&cloud);
+//! let state = supervisor
+//!     .scope(Request::new(provider, spec), |held| {
+//!         async move { seen.inspect(kind, &held.id).await.map(|seen| seen.map(|it| it.state)) }
+//!             .boxed()
+//!     })
+//!     .await??;
+//! assert_eq!(state.as_deref(), Some("started"));
+//! assert!(cloud.list(&[Kind::Sandbox]).await?.is_empty());
+//! assert!(ledger.records(&RecordFilter::open()).await?.is_empty());
+//! # server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -93,8 +93,12 @@ async fn identity(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
 pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
     let labels = Arc::new(seed.labels.clone());
     let (env, target) = (Arc::default(), Arc::from("us"));
-    let age = i64::try_from(seed.age_seconds).unwrap_or(i64::MAX).saturating_mul(1000);
-    let at = Moment(Moment::now().0.saturating_sub(age));
+    let ago = |seconds: u64| {
+        let age = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000);
+        Moment(Moment::now().0.saturating_sub(age))
+    };
+    let (at, active_at) =
+        (ago(seed.age_seconds), ago(seed.idle_seconds.unwrap_or(seed.age_seconds)));
     let mut registry = shared.registry();
     let mut ids = Vec::with_capacity(seed.count);
     for _ in 0..seed.count {
@@ -126,7 +130,7 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
             destroy_at: None,
             created_at: at,
             updated_at: at,
-            active_at: at,
+            active_at,
             generation: 0,
             hollow: true,
             shadow: None,

@@ -233,9 +233,12 @@ pub struct Seed {
     /// What their names begin with, a number follows; without it the id is the name.
     #[serde(default)]
     pub name_prefix: Option<String>,
-    /// How long ago they were created and last active, in seconds.
+    /// How long ago they were created, in seconds.
     #[serde(default)]
     pub age_seconds: u64,
+    /// How long ago they were last active, in seconds; at their creation without it.
+    #[serde(default)]
+    pub idle_seconds: Option<u64>,
 }
 
 fn started() -> State {

@@ -25,7 +25,7 @@ pub fn send(method: &str, url: &str, key: &str, body: &Value) -> io::Result<(u16
     write!(
         stream,
         "{method} /{path} HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {key}\r\n\
-         Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+         Connection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )?;
     let mut answer = String::new();

@@ -55,6 +55,11 @@ impl Listing {
         self.unreachable.iter().map(shown).collect()
     }
 
+    /// Returns whether a world could be asked.
+    pub(crate) fn has_answered(&self, provider: ProviderName) -> bool {
+        self.unreachable.iter().all(|error| error.provider != provider)
+    }
+
     /// Returns the first world that could not be asked as a failure of the whole command.
     pub(crate) fn refusal(&self) -> Option<Failure> {
         self.unreachable.first().cloned().map(Failure::from)
@@ -188,9 +193,14 @@ impl App {
         listing
     }
 
-    /// Asks the worlds for their identities.
-    pub(crate) async fn worlds(&self, providers: &Providers) -> Result<Vec<World>, Failure> {
-        let asked = providers.iter().map(|provider| async move {
+    /// Asks these worlds for their identities.
+    pub(crate) async fn worlds(
+        &self,
+        providers: &Providers,
+        wanted: impl Fn(ProviderName) -> bool,
+    ) -> Result<Vec<World>, Failure> {
+        let wanted = providers.iter().filter(|provider| wanted(provider.name()));
+        let asked = wanted.map(|provider| async move {
             let identity = provider.identity().await?;
             Ok(World { provider: provider.name(), identity, address: provider.address() })
         });

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::id::ResourceId;
 use crate::ledger::Ledger;
 use crate::plan::{Plan, PlanItem};
-use crate::provider::{ErrorClass, Kind, ProviderName, Providers};
+use crate::provider::{ErrorClass, Kind, ProviderError, ProviderName, Providers};
 use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
 
@@ -158,6 +158,21 @@ impl Report {
         let mut report = Self { items: planned.collect() };
         report.add_spared(plan);
         report
+    }
+
+    /// Adds items that were not tried, because their world could not be asked.
+    pub fn add_untried<'a>(
+        &mut self,
+        items: impl IntoIterator<Item = &'a PlanItem>,
+        error: &ProviderError,
+    ) {
+        self.items.extend(items.into_iter().map(|item| {
+            let reason = format!("not tried: {}", error.message);
+            ItemReport {
+                class: Some(error.class),
+                ..ItemReport::new(item, Outcome::Failed, Some(reason))
+            }
+        }));
     }
 
     /// Returns how many items ended so.

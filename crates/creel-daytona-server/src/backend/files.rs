@@ -17,6 +17,7 @@ use crate::moment::Moment;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FileEntry {
     name: String,
+    path: String,
     is_dir: bool,
     size: u64,
     mode: String,
@@ -100,84 +101,105 @@ impl Body {
 
     /// Describes a file.
     pub(crate) async fn describe(&self, path: &str) -> io::Result<FileEntry> {
+        let told = path.to_owned();
         match self {
             Self::Process(body) => {
                 let path = body.host_path(path);
-                task::blocking(move || Ok(FileEntry::of(&path, &fs::metadata(&path)?))).await
+                task::blocking(move || Ok(FileEntry::of(told, &fs::metadata(&path)?))).await
             }
             Self::Docker(body) => {
                 let line = format!("stat -L -c '{STAT}' {}", path_word(path));
                 let text = body.capture(&line, b"").await?;
                 let text = String::from_utf8_lossy(&text).into_owned();
-                text.lines().find_map(FileEntry::of_stat).ok_or_else(not_understood)
+                let entry =
+                    text.lines().find_map(|line| FileEntry::of_stat(line, |_| told.clone()));
+                entry.ok_or_else(not_understood)
             }
         }
     }
 
-    /// Describes what is in a directory.
-    pub(crate) async fn list(&self, path: &str) -> io::Result<Vec<FileEntry>> {
-        match self {
+    /// Describes what is in a directory, and so many levels below.
+    pub(crate) async fn list(&self, path: &str, depth: usize) -> io::Result<Vec<FileEntry>> {
+        let mut entries = match self {
             Self::Process(body) => {
-                let path = body.host_path(path);
-                task::blocking(move || list(&path)).await
+                let (root, told) = (body.host_path(path), path.to_owned());
+                task::blocking(move || list(&root, &told, depth)).await?
             }
             Self::Docker(body) => {
+                let word = path_word(path);
+                // What cannot be described is left out; a directory that is not there is told.
                 let line = format!(
-                    "cd {} && for one in * .[!.]*; do [ -e \"$one\" ] && stat -L -c '{STAT}' \
-                     \"./$one\"; done; true",
-                    path_word(path)
+                    "ls -d {word} >/dev/null && cd {word} && {{ find . -mindepth 1 -maxdepth {depth} \
+                     -exec stat -L -c '{STAT}' {{}} + 2>/dev/null; true; }}"
                 );
                 let text = body.capture(&line, b"").await?;
                 let text = String::from_utf8_lossy(&text).into_owned();
-                Ok(text.lines().filter_map(FileEntry::of_stat).collect())
+                let told = |name: &str| joined(path, name.trim_start_matches("./"));
+                text.lines().filter_map(|line| FileEntry::of_stat(line, told)).collect()
             }
-        }
+        };
+        entries.sort_by(|left, right| left.path.cmp(&right.path));
+        Ok(entries)
     }
 }
 
-/// What `stat` is asked for: kind, size, mode, owner, group, time, name.
-const STAT: &str = "%f %s %a %U %G %Y %n";
+/// Puts a path below another, as that was written.
+pub(crate) fn joined(base: &str, relative: &str) -> String {
+    match relative {
+        "" => base.to_owned(),
+        relative => format!("{}/{relative}", base.trim_end_matches('/')),
+    }
+}
+
+/// What `stat` is asked for: kind, size, mode, owner, group, time, path.
+const STAT: &str = "%f %s %a %u %g %Y %n";
 
 fn not_understood() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the answer of stat is not understood")
 }
 
-fn list(path: &Path) -> io::Result<Vec<FileEntry>> {
+fn list(root: &Path, told: &str, depth: usize) -> io::Result<Vec<FileEntry>> {
     let mut entries = Vec::new();
-    for entry in fs::read_dir(path)? {
+    for entry in fs::read_dir(root)? {
         let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let told = joined(told, &name);
+        let own = fs::symlink_metadata(&path)?;
+        if depth > 1 && own.is_dir() {
+            // One that may not be read is described all the same.
+            entries.extend(list(&path, &told, depth - 1).unwrap_or_default());
+        }
         // A link to nowhere is described as the link it is.
-        let metadata = fs::metadata(&path).or_else(|_| fs::symlink_metadata(&path))?;
-        entries.push(FileEntry::of(&path, &metadata));
+        entries.push(FileEntry::of(told, &fs::metadata(&path).unwrap_or(own)));
     }
-    entries.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(entries)
 }
 
 impl FileEntry {
-    fn of(path: &Path, metadata: &Metadata) -> Self {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::new(name, metadata.is_dir(), metadata.len(), metadata.mode())
+    fn of(path: String, metadata: &Metadata) -> Self {
+        Self::new(path, metadata.is_dir(), metadata.len(), metadata.mode())
             .owned_by(metadata.uid().to_string(), metadata.gid().to_string())
             .modified_at(metadata.mtime())
     }
 
-    /// Reads a line of `stat`.
-    fn of_stat(line: &str) -> Option<Self> {
+    /// Reads a line of `stat`; `told` makes the path that is told of the one it has.
+    fn of_stat(line: &str, told: impl Fn(&str) -> String) -> Option<Self> {
         let mut words = line.splitn(7, ' ');
         let raw = u32::from_str_radix(words.next()?, 16).ok()?;
         let size = words.next()?.parse().ok()?;
         let mode = u32::from_str_radix(words.next()?, 8).ok()?;
         let (owner, group) = (words.next()?.to_owned(), words.next()?.to_owned());
         let modified = words.next()?.parse().ok()?;
-        let name = words.next()?.rsplit('/').next()?.to_owned();
+        let path = told(words.next()?);
         let is_dir = raw & 0o170_000 == 0o040_000;
-        Some(Self::new(name, is_dir, size, mode).owned_by(owner, group).modified_at(modified))
+        Some(Self::new(path, is_dir, size, mode).owned_by(owner, group).modified_at(modified))
     }
 
-    fn new(name: String, is_dir: bool, size: u64, mode: u32) -> Self {
+    fn new(path: String, is_dir: bool, size: u64, mode: u32) -> Self {
+        let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
         Self {
             name,
+            path,
             is_dir,
             size,
             mode: symbolic(is_dir, mode),
@@ -218,8 +240,10 @@ mod tests {
 
     #[test]
     fn a_line_of_stat_is_read() {
-        let entry = FileEntry::of_stat("41ed 4096 755 root root 1700000000 ./my dir").unwrap();
+        let told = |name: &str| joined("/data", name.trim_start_matches("./"));
+        let entry = FileEntry::of_stat("41ed 4096 755 0 0 1700000000 ./my dir", told).unwrap();
         assert_eq!((entry.name.as_str(), entry.is_dir), ("my dir", true));
+        assert_eq!(entry.path, "/data/my dir");
         assert_eq!((entry.mode.as_str(), entry.permissions.as_str()), ("drwxr-xr-x", "0755"));
     }
 }

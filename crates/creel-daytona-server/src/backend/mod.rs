@@ -10,6 +10,7 @@ mod execution;
 mod files;
 mod process;
 mod shell;
+mod tree;
 
 use std::io;
 use std::sync::Arc;
@@ -25,8 +26,10 @@ use crate::state::State;
 
 pub(crate) use docker::DockerBody;
 pub(crate) use execution::{Event, Execution, Killer, Program, Script, Stream, write};
+pub(crate) use files::joined;
 pub(crate) use process::ProcessBody;
 pub(crate) use shell::quoted;
+pub(crate) use tree::Only;
 
 /// How often leases are renewed: well within the hour that they last.
 const RENEWAL: Duration = Duration::from_secs(15 * 60);

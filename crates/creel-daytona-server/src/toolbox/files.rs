@@ -16,7 +16,7 @@ use super::{App, Query, parse, resolve};
 use crate::backend::Body;
 use crate::error::{ApiError, Result};
 
-fn failed(path: &str, error: &io::Error) -> ApiError {
+pub(super) fn failed(path: &str, error: &io::Error) -> ApiError {
     match error.kind() {
         io::ErrorKind::NotFound => {
             let message = format!("file not found: {path}");
@@ -38,7 +38,13 @@ pub(super) async fn list(
 ) -> Result<Response> {
     let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
     let path = query.need("path").unwrap_or(".");
-    let entries = sandbox.list(path).await.map_err(|error| failed(path, &error))?;
+    let depth = match query.need("depth") {
+        Ok(depth) => depth.parse().ok().filter(|depth| *depth > 0).ok_or_else(|| {
+            ApiError::invalid("depth must be a positive number").with_code("BAD_REQUEST")
+        })?,
+        Err(_) => 1,
+    };
+    let entries = sandbox.list(path, depth).await.map_err(|error| failed(path, &error))?;
     Ok(axum::Json(entries).into_response())
 }
 
@@ -61,14 +67,61 @@ pub(super) async fn folder(
     let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
     let path = query.need("path")?;
     let mode = match query.need("mode") {
-        Ok(mode) => {
-            let invalid = |_| ApiError::invalid("invalid mode format").with_code("BAD_REQUEST");
-            Some(u32::from_str_radix(mode, 8).map_err(invalid)?)
-        }
+        Ok(mode) => Some(octal(mode)?),
         Err(_) => None,
     };
     sandbox.make_directory(path, mode).await.map_err(|error| failed(path, &error))?;
     Ok(StatusCode::CREATED.into_response())
+}
+
+fn octal(mode: &str) -> Result<u32> {
+    let invalid = |_| ApiError::invalid("invalid mode format").with_code("BAD_REQUEST");
+    u32::from_str_radix(mode, 8).map_err(invalid)
+}
+
+/// Gives something another path, which must be free and in a directory that is there.
+pub(super) async fn rename(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let (source, destination) = (query.need("source")?, query.need("destination")?);
+    sandbox.describe(source).await.map_err(|error| failed(source, &error))?;
+    let parent = match destination.trim_end_matches('/').rsplit_once('/') {
+        Some(("", _)) => "/",
+        Some((parent, _)) => parent,
+        None => ".",
+    };
+    sandbox.describe(parent).await.map_err(|error| failed(parent, &error))?;
+    if sandbox.describe(destination).await.is_ok() {
+        let taken = ApiError::new(StatusCode::CONFLICT, "destination already exists");
+        return Err(taken.with_code("CONFLICT"));
+    }
+    let moved = sandbox.rename(source, destination).await;
+    moved.map_err(|error| failed(source, &error))?;
+    Ok(StatusCode::OK.into_response())
+}
+
+/// Sets mode, owner and group, as far as each is given.
+pub(super) async fn permissions(
+    Extract(shared): App,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let path = query.need("path")?;
+    let wrong = |error: io::Error| failed(path, &error);
+    sandbox.describe(path).await.map_err(wrong)?;
+    if let Ok(mode) = query.need("mode") {
+        sandbox.set_mode(path, octal(mode)?).await.map_err(wrong)?;
+    }
+    let (owner, group) = (query.need("owner"), query.need("group"));
+    if owner.is_ok() || group.is_ok() {
+        let (owner, group) = (owner.unwrap_or_default(), group.unwrap_or_default());
+        sandbox.set_owner(path, owner, group).await.map_err(wrong)?;
+    }
+    Ok(StatusCode::OK.into_response())
 }
 
 pub(super) async fn remove(

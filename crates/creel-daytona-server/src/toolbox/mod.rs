@@ -7,6 +7,8 @@ mod execute;
 mod files;
 mod git;
 mod logs;
+mod metrics;
+mod search;
 mod session;
 mod splitter;
 
@@ -45,6 +47,11 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/files", get(files::list).delete(files::remove))
         .route("/files/info", get(files::info))
         .route("/files/folder", post(files::folder))
+        .route("/files/find", get(search::find))
+        .route("/files/search", get(search::search))
+        .route("/files/replace", post(search::replace))
+        .route("/files/move", post(files::rename))
+        .route("/files/permissions", post(files::permissions))
         .route("/files/download", get(files::download))
         .route("/files/upload", post(files::upload))
         .route("/files/upload-v2", post(files::upload))
@@ -54,6 +61,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/work-dir", get(home))
         .route("/user-home-dir", get(home))
         .route("/version", get(version))
+        .route("/system/metrics", get(metrics::metrics))
         .layer(DefaultBodyLimit::disable())
 }
 

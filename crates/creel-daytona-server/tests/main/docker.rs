@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::bench::Bench;
 use crate::runner::tests;
 
-tests![a_container_is_a_sandbox];
+tests![a_container_is_a_sandbox, files_in_a_container];
 
 /// Returns the containers that creel made, whatever their state.
 fn containers(engine: &Engine, id: &str) -> usize {
@@ -16,6 +16,43 @@ fn containers(engine: &Engine, id: &str) -> usize {
         .output()
         .expect("the docker program is there");
     String::from_utf8_lossy(&output.stdout).lines().count()
+}
+
+fn files_in_a_container() {
+    let bench = Bench::docker(&Engine::from_env());
+    let id = bench.create(&json!({}));
+    let at = |path: &str| format!("toolbox/{id}/files{path}");
+    let post = |path: &str| bench.ask("POST", &at(path), &Value::Null);
+    bench.run(&id, "mkdir -p /data/sea && printf 'one\\ntwo fish\\n' >/data/sea/a.txt");
+    bench.run(&id, "printf 'x\\0fish' >/data/binary; echo 'my fish' >'/data/my file.md'");
+    let found = bench.get(&at("/find?path=/data&pattern=fish")).expect(200);
+    let expected = json!([
+        { "file": "/data/my file.md", "line": 1, "content": "my fish" },
+        { "file": "/data/sea/a.txt", "line": 2, "content": "two fish" },
+    ]);
+    assert_eq!(found, expected);
+    assert_eq!(bench.get(&at("/find?path=/none&pattern=fish")).expect(200), json!([]));
+    let searched = bench.get(&at("/search?path=data&pattern=**/*.txt")).expect(200);
+    assert_eq!(searched["files"], json!(["data/sea/a.txt"]));
+    let order =
+        json!({ "files": ["/data/my file.md", "/none"], "pattern": "fish", "newValue": "c" });
+    let replaced = bench.ask("POST", &at("/replace"), &order).expect(200);
+    assert_eq!((&replaced[0]["success"], &replaced[1]["success"]), (&json!(true), &json!(false)));
+
+    assert_eq!(post("/move?source=/data/my%20file.md&destination=/data/sea/b.md").status, 200);
+    post("/move?source=/data/sea/b.md&destination=/data/sea/a.txt").expect(409);
+    post("/move?source=/data/none&destination=/data/x").expect(404);
+    assert_eq!(post("/permissions?path=/data/sea/b.md&mode=600&owner=7&group=8").status, 200);
+    let info = bench.get(&at("/info?path=/data/sea/b.md")).expect(200);
+    assert_eq!((&info["permissions"], &info["owner"]), (&json!("0600"), &json!("7")));
+    assert_eq!((&info["group"], &info["path"]), (&json!("8"), &json!("/data/sea/b.md")));
+    let deep = bench.get(&at("?path=/data&depth=2")).expect(200);
+    let paths: Vec<&str> =
+        deep.as_array().expect("it is a list").iter().filter_map(|e| e["path"].as_str()).collect();
+    assert_eq!(paths, ["/data/binary", "/data/sea", "/data/sea/a.txt", "/data/sea/b.md"]);
+    bench.get(&at("?path=/none")).expect(404);
+    let metrics = bench.get(&format!("toolbox/{id}/system/metrics")).expect(200);
+    assert!(metrics["diskTotal"].as_u64() > Some(0), "{metrics}");
 }
 
 fn a_container_is_a_sandbox() {

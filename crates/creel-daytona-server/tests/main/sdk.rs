@@ -45,6 +45,9 @@ fn sdk_0_190_drives_it_end_to_end() {
     let seen = drive(&Bench::process(), OLDER, "drive");
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["missing_repository"], "DaytonaNotFoundError");
+    let missing = "DaytonaNotFoundError";
+    assert_eq!(seen["move"], json!(["DaytonaConflictError", missing, missing]));
+    assert_eq!(seen["list_missing"], missing);
 }
 
 fn sdk_0_226_drives_it_end_to_end() {
@@ -52,6 +55,10 @@ fn sdk_0_226_drives_it_end_to_end() {
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["exec_timeout"], "DaytonaProcessExecutionTimeoutError");
     assert_eq!(seen["missing_repository"], "DaytonaGitRepoNotFoundError");
+    let missing = "DaytonaFileNotFoundError";
+    assert_eq!(seen["move"], json!(["DaytonaConflictError", missing, missing]));
+    assert_eq!(seen["list_missing"], missing);
+    assert_eq!(seen["unknown_user"], "DaytonaBadRequestError");
 }
 
 /// The exception of each status, by SDK.

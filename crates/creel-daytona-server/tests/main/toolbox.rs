@@ -12,6 +12,8 @@ tests![
     a_session_survives_what_its_commands_do,
     paths_stay_below_the_root,
     files_and_their_errors,
+    a_list_goes_as_deep_as_it_is_asked_to,
+    searches_stay_below_the_root_and_say_what_is_wrong,
 ];
 
 fn a_command_that_reads_its_input_eats_the_rest_of_the_script() {
@@ -95,4 +97,37 @@ fn files_and_their_errors() {
     let several = bench.ask("POST", &at("/bulk-download"), &json!({ "paths": ["/none"] }));
     assert!(several.headers["content-type"].starts_with("multipart/form-data; boundary="));
     assert!(String::from_utf8_lossy(&several.body).contains("name=\"error\"; filename=\"/none\""));
+}
+
+fn a_list_goes_as_deep_as_it_is_asked_to() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    bench.run(&id, "mkdir -p a/b/c && touch a/b/c/file a/top && ln -s / a/up");
+    let paths = |query: &str| -> Vec<String> {
+        let entries = bench.get(&format!("toolbox/{id}/files?path=a{query}")).expect(200);
+        let entries = entries.as_array().expect("it is a list").clone();
+        entries.iter().filter_map(|entry| entry["path"].as_str().map(str::to_owned)).collect()
+    };
+    assert_eq!(paths(""), ["a/b", "a/top", "a/up"]);
+    assert_eq!(paths("&depth=2"), ["a/b", "a/b/c", "a/top", "a/up"]);
+    assert_eq!(paths("&depth=9"), ["a/b", "a/b/c", "a/b/c/file", "a/top", "a/up"]);
+    bench.get(&format!("toolbox/{id}/files?path=a&depth=0")).expect(400);
+}
+
+fn searches_stay_below_the_root_and_say_what_is_wrong() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let at = |path: &str| format!("toolbox/{id}{path}");
+    let outside = bench.get(&at("/files/find?path=/../../etc&pattern=root")).expect(200);
+    assert_eq!(outside, json!([]));
+    for wrong in ["/files/find?path=/tmp", "/files/search?path=/tmp", "/files/search?pattern=x"] {
+        bench.get(&at(wrong)).expect(400);
+    }
+    let wrong = bench.get(&at("/files/search?path=/tmp&pattern=%5Ba")).expect(400);
+    assert_eq!(wrong["message"], "invalid glob pattern: [a");
+    bench.ask("POST", &at("/files/replace"), &json!({ "files": [] })).expect(400);
+    bench.ask("POST", &at("/files/move?source=/tmp/x"), &Value::Null).expect(400);
+    bench.ask("POST", &at("/files/permissions?path=/tmp&mode=rwx"), &Value::Null).expect(400);
+    let metrics = bench.get(&at("/system/metrics")).expect(200);
+    assert!(metrics["memTotal"].as_u64() > metrics["memUsed"].as_u64(), "{metrics}");
 }

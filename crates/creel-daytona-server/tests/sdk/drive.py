@@ -54,6 +54,63 @@ def pages(client, labels):
         yield from page
 
 
+def refused(call):
+    """Returns the exception that a call must raise."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    raise AssertionError("it must be refused")
+
+
+def files(sandbox):
+    """Uses every call of the files module beyond up and down."""
+    fs = sandbox.fs
+    fs.upload_file(b"one\ntwo fish\nred fish\n", "/tmp/tree/sea/a.txt")
+    fs.upload_file(b"\0two fish", "/tmp/tree/binary.bin")
+    fs.upload_file(b"blue fish", "/tmp/tree/b.md")
+    found = [(match.file, match.line, match.content) for match in fs.find_files("/tmp/tree", "fish")]
+    assert found == [
+        ("/tmp/tree/b.md", 1, "blue fish"),
+        ("/tmp/tree/sea/a.txt", 2, "two fish"),
+        ("/tmp/tree/sea/a.txt", 3, "red fish"),
+    ], found
+    assert fs.find_files("/tmp/none", "fish") == []
+    assert fs.search_files("/tmp/tree", "**/*.txt").files == ["/tmp/tree/sea/a.txt"]
+    assert fs.search_files("/tmp/tree", "*.{md,txt}").files == ["/tmp/tree/b.md"]
+    assert fs.search_files("/tmp/tree", "*.txt").files == []
+
+    replaced = fs.replace_in_files(["/tmp/tree/b.md", "/tmp/tree/none"], "fish", "crab")
+    assert [(one.file, one.success) for one in replaced] == [
+        ("/tmp/tree/b.md", True),
+        ("/tmp/tree/none", False),
+    ], replaced
+    assert replaced[1].error, replaced
+    assert fs.download_file("/tmp/tree/b.md") == b"blue crab"
+
+    fs.move_files("/tmp/tree/b.md", "/tmp/tree/sea/c.md")
+    assert {entry.name for entry in fs.list_files("/tmp/tree/sea")} == {"a.txt", "c.md"}
+    taken = refused(lambda: fs.move_files("/tmp/tree/sea/c.md", "/tmp/tree/sea/a.txt"))
+    absent = refused(lambda: fs.move_files("/tmp/tree/b.md", "/tmp/tree/d.md"))
+    nowhere = refused(lambda: fs.move_files("/tmp/tree/sea/c.md", "/tmp/none/d.md"))
+
+    fs.set_file_permissions("/tmp/tree/sea/c.md", mode="640", owner="1234", group="root")
+    info = fs.get_file_info("/tmp/tree/sea/c.md")
+    assert (info.permissions, info.owner, info.group) == ("0640", "1234", "0"), info
+    assert info.mode == "-rw-r-----", info
+    unknown = refused(lambda: fs.set_file_permissions("/tmp/tree/sea/c.md", owner="no-such-user"))
+
+    full = refused(lambda: fs.delete_file("/tmp/tree"))
+    fs.delete_file("/tmp/tree", recursive=True)
+    gone = refused(lambda: fs.list_files("/tmp/tree"))
+    return {
+        "move": [taken, absent, nowhere],
+        "unknown_user": unknown,
+        "delete_directory": full,
+        "list_missing": gone,
+    }
+
+
 def main():
     seen = {}
     client = Daytona()
@@ -133,6 +190,13 @@ def main():
         raise AssertionError("a missing file must raise")
     except Exception as error:
         seen["missing_file"] = type(error).__name__
+
+    seen.update(files(sandbox))
+    if hasattr(sandbox, "get_metrics_latest"):
+        metrics = sandbox.get_metrics_latest()
+        assert metrics.cpu_count >= 1 and 0 <= metrics.cpu_used_pct <= 100, metrics
+        assert 0 < metrics.mem_used < metrics.mem_total, metrics
+        assert 0 < metrics.disk_used <= metrics.disk_total, metrics
 
     home = sandbox.get_user_home_dir()
     made = sandbox.process.exec(

@@ -9,7 +9,7 @@ use creel_core::plan::{Plan, World};
 use creel_core::provider::{ProviderName, Providers};
 use creel_core::reap::Reaper;
 
-use crate::app::App;
+use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
@@ -38,39 +38,62 @@ pub(crate) struct Apply {
 impl Apply {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
-        let plan = Plan::read(&self.plan)?;
+        let mut plan = Plan::read(&self.plan)?;
+        let planned = plan.items.len();
         let names: Vec<ProviderName> = plan.worlds.iter().map(|world| world.provider).collect();
         let providers = app.providers(&names)?;
-        check_worlds(&plan.worlds, &providers).await?;
+        let listing = check_worlds(&plan.worlds, &providers).await?;
+        let (items, untried): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
+            .into_iter()
+            .partition(|item| listing.has_answered(item.seen.provider));
+        plan.items = items;
         let options = self.release.options(app)?;
         let ledger = app.ledger().await?;
         let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
-        let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
+        let mut report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
+        for error in &listing.unreachable {
+            let theirs = untried.iter().filter(|item| item.seen.provider == error.provider);
+            report.add_untried(theirs, error);
+        }
         Shown {
             report: &report,
             applied: true,
-            planned: plan.items.len(),
-            unreachable: Vec::new(),
+            planned,
+            unreachable: listing.unreachable_json(),
             took: started.elapsed(),
         }
         .print(app);
         settle(app, &ledger, &providers).await;
-        verdict(&report, options.cancel.is_cancelled())
+        match listing.failure() {
+            Some(failure) if !options.cancel.is_cancelled() => Err(failure),
+            _ => verdict(&report, options.cancel.is_cancelled()),
+        }
     }
 }
 
-/// Refuses a plan whose ids would mean other things here.
-async fn check_worlds(worlds: &[World], providers: &Providers) -> Result<(), Failure> {
+/// Refuses a plan whose ids would mean other things here; returns the worlds that do not tell.
+async fn check_worlds(worlds: &[World], providers: &Providers) -> Result<Listing, Failure> {
+    let mut listing = Listing::default();
     for world in worlds {
-        let identity = providers.get(world.provider)?.identity().await?;
+        let identity = match providers.get(world.provider)?.identity().await {
+            Ok(identity) => identity,
+            Err(error) => {
+                listing.unreachable.push(error);
+                continue;
+            }
+        };
         if identity != world.identity {
             let message = format!(
                 "the plan was made for {} at {}, which is another one than this",
                 world.provider, world.address
             );
             return Err(Failure::new(Code::OtherWorld, Exit::Refused, message)
-                .hint("point DOCKER_HOST or the context there, or make a new plan"));
+                .hint(match world.provider {
+                    ProviderName::Daytona => "set DAYTONA_API_URL and a key of that organisation",
+                    _ => "point DOCKER_HOST or the context there",
+                })
+                .hint("or make a new plan"));
         }
     }
-    Ok(())
+    Ok(listing)
 }

@@ -21,6 +21,7 @@ Examples:
   creel ls                                 everything, in every provider that is configured
   creel ls --kind container --state exited
   creel ls --label terminal-bench --older-than 2h
+  creel ls --provider daytona --idle-for 1d
   creel ls --owned                         only what creel made
   creel ls --json | jq '.resources[].name'")]
 pub(crate) struct Ls {
@@ -44,6 +45,7 @@ struct ResourceJson<'a> {
     name: &'a str,
     state: &'a str,
     created_at: Option<Timestamp>,
+    last_active_at: Option<Timestamp>,
     labels: &'a labels::Labels,
     owner: Option<OwnerJson>,
     run: Option<String>,
@@ -148,6 +150,7 @@ fn print_json(app: &App, rows: &[Row], listing: &Listing, now: Timestamp) {
         name: &seen.name,
         state: &seen.state,
         created_at: seen.created_at,
+        last_active_at: seen.last_active_at,
         labels: &seen.labels,
         owner: OwnerJson::of(seen, ownership),
         run: run_of(seen, ownership),

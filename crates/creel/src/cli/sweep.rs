@@ -26,22 +26,25 @@ use super::settle::settle;
 /// Release what the selectors mean; a dry run until --apply
 ///
 /// Without selectors it means what creel itself made and nobody answers for any
-/// more. Foreign resources need a narrowing selector (--label, --name,
-/// --project, --state, --older-than), a --preset, or --all. What is protected, in
+/// more. Foreign resources need a narrowing selector (--label, --name, --project,
+/// --state, --older-than, --idle-for), a --preset, or --all. What is protected, in
 /// use by something that stays, or held by a live owner is spared and said so.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Presets:
-  stopped      containers that are exited or dead
-  default      stopped, and containers created a day ago and never started
-  aggressive   stopped and never started at any age; and, when a day old: containers in
-               every state, unused networks, unused anonymous volumes, dangling images
+  stopped      containers that are exited or dead; sandboxes that are stopped, in error or
+               whose build failed
+  default      stopped; and, when a day old: containers never started, archived sandboxes
+  aggressive   stopped, never started and archived at any age; and, when a day old:
+               containers and sandboxes in every state, unused networks, unused anonymous
+               volumes, dangling images
 
 Examples:
   creel sweep --preset stopped                          look first
   creel sweep --preset stopped --apply                  then do it
   creel sweep --label terminal-bench --apply            all with a label, running ones too
   creel sweep --kind container --older-than 24h --apply
+  creel sweep --provider daytona --idle-for 1d --apply
   creel sweep --project my-job --plan-out plan.json     keep the plan, apply it later
   creel sweep --label bench --apply --certificate c.json --max 200")]
 pub(crate) struct Sweep {
@@ -91,10 +94,7 @@ impl Sweep {
         let ledger = ledger?;
         let plan = self.plan(app, &listing, ledger.as_ref(), &selectors).await?;
         if let Some(path) = &self.plan_out {
-            let plan = plan::examine(plan.clone(), &providers).await?;
-            Plan { worlds: app.worlds(&providers).await?, ..plan }.write(path)?;
-            app.printer
-                .say(&format!("plan kept; carry it out with: creel apply {}", path.display()));
+            keep(app, &providers, &plan, path).await?;
         }
         let report = if self.apply {
             self.check(app, &plan)?;
@@ -221,7 +221,10 @@ impl Sweep {
         let after = app.list(providers, &[]).await;
         let certificate = Certificate::issue(Evidence {
             ledger: ledger.map(|ledger| ledger.id()),
-            worlds: app.worlds(providers).await.unwrap_or_default(),
+            worlds: app
+                .worlds(providers, |name| before.has_answered(name))
+                .await
+                .unwrap_or_default(),
             started_at,
             baseline: &before.inventory,
             report,
@@ -234,6 +237,23 @@ impl Sweep {
         app.printer.say(&format!("certificate: {}", path.display()));
         Ok(())
     }
+}
+
+/// Writes a plan for later, bound to the worlds and to what each object is like now.
+///
+/// Worlds that the plan takes nothing from are left out: it does not depend on them.
+async fn keep(
+    app: &App,
+    providers: &Providers,
+    plan: &Plan,
+    path: &std::path::Path,
+) -> Result<(), Failure> {
+    let meant = |name| plan.items.iter().any(|item| item.seen.provider == name);
+    let worlds = app.worlds(providers, meant).await?;
+    let plan = plan::examine(plan.clone(), providers).await?;
+    Plan { worlds, ..plan }.write(path)?;
+    app.printer.say(&format!("plan kept; carry it out with: creel apply {}", path.display()));
+    Ok(())
 }
 
 /// Takes out of a plan what creel tracks, because it could not be recorded.

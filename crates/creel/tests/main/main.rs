@@ -12,5 +12,6 @@ mod sandboxes;
 mod scripted;
 mod support;
 mod sweeps;
+mod toolbox;
 mod torture;
 mod watchdog;

@@ -38,6 +38,17 @@ impl RestV1 {
         self.http.send(request).await.map(drop)
     }
 
+    /// Says that there is no such API, where a listing is answered as something that is absent.
+    fn no_api(&self, refusal: Refusal) -> Refusal {
+        if !refusal.is_absence() {
+            return refusal;
+        }
+        let address = &self.http.access().url;
+        let message =
+            format!("no Daytona API is at {address} ({}): check DAYTONA_API_URL", refusal.message);
+        Refusal { class: ErrorClass::Unreachable, message, ..refusal }
+    }
+
     async fn read(&self, url: Url) -> Answered<Value> {
         let body = self.http.send(Request::new(Method::GET, url)).await?;
         serde_json::from_slice(&body).map_err(|_| unreadable())
@@ -47,6 +58,11 @@ impl RestV1 {
 /// Reading again may help: bodies are cut short on the way.
 fn unreadable() -> Refusal {
     Refusal::new(ErrorClass::Transient, "it answered with something that is not JSON")
+}
+
+fn no_listing() -> Refusal {
+    let message = "its answer to a listing is none: is DAYTONA_API_URL right?";
+    Refusal::new(ErrorClass::Transient, message)
 }
 
 fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
@@ -83,8 +99,9 @@ impl Wire for RestV1 {
     }
 
     async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> Answered<Page> {
-        let value = self.read(list_url(self.http.url(&["sandbox"]), query, cursor)).await?;
-        let items = value.get("items").and_then(Value::as_array).ok_or_else(unreadable)?;
+        let answer = self.read(list_url(self.http.url(&["sandbox"]), query, cursor)).await;
+        let value = answer.map_err(|refusal| self.no_api(refusal))?;
+        let items = value.get("items").and_then(Value::as_array).ok_or_else(no_listing)?;
         // A row without an id is nothing that could be acted on.
         let items = items.iter().filter_map(Sandbox::read).collect();
         let next = value.get("nextCursor").and_then(Value::as_str);

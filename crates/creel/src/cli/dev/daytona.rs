@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use creel_core::scope::Supervisor;
+use creel_core::provider::ProviderName;
+use creel_core::scope::{Supervisor, TakeError};
 use creel_daytona_server::{Backend, Delays, RateLimits, Scenario, Server, Settings, StartError};
 use serde::Serialize;
 
 use crate::app::{App, command_name};
+use crate::cli::settle::settle_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
@@ -102,8 +104,12 @@ impl Daytona {
         if self.hollow {
             return Ok(Backend::Hollow);
         }
+        let kind = if self.docker { ProviderName::Docker } else { ProviderName::Process };
+        let providers = app.providers(&[kind])?;
+        // An engine that does not answer would show only with the first sandbox.
+        providers.get(kind)?.identity().await?;
         let ledger = app.ledger().await?;
-        let providers = app.providers(&[])?;
+        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
         watchdog::start(app)?;
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?

@@ -2,27 +2,31 @@
 
 use std::time::Duration;
 
-use creel_testkit::creel::Running;
+use creel_testkit::creel::{Creel, Running};
 use creel_testkit::engine::Engine;
-use creel_testkit::http::send;
-use creel_testkit::wait::{eventually, eventually_some};
-use serde_json::{Value, json};
+use creel_testkit::image;
+use creel_testkit::wait::eventually;
+use creel_testkit::world::Kind;
+use serde_json::json;
 
 use crate::support::{Home, PATIENCE, assert_killed};
 
+use super::cloud::{ask, serve};
+
+/// What a test finds a daemon by: its own session, no environment, no parent.
+const DAEMON: &str = "(env -i MARK=6161 setsid sleep 6161 </dev/null >/dev/null 2>&1 &)";
+
 /// Starts a server and a sandbox with a daemon in it that tries to get away.
-fn serve(home: &Home) -> Running {
-    let running = home.creel.spawn(["dev", "daytona", "--fast", "--listen", "127.0.0.1:0"]);
-    let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
-    let told: Value = told.unwrap_or_else(|| panic!("not ready: {}", running.stderr()));
+fn start(creel: &Creel, flags: &[&str]) -> Running {
+    let (running, told) = serve(creel, &[&["--fast"], flags].concat());
     let (url, key) = (told["url"].as_str().unwrap(), told["api_key"].as_str().unwrap());
     assert!(told["admin_url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
-    let (status, made) = send("POST", &format!("{url}/sandbox"), key, &json!({})).unwrap();
+    assert_eq!(running.stdout().lines().count(), 1, "one line and no more");
+    let (status, made) = ask("POST", &format!("{url}/sandbox"), key, &json!({}));
     assert_eq!((status, &made["state"]), (200, &json!("started")));
     let execute = url.replace("/api", "/toolbox/") + made["id"].as_str().unwrap();
-    let daemon = "(env -i MARK=6161 setsid sleep 6161 </dev/null >/dev/null 2>&1 &)";
-    let execute = format!("{execute}/process/execute");
-    let (status, ran) = send("POST", &execute, key, &json!({ "command": daemon })).unwrap();
+    let (status, ran) =
+        ask("POST", &format!("{execute}/process/execute"), key, &json!({ "command": DAEMON }));
     assert_eq!((status, &ran["exitCode"]), (200, &json!(0)));
     running
 }
@@ -47,7 +51,7 @@ fn assert_nothing_left(home: &Home) {
 fn a_signal_ends_the_server_and_all_its_sandboxes() {
     let home = Home::on(&Engine::from_env());
     for signal in ["TERM", "INT", "HUP"] {
-        let running = serve(&home);
+        let running = start(&home.creel, &[]);
         assert!(eventually(PATIENCE, || any_process(&home)));
         running.signal(signal);
         running.wait().expect_code(0);
@@ -58,10 +62,48 @@ fn a_signal_ends_the_server_and_all_its_sandboxes() {
 #[test]
 fn a_killed_server_is_cleaned_up_after_by_its_watchdog() {
     let home = Home::on(&Engine::from_env());
-    let running = serve(&home);
+    let running = start(&home.creel, &[]);
     assert!(eventually(PATIENCE, || any_process(&home)));
     assert_killed(&running.kill());
     assert_nothing_left(&home);
+}
+
+/// Returns how many containers of this home's ledger the engine has.
+fn containers(home: &Home, engine: &Engine) -> usize {
+    home.on_engine(engine).of_kind(Kind::Container).len()
+}
+
+#[test]
+fn containers_as_sandboxes_go_with_the_server_however_it_ends() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    let flags = ["--docker", "--image", image::REFERENCE];
+    for signal in ["TERM", "INT"] {
+        let running = start(&home.creel, &flags);
+        assert_eq!(containers(&home, &engine), 1);
+        running.signal(signal);
+        running.wait().expect_code(0);
+        assert_nothing_left(&home);
+        assert_eq!(containers(&home, &engine), 0);
+    }
+    let running = start(&home.creel, &flags);
+    assert_eq!(containers(&home, &engine), 1);
+    assert_killed(&running.kill());
+    assert_nothing_left(&home);
+    assert_eq!(containers(&home, &engine), 0);
+}
+
+#[test]
+fn containers_need_an_engine_that_answers() {
+    let home = Home::on(&Engine::from_env());
+    let creel = home.creel.clone().deadline(Duration::from_secs(20));
+    let nowhere = creel.clone().env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    let output = nowhere.run(["dev", "daytona", "--docker"]).expect_code(7);
+    assert!(output.stderr.contains("/nowhere/docker.sock"), "{output}");
+    assert_eq!(output.stdout, "", "it was never ready");
+    let none = creel.env_remove("DOCKER_HOST");
+    none.run(["dev", "daytona", "--docker"]).expect_code(7);
+    assert!(home.processes().is_empty());
 }
 
 #[test]

@@ -12,11 +12,12 @@ use serde_json::Value;
 
 use super::bench::{BINARY, Bench, keys, text};
 
-const RESOURCE_KEYS: [&str; 12] = [
+const RESOURCE_KEYS: [&str; 13] = [
     "created_at",
     "id",
     "kind",
     "labels",
+    "last_active_at",
     "name",
     "owner",
     "project",

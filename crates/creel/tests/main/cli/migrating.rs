@@ -1,15 +1,20 @@
 //! `docs/migrating.md`: every command line in its table does what the page says.
 
+use std::collections::BTreeSet;
+
+use creel_testkit::creel::Output;
 use creel_testkit::docker::{ContainerSpec, Labels};
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::world::World;
+use serde_json::json;
 
-use super::bench::{Bench, results};
+use super::bench::{Bench, results, run};
+use super::cloud::{Cloud, stem};
 
 const PAGE: &str = include_str!("../../../../../docs/migrating.md");
 
-/// Everything that the fixture makes.
-const ALL: [&str; 10] = [
+/// Everything that the fixture makes: containers, networks, sandboxes, volumes.
+const ALL: [&str; 19] = [
     "c-bench-exited",
     "c-bench-running",
     "c-created",
@@ -18,37 +23,148 @@ const ALL: [&str; 10] = [
     "c-running",
     "n-bench",
     "n-job",
+    "s-ancient",
+    "s-archived",
+    "s-archived-old",
+    "s-bench",
+    "s-error",
+    "s-failed",
+    "s-running",
+    "s-running-old",
+    "s-stopped",
     "v-bench",
     "v-plain",
 ];
 
+/// The sandboxes: name, state, and how many hours ago they were made and last active.
+///
+/// One that runs and is idle is stopped by Daytona itself, so the idle one is paused.
+const SANDBOXES: [(&str, &str, u64, u64); 9] = [
+    ("-ancient", "paused", 73, 73),
+    ("-archived", "archived", 0, 0),
+    ("-archived-old", "archived", 25, 25),
+    ("-bench", "started", 0, 0),
+    ("-error", "error", 0, 0),
+    ("-failed", "build_failed", 0, 0),
+    ("-running", "started", 0, 0),
+    ("-running-old", "started", 25, 0),
+    ("-stopped", "stopped", 0, 0),
+];
+
 /// What each command releases from the fixture.
-fn releases(command: &str) -> &'static [&'static str] {
+fn releases(command: &str) -> Vec<&'static str> {
+    let exited = ["c-bench-exited", "c-exited"];
+    let failed = ["s-error", "s-failed", "s-stopped"];
+    let old = ["s-ancient", "s-archived-old", "s-running-old"];
+    let archived = ["s-archived", "s-archived-old"];
     match command {
         "creel ls"
+        | "creel ls --provider daytona"
+        | "creel ls --provider daytona --state stopped"
         | "creel ls --kind container"
         | "creel ls --kind container --state exited"
-        | "creel sweep --preset stopped"
-        // Nothing here is that old; see below.
+        | "creel sweep --provider daytona --preset stopped"
+        | "creel sweep --provider daytona --older-than 1d"
+        | "creel sweep --provider docker --preset stopped"
+        | "creel sweep --preset default"
+        // No container here is that old; see below.
         | "creel sweep --kind container --older-than 24h --apply"
-        | "creel sweep --kind container --older-than 2d --apply" => &[],
-        "creel sweep --preset stopped --apply"
-        | "creel sweep --preset default --apply"
-        | "creel sweep --preset default --fail-fast --apply"
-        | "creel sweep --preset default --provider docker --apply" => {
-            &["c-bench-exited", "c-exited"]
+        | "creel sweep --kind container --older-than 48h --apply" => Vec::new(),
+        "creel sweep --provider daytona --preset stopped --apply" => failed.to_vec(),
+        "creel sweep --provider daytona --older-than 1d --apply"
+        | "creel sweep --provider daytona --older-than 1d --fail-fast --apply"
+        | "creel sweep --kind container --kind sandbox --older-than 1d --apply" => old.to_vec(),
+        "creel sweep --provider daytona --older-than 1d --idle-for 1d --apply" => {
+            vec!["s-ancient", "s-archived-old"]
         }
-        "creel sweep --preset aggressive --apply" => &["c-bench-exited", "c-created", "c-exited"],
+        "creel sweep --kind sandbox --older-than 2d --apply"
+        | "creel sweep --kind container --kind sandbox --older-than 2d --apply" => {
+            vec!["s-ancient"]
+        }
+        "creel sweep --provider docker --preset stopped --apply"
+        | "creel sweep --preset default --provider docker --apply" => exited.to_vec(),
+        "creel sweep --preset default --provider daytona --apply" => {
+            [&failed[..], &["s-archived-old"]].concat()
+        }
+        "creel sweep --preset default --apply"
+        | "creel sweep --preset default --fail-fast --apply" => {
+            [&exited[..], &failed, &["s-archived-old"]].concat()
+        }
+        "creel sweep --preset aggressive --provider daytona --apply" => {
+            [&failed[..], &archived, &old].concat()
+        }
+        "creel sweep --preset aggressive --apply" => {
+            [&exited[..], &["c-created"], &failed, &archived, &old].concat()
+        }
         "creel sweep --kind container --label terminal-bench --apply"
         | "creel sweep --kind container --label terminal-bench --fail-fast --apply"
         | "creel sweep --kind container --label terminal-bench --stop-timeout 10s --apply" => {
-            &["c-bench-exited", "c-bench-running"]
+            vec!["c-bench-exited", "c-bench-running"]
+        }
+        "creel sweep --provider docker --label terminal-bench --apply" => {
+            vec!["c-bench-exited", "c-bench-running", "n-bench", "v-bench"]
         }
         "creel sweep --label terminal-bench --apply" => {
-            &["c-bench-exited", "c-bench-running", "n-bench", "v-bench"]
+            vec!["c-bench-exited", "c-bench-running", "n-bench", "s-bench", "v-bench"]
         }
-        "creel sweep --project my-job --apply" => &["c-job", "n-job"],
+        "creel sweep --project my-job --apply" => vec!["c-job", "n-job"],
+        "creel rm sandbox/NAME" => vec!["s-running"],
         other => panic!("say here what `{other}` does"),
+    }
+}
+
+/// An engine and a cloud of the test's own, and what is in them.
+struct Worlds {
+    private: PrivateEngine,
+    bench: Bench,
+    cloud: Cloud,
+}
+
+impl Worlds {
+    fn new() -> Self {
+        let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
+        let (bench, cloud) = (Bench::on(private.engine()), Cloud::start());
+        Self { private, bench, cloud }
+    }
+
+    /// Runs a command of the page, with a sandbox of the fixture as its NAME.
+    fn run(&self, line: &str) -> Output {
+        let line = line.replace("NAME", &self.sandbox_named("-running"));
+        run(&self.cloud.given_to(self.bench.creel()), &line)
+    }
+
+    fn sandbox_named(&self, suffix: &str) -> String {
+        let wanted = self.bench.named(suffix);
+        let mut names = self.cloud.names().into_iter();
+        names.rfind(|name| stem(name) == wanted).unwrap_or_default()
+    }
+
+    /// Returns the short names of everything in both worlds, sorted.
+    fn there(&self) -> Vec<String> {
+        let mut all = self.bench.there();
+        let sandboxes = self.cloud.there().into_iter();
+        all.extend(sandboxes.map(|name| name.replace(&self.bench.name, "s")));
+        all.sort();
+        all
+    }
+
+    /// Makes what is missing of the fixture.
+    fn furnish(&self) {
+        let there = self.there();
+        for (name, state, age, idle) in SANDBOXES {
+            if there.contains(&format!("s{name}")) {
+                continue;
+            }
+            let labels =
+                if name == "-bench" { json!({ "terminal-bench": "1" }) } else { json!({}) };
+            let (age, idle) = (age * 3600, idle * 3600);
+            let seed = json!({
+                "state": state, "age_seconds": age, "idle_seconds": idle, "labels": labels
+            });
+            self.cloud.plant(&self.bench.named(name), seed);
+        }
+        furnish(&self.bench, &there);
+        assert_eq!(self.there(), ALL);
     }
 }
 
@@ -69,9 +185,8 @@ fn commands() -> Vec<String> {
     commands
 }
 
-/// Makes what is missing of the fixture.
-fn furnish(bench: &Bench) {
-    let there = bench.there();
+/// Makes what is missing of the fixture on the engine.
+fn furnish(bench: &Bench, there: &[String]) {
     let missing = |name: &str| !there.contains(&name.to_owned());
     let docker = bench.docker();
     let bench_label = Labels::from([("terminal-bench".to_owned(), "task-1".to_owned())]);
@@ -101,43 +216,68 @@ fn furnish(bench: &Bench) {
             docker.create_volume(&bench.named(name), labels).unwrap();
         }
     }
-    assert_eq!(bench.there(), ALL);
 }
 
 #[test]
 fn every_command_line_in_the_table_does_what_the_page_says() {
-    let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-    let bench = Bench::on(private.engine());
+    let worlds = Worlds::new();
     let commands = commands();
-    assert!(commands.len() >= 14, "{commands:?}");
+    assert!(commands.len() >= 25, "{commands:?}");
     for command in commands {
-        furnish(&bench);
+        worlds.furnish();
         let line = command.trim_start_matches("creel ");
-        let output = bench.run(line).expect_code(0);
+        let output = worlds.run(line).expect_code(0);
         let released = releases(&command);
         let left: Vec<&str> = ALL.into_iter().filter(|name| !released.contains(name)).collect();
-        assert_eq!(bench.there(), left, "{output}");
-        if let Some(age) = ["24h", "2d"].iter().find(|age| line.contains(**age)) {
-            // Age cannot be faked on a real engine, so the same line with another age.
-            let output = bench.run(&format!("{} --json", line.replace(age, "0s"))).expect_code(0);
-            assert_eq!(results(&output, "gone").len(), 6, "{output}");
-        }
+        assert_eq!(worlds.there(), left, "{output}");
+        check_age(&worlds, line);
     }
-    private.stop().unwrap();
+    worlds.private.stop().unwrap();
+}
+
+/// Runs a line that means old containers with another age: a real engine's clock cannot be set.
+fn check_age(worlds: &Worlds, line: &str) {
+    let ages = ["24h", "48h", "1d", "2d"];
+    let Some(age) = ages.iter().find(|age| line.contains(&format!("--older-than {age}"))) else {
+        return;
+    };
+    if !line.contains("--kind container") {
+        return;
+    }
+    let kinds = if line.contains("--kind sandbox") { "cs" } else { "c" };
+    let there = worlds.there().into_iter().filter(|name| name.starts_with(|k| kinds.contains(k)));
+    let output = worlds.run(&format!("{} --json", line.replace(age, "0s"))).expect_code(0);
+    assert_eq!(results(&output, "gone").len(), there.count(), "{output}");
 }
 
 #[test]
 fn a_list_shows_the_states_that_the_page_names() {
-    let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-    let bench = Bench::on(private.engine());
-    furnish(&bench);
+    let worlds = Worlds::new();
+    worlds.furnish();
     let lines = |line: &str| {
-        let output = bench.run(line).expect_code(0);
-        output.stdout.lines().filter(|row| row.contains(&bench.name)).count()
+        let output = worlds.run(line).expect_code(0);
+        output.stdout.lines().filter(|row| row.contains(&worlds.bench.name)).count()
     };
     assert_eq!(lines("ls --kind container"), 6);
     assert_eq!(lines("ls --kind container --state exited"), 2);
+    assert_eq!(lines("ls --provider daytona"), SANDBOXES.len());
+    assert_eq!(lines("ls --provider daytona --state stopped"), 1);
     assert_eq!(lines("ls"), ALL.len());
-    assert_eq!(World::snapshot(bench.engine()).unwrap().len(), ALL.len() + 1, "and the image");
-    private.stop().unwrap();
+    let on_engine = World::snapshot(worlds.bench.engine()).unwrap().len();
+    assert_eq!(on_engine + SANDBOXES.len(), ALL.len() + 1, "and the image");
+    worlds.private.stop().unwrap();
+}
+
+#[test]
+fn every_variable_the_page_names_is_in_the_reference() {
+    let section =
+        PAGE.split("\n## ").find(|part| part.starts_with("What the scripts read")).unwrap();
+    let reference = include_str!("../../../../../docs/reference/environment.md");
+    let words = section.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+    let ours = |word: &&str| ["CREEL_", "DAYTONA_", "DOCKER_"].iter().any(|p| word.starts_with(p));
+    let variables: BTreeSet<&str> = words.filter(ours).collect();
+    assert!(variables.len() >= 10, "{variables:?}");
+    for variable in variables {
+        assert!(reference.contains(&format!("`{variable}`")), "{variable}");
+    }
 }

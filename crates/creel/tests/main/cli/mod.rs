@@ -8,16 +8,20 @@
 
 mod bench;
 mod caps;
+pub(crate) mod cloud;
 mod daytona;
 mod doctor;
 mod errors;
 mod ledger;
 mod library;
 mod ls;
+mod managed;
 mod migrating;
 mod named;
 mod plan;
 mod reach;
+mod sandboxes;
 mod select;
 mod spare;
 mod sweep;
+mod together;

@@ -1,14 +1,17 @@
 //! Commands, sessions, files and repositories in a sandbox that runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::provider::ErrorClass;
+use creel_core::ledger::Ledger;
 use creel_core::provider::daytona::toolbox::{
     Exec, Executed, Repository, SessionCommand, Stream, Toolbox,
 };
+use creel_core::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
+use creel_core::scope::{Request, Supervisor};
 use serde_json::json;
 
-use crate::world::World;
+use crate::cli::cloud::Cloud;
 
 async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
     let exec =
@@ -19,20 +22,27 @@ async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_can_be_used_and_is_given_back() {
-    let world = World::start().await;
-    let held = world.create().await;
-    let toolbox = world.provider.toolbox(&held.id).await.unwrap();
+    let (cloud, home) = (Cloud::with(&["--fast"]), tempfile::tempdir().unwrap());
+    let provider = cloud.provider();
+    let ledger = Ledger::open(home.path()).await.unwrap();
+    let all: Arc<dyn Provider> = provider.clone();
+    let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();
+    let env = [("GREETING".to_owned(), "hello".to_owned())].into();
+    let spec = Spec::Sandbox(SandboxSpec { env, ..SandboxSpec::default() });
+    let held = supervisor.create(Request::new(ProviderName::Daytona, spec)).await.unwrap();
+
+    let toolbox = provider.toolbox(&held.id).await.unwrap();
     assert_eq!(run(&toolbox, "echo hi; exit 3").await, (3, "hi\n".to_owned()));
     assert_eq!(run(&toolbox, "echo $GREETING").await, (0, "hello\n".to_owned()));
     commands_have_limits(&toolbox).await;
     files_go_in_and_come_out(&toolbox).await;
     logs_are_followed_by_stream(&toolbox).await;
-    logs_that_break_off_are_followed_to_their_end(&world, &toolbox).await;
+    logs_that_break_off_are_followed_to_their_end(&cloud, &toolbox).await;
     repositories_are_cloned(&toolbox).await;
-    world.release(held).await;
-    world.stop();
+    supervisor.release(held).await.unwrap();
+    tokio::task::block_in_place(|| cloud.end());
 }
 
 async fn commands_have_limits(toolbox: &Toolbox) {
@@ -65,17 +75,17 @@ done
 exit 4
 "#;
 
-async fn logs_that_break_off_are_followed_to_their_end(world: &World, toolbox: &Toolbox) {
+async fn logs_that_break_off_are_followed_to_their_end(cloud: &Cloud, toolbox: &Toolbox) {
     let whole = b"one \xc3\xbcber \xff\xfe \xe2\x82\xac\n";
     let errors = b"eone e\xc3e\xbcber e\xff\xfe e\xe2\x82e\xace\n";
     toolbox.create_session("s2").await.unwrap();
     toolbox.upload("babble.sh", BABBLE).await.unwrap();
     // Never, once, and as often as the stream is tried: then the log is polled.
     for breaks in [0, 1, 3] {
-        world.arm(&json!({"at": "follow", "fault": "break_off", "count": breaks}));
+        cloud.arm(&json!({"at": "follow", "fault": "break_off", "count": breaks}));
         let command = toolbox.start_command("s2", "sh babble.sh </dev/null").await.unwrap();
         let (code, [output, error]) = follow(toolbox, &command).await;
-        assert_eq!((code, world.disarm()), (4, breaks));
+        assert_eq!((code, cloud.disarm()), (4, breaks));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if breaks < 3 {
             assert_eq!(output, whole, "{breaks} breaks: {}", text(&output));

@@ -1,0 +1,167 @@
+//! A local Daytona for one test: the real `creel dev daytona`, and eyes on what it has.
+
+use std::sync::Arc;
+
+use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+use creel_testkit::creel::{Creel, Running};
+use creel_testkit::http::send;
+use creel_testkit::wait::eventually_some;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::PATIENCE;
+
+use super::bench::BINARY;
+
+/// A running `creel dev daytona`; it is killed on drop, and hollow sandboxes go with it.
+#[derive(Debug)]
+pub(crate) struct Cloud {
+    running: Running,
+    url: String,
+    key: String,
+    admin: String,
+    /// The server's own state, which is not the state of whom it serves.
+    _home: TempDir,
+}
+
+impl Cloud {
+    /// Starts a server whose sandboxes are records and whose states pass quickly.
+    pub(crate) fn start() -> Self {
+        Self::with(&["--hollow", "--fast"])
+    }
+
+    /// Starts a server with these flags.
+    pub(crate) fn with(flags: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let creel = Creel::without_docker(BINARY, home.path());
+        let (running, told) = serve(&creel, flags);
+        let field = |name: &str| told[name].as_str().unwrap().to_owned();
+        let (url, key, admin) = (field("url"), field("api_key"), field("admin_url"));
+        Self { running, url, key, admin, _home: home }
+    }
+
+    /// Returns a binary that works in this cloud.
+    pub(crate) fn given_to(&self, creel: Creel) -> Creel {
+        creel.env("DAYTONA_API_URL", &self.url).env("DAYTONA_API_KEY", &self.key)
+    }
+
+    /// Returns the library's way into this cloud.
+    pub(crate) fn provider(&self) -> Arc<DaytonaProvider> {
+        let environment = DaytonaEnvironment {
+            api_key: Some(self.key.as_str().into()),
+            api_url: Some(self.url.clone()),
+            ..DaytonaEnvironment::default()
+        };
+        Arc::new(DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap())
+    }
+
+    /// Returns what `DAYTONA_API_URL` is set to.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns what `DAYTONA_API_KEY` is set to.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Makes a sandbox without a process, after a seed of the admin routes; returns its id.
+    ///
+    /// Its name is the prefix, a dot and a number.
+    pub(crate) fn plant(&self, prefix: &str, mut seed: Value) -> String {
+        seed["count"] = json!(1);
+        seed["name_prefix"] = json!(format!("{prefix}."));
+        let made = self.admin("POST", "seed", &seed);
+        made["ids"][0].as_str().unwrap().to_owned()
+    }
+
+    /// Arms a fault.
+    pub(crate) fn arm(&self, fault: &Value) {
+        self.admin("POST", "faults", fault);
+    }
+
+    /// Disarms all faults.
+    pub(crate) fn heal(&self) {
+        self.admin("DELETE", "faults", &Value::Null);
+    }
+
+    /// Disarms all faults, and returns how often they have struck.
+    pub(crate) fn disarm(&self) -> u64 {
+        let answer = self.admin("GET", "faults", &Value::Null);
+        self.heal();
+        let faults = answer["faults"].as_array().unwrap();
+        faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
+    }
+
+    /// Sets what the key may do.
+    pub(crate) fn permit(&self, scopes: &[&str]) {
+        self.admin("PUT", "permissions", &json!(scopes));
+    }
+
+    /// Returns how often a route was asked for since the last call, and starts anew.
+    pub(crate) fn requests(&self, route: &str) -> u64 {
+        let counts = self.admin("DELETE", "requests", &Value::Null);
+        counts["by_route"][route].as_u64().unwrap_or_default()
+    }
+
+    fn admin(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = ask(method, &format!("{}/{path}", self.admin), "", body);
+        assert_eq!(status, 200, "{method} {path}: {answer}");
+        answer
+    }
+
+    /// Asks the API.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        ask(method, &format!("{}/{path}", self.url), &self.key, body)
+    }
+
+    /// Returns a sandbox's state, or the status of the answer where it has none.
+    pub(crate) fn state(&self, id: &str) -> String {
+        let (status, answer) = self.ask("GET", &format!("sandbox/{id}"), &Value::Null);
+        answer["state"].as_str().map_or_else(|| status.to_string(), str::to_owned)
+    }
+
+    /// Returns a sandbox as it is now.
+    pub(crate) fn sandbox(&self, id: &str) -> Value {
+        self.ask("GET", &format!("sandbox/{id}"), &Value::Null).1
+    }
+
+    /// Returns the names of all sandboxes, hidden ones too, the oldest first.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let query = "sandbox?limit=200&includeErroredDeleted=true&sort=createdAt&order=asc";
+        let (_, page) = self.ask("GET", query, &Value::Null);
+        let rows = page["items"].as_array().unwrap();
+        rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns the names of all sandboxes without their numbers, sorted.
+    pub(crate) fn there(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.names().iter().map(|name| stem(name)).collect();
+        names.sort();
+        names
+    }
+
+    /// Asks the server to end, and waits until it has.
+    pub(crate) fn end(self) {
+        self.running.signal("TERM");
+        self.running.wait().expect_code(0);
+    }
+}
+
+/// Cuts the number off a planted name.
+pub(crate) fn stem(name: &str) -> String {
+    name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
+}
+
+/// Starts a server and waits until it is ready; returns what it told.
+pub(crate) fn serve(creel: &Creel, flags: &[&str]) -> (Running, Value) {
+    let running = creel.spawn([&["dev", "daytona", "--listen", "127.0.0.1:0"], flags].concat());
+    let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
+    let told = told.unwrap_or_else(|| panic!("not ready: {}", running.stderr()));
+    (running, told)
+}
+
+/// Sends a request; returns the status and the body.
+pub(crate) fn ask(method: &str, url: &str, key: &str, body: &Value) -> (u16, Value) {
+    send(method, url, key, body).unwrap()
+}
