@@ -15,6 +15,7 @@ mod error;
 mod observed;
 pub mod process;
 mod spec;
+mod turn;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -29,6 +30,7 @@ pub use spec::{
     ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, SandboxSource, SandboxSpec, Spec,
     VolumeMount, VolumeSpec,
 };
+pub use turn::Turn;
 
 /// The result of a provider call.
 pub type Result<T> = std::result::Result<T, ProviderError>;
@@ -92,6 +94,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `None` leaves it to whoever sends them to find out.
     fn concurrency(&self) -> Option<usize> {
         None
+    }
+
+    /// Waits until a release may be ordered, where the provider limits how often it is asked.
+    async fn turn(&self) -> Turn {
+        Turn::FREE
     }
 
     /// Returns how long a create may take before its answer counts as lost.

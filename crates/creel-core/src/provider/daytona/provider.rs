@@ -13,7 +13,7 @@ use tracing::debug;
 use crate::labels;
 use crate::provider::{
     CreateOrder, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError, ProviderName,
-    ReleaseMode, Released, Result, Spec,
+    ReleaseMode, Released, Result, Spec, Turn,
 };
 
 use super::absence::Absences;
@@ -21,7 +21,6 @@ use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
 use super::classify::Refusal;
 use super::create::{self, Maker};
 use super::http::Http;
-use super::limiter::Rate;
 use super::model::{KeyRights, Sandbox};
 use super::observe::{is_errored_deleted, observed};
 use super::rest::RestV1;
@@ -32,13 +31,9 @@ use super::{read, release, state};
 const KINDS: &[Kind] = &[Kind::Sandbox];
 /// The pauses while a sandbox that is on its way out is watched: requests are counted.
 const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
-/// How many releases may be under way at most; most of them wait between two looks.
-const MOST_UNDER_WAY: usize = 384;
-/// How many releases may be under way before the server's limits are known.
-const FIRST_UNDER_WAY: usize = 64;
-/// How long a release takes from its order to its proof. So many seconds' worth of orders are
-/// under way: fewer would waste the budget, more would only wait for their turn.
-const RELEASE_SECONDS: f64 = 8.0;
+/// How many releases may be under way; most of them wait between two looks, and requests have
+/// limits of their own.
+const MOST_UNDER_WAY: usize = 2048;
 /// How long a hidden record is watched: nothing happens to it by itself.
 const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a create may take: builds are slow, and each state has its own limit.
@@ -205,11 +200,11 @@ impl Provider for DaytonaProvider {
     }
 
     fn concurrency(&self) -> Option<usize> {
-        Some(match self.http.limiter().deletes() {
-            Rate::Of(rate) => ((rate * RELEASE_SECONDS).ceil() as usize).clamp(4, MOST_UNDER_WAY),
-            Rate::Unlimited => MOST_UNDER_WAY,
-            Rate::Unheard => FIRST_UNDER_WAY,
-        })
+        Some(MOST_UNDER_WAY)
+    }
+
+    async fn turn(&self) -> Turn {
+        self.http.turn().await
     }
 
     fn create_deadline(&self) -> Duration {
