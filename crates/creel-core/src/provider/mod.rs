@@ -85,6 +85,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the kinds of object this world has.
     fn kinds(&self) -> &'static [Kind];
 
+    /// Returns how long after an order that was accepted the first look is worth it.
+    fn first_look(&self) -> Duration {
+        *self.look_pause().start()
+    }
+
     /// Returns the first and the longest pause between two looks at what is on its way out.
     fn look_pause(&self) -> RangeInclusive<Duration> {
         Duration::from_millis(25)..=Duration::from_secs(1)

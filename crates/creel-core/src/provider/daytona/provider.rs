@@ -20,6 +20,7 @@ use super::absence::Absences;
 use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
 use super::classify::Refusal;
 use super::create::{self, Maker};
+use super::destroys::Destroys;
 use super::http::Http;
 use super::model::{KeyRights, Sandbox};
 use super::observe::{is_errored_deleted, observed};
@@ -29,8 +30,8 @@ use super::wire::{ListQuery, Wire};
 use super::{read, release, state};
 
 const KINDS: &[Kind] = &[Kind::Sandbox];
-/// The pauses while a sandbox that is on its way out is watched: requests are counted.
-const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
+/// The pauses after the first look at a sandbox that is on its way out: requests are counted.
+const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(10);
 /// How many releases may be under way; most of them wait between two looks, and requests have
 /// limits of their own.
 const MOST_UNDER_WAY: usize = 2048;
@@ -45,6 +46,7 @@ pub struct DaytonaProvider {
     wire: Arc<dyn Wire>,
     http: Http,
     absences: Absences,
+    destroys: Destroys,
     settings: DaytonaSettings,
     /// The region new sandboxes are made in.
     target: Option<String>,
@@ -70,6 +72,7 @@ impl DaytonaProvider {
         let wire: Arc<dyn Wire> = Arc::new(RestV1::new(http.clone()));
         Ok(Self {
             absences: Absences::new(Arc::clone(&wire)),
+            destroys: Destroys::default(),
             wire,
             http,
             settings,
@@ -195,6 +198,10 @@ impl Provider for DaytonaProvider {
         KINDS
     }
 
+    fn first_look(&self) -> Duration {
+        self.destroys.first_look()
+    }
+
     fn look_pause(&self) -> RangeInclusive<Duration> {
         LOOK_PAUSE
     }
@@ -251,6 +258,10 @@ impl Provider for DaytonaProvider {
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         let words = Self::check("inspect", kind, id)?;
         let answer = read::inspect(&*self.wire, &self.absences, id).await;
+        if let Ok(found) = &answer {
+            let is_there = found.as_ref().is_some_and(|found| !found.is_errored_deleted());
+            self.destroys.looked(id, is_there);
+        }
         answer.map(|found| found.map(observed)).map_err(|refusal| refusal.during(words))
     }
 
@@ -312,6 +323,9 @@ impl Provider for DaytonaProvider {
         let answer = release::sandbox(&*self.wire, &self.absences, id, mode).await;
         let released =
             answer.map_err(|refusal: Refusal| -> ProviderError { refusal.during(words) })?;
+        if released == Released::Accepted {
+            self.destroys.ordered(id);
+        }
         self.lifetimes().remove(id);
         Ok(released)
     }
