@@ -72,6 +72,23 @@ async fn a_budget_is_spread_instead_of_overdrawn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_started_than_can_be_looked_at() {
+    let mut settings = Settings::hollow();
+    settings.rate_limits = RateLimits {
+        authenticated: Some(60),
+        window: Duration::from_secs(2),
+        ..RateLimits::default()
+    };
+    let bench = Bench::with(settings).await;
+    bench.seed(json!({"count": 100, "state": "stopped"})).await;
+    let report = bench.cleanup().release_stopped().await.unwrap();
+    assert_eq!(report.count(Outcome::Gone), 100);
+    let counts = bench.counts().await;
+    assert_eq!(counts["by_status"].get("429"), None, "{counts}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_its_turn_is_looked_at_when_it_comes() {
     let bench = taking(8, Duration::from_secs(4)).await;
     bench.seed(json!({"count": 12, "state": "stopped"})).await;

@@ -126,15 +126,16 @@ fn one(stage: &Stage, way: Way, label: &str) -> Result<Figure> {
         Way::Loop | Way::Threads | Way::ThreadsWait => by_sdk(stage, way, label)?,
     };
     let counts = stage.server.admin("DELETE", "requests", &json!(null))?;
-    // How long it goes on after the way itself is done.
-    let since = || ended_at.elapsed().unwrap_or_default();
+    // How long it goes on after the way itself is done, where it does.
+    let mut after = Duration::ZERO;
     while stage.left(label)? > 0 {
-        if since() > DEADLINE {
+        after = ended_at.elapsed().unwrap_or_default();
+        if after > DEADLINE {
             bail!("{way} left sandboxes behind");
         }
     }
     let requests = counts["total"].as_u64().context("the server counts requests")?;
-    Ok(Figure { way, took, gone_after: took + since(), requests })
+    Ok(Figure { way, took, gone_after: took + after, requests })
 }
 
 fn by_creel(stage: &Stage, label: &str) -> Result<Duration> {

@@ -130,9 +130,13 @@ impl Http {
         &self.access
     }
 
-    /// Waits until a delete may be sent; the request that uses it need not wait again.
+    /// Waits until a delete and the look before it may be sent; neither need wait again.
     pub(super) async fn turn(&self) -> Turn {
-        Turn::new(self.limiter.turn(Throttler::Lifecycle).await)
+        let delete = self.limiter.turn(Throttler::Lifecycle).await;
+        // In one queue with the looks at what goes already, so that no more is started than can
+        // be looked at.
+        let look = self.limiter.turn(Throttler::Authenticated).await;
+        Turn::FREE.with(delete).with(look)
     }
 
     pub(super) fn tls(&self) -> Arc<ClientConfig> {
@@ -244,9 +248,8 @@ impl Http {
     /// Refuses at once after a refused key, else waits until a request may be sent.
     async fn wait_for_turn(&self, throttler: Throttler) -> Answered<Permit> {
         self.check_key()?;
-        if throttler == Throttler::Lifecycle
-            && let Some(permit) = Turn::taken::<Permit>().filter(|permit| !permit.is_void())
-        {
+        let held = Turn::take(|permit: &Permit| permit.is_for(throttler));
+        if let Some(permit) = held.filter(|permit| !permit.is_void()) {
             return Ok(permit);
         }
         let patience = if throttler == Throttler::Create { CREATE_PATIENCE } else { PATIENCE };

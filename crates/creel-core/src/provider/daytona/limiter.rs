@@ -31,6 +31,8 @@ use crate::retry;
 
 /// How long to stay away after a refusal that does not say.
 const UNTOLD: Duration = Duration::from_secs(10);
+/// How long to stay away after any refusal.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// One part in so many of a window is left unspent.
 const RESERVE: u64 = 50;
 /// The part of a window that is spent at once.
@@ -103,6 +105,11 @@ pub(super) struct Permit {
 }
 
 impl Permit {
+    /// Returns whether this is leave for a request that counts so.
+    pub(super) fn is_for(&self, throttler: Throttler) -> bool {
+        self.throttler == throttler
+    }
+
     /// Returns whether a refusal came since this was given.
     pub(super) fn is_void(&self) -> bool {
         self.limiter.throttle(self.throttler).lock().closed_at(Instant::now()).is_some()
@@ -237,14 +244,14 @@ impl Limiter {
     fn close(&self, now: Instant, headers: &HeaderMap) {
         let told = |throttler: Throttler| {
             let wait = number(headers, &format!("retry-after-{}", throttler.name()))?;
-            Some(Duration::from_secs(wait.max(1)))
+            Some(Duration::from_secs(wait))
         };
         let named = Throttler::ALL.into_iter().any(|throttler| told(throttler).is_some());
         for throttler in Throttler::ALL {
             // One without a name is meant for this address, whatever it sends.
             let unnamed = || (!named).then(|| retry_after(headers).unwrap_or(UNTOLD));
             if let Some(wait) = told(throttler).or_else(unnamed) {
-                self.throttle(throttler).lock().close(now + wait);
+                self.throttle(throttler).lock().close(now + wait.max(SHORTEST));
             }
         }
     }
