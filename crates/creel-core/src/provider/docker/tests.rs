@@ -229,7 +229,7 @@ async fn an_image_of_several_names_goes_name_by_name() {
 #[tokio::test]
 async fn a_reference_goes_alone_and_leaves_the_other_names_of_its_image() {
     let engine = Scripted::new(&[
-        ("GET /images/a:1/json", 200, r#"{"Id":"0123456789ab","RepoTags":["b:1","a:1"]}"#),
+        ("GET /images/a%3A1/json", 200, r#"{"Id":"0123456789ab","RepoTags":["b:1","a:1"]}"#),
         ("DELETE /images/a:1", 409, r#"{"message":"conflict: container c is using it"}"#),
     ]);
     let seen = engine.provider.inspect(Kind::Image, "a:1").await.unwrap().unwrap();
