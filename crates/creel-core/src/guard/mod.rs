@@ -17,7 +17,9 @@
 
 mod claims;
 pub mod docker;
+mod place;
 mod policy;
 
 pub use claims::{Claims, Happening, Listener, Terms};
+pub use place::SocketPlace;
 pub use policy::Policy;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use creel_core::guard::docker::{DockerGate, GateSocket, serve};
-use creel_core::guard::{Claims, Policy, Terms};
+use creel_core::guard::{Claims, Policy, SocketPlace, Terms};
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath};
 use creel_core::provider::docker::DockerProvider;
@@ -94,6 +94,8 @@ struct Post {
     claims: Claims,
     /// Holds the sockets and the temporary files.
     directory: PathBuf,
+    /// Where in it the sockets are reached.
+    place: SocketPlace,
     held: Vec<Held>,
     gate: Option<(CancellationToken, JoinHandle<()>)>,
     environment: CommandEnvironment,
@@ -177,10 +179,19 @@ impl Guard {
         let owner = supervisor.owner().clone();
         let terms = Terms { owner, run, lease, on_owner_death };
         let claims = Claims::new(ledger.clone(), terms, events);
+        let place = SocketPlace::of(&directory)
+            .map_err(|error| Failure::file("cannot open the guard's directory", &error))?;
         let mut environment = CommandEnvironment::default();
         environment.set.push(("TMPDIR".into(), temporary.into()));
-        let mut post =
-            Post { supervisor, claims, directory, held: vec![held], gate: None, environment };
+        let mut post = Post {
+            supervisor,
+            claims,
+            directory,
+            place,
+            held: vec![held],
+            gate: None,
+            environment,
+        };
         if let Some(engine) = app.docker()? {
             post.open_docker(engine, self.policy()).await?;
         }
@@ -192,12 +203,13 @@ impl Post {
     /// Opens the private socket in front of an engine.
     async fn open_docker(&mut self, engine: DockerProvider, policy: Policy) -> Result<(), Failure> {
         raise_descriptor_limit();
-        let path = self.directory.join("docker.sock");
+        let path = self.place.path().join("docker.sock");
         let like = engine.socket().map(Path::to_owned);
         let socket = GateSocket::bind(&path, like.as_deref())
-            .map_err(|error| Failure::file("cannot open the guard's socket", &error))
-            .map_err(|failure| failure.hint("set CREEL_HOME to a directory with a short path"))?;
-        let gate = Arc::new(DockerGate::new(engine, self.claims.clone(), policy, path.clone()));
+            .map_err(|error| Failure::file("cannot open the guard's socket", &error))?;
+        // An engine that mounts it into a container looks for it from the outside.
+        let real = self.directory.join("docker.sock");
+        let gate = Arc::new(DockerGate::new(engine, self.claims.clone(), policy, real));
         let stop = gate.stopper();
         self.gate = Some((stop, task::background(serve(gate, socket))));
         let host = format!("unix://{}", path.display());
