@@ -339,7 +339,7 @@ mod tests {
         let fake = FakeEngine::start().unwrap();
         fake.route("GET", "/info$", [Reply::Hang]);
         let api = fake.engine().api();
-        let asking = thread::spawn(move || api.get("/info"));
+        let asking = std::thread::spawn(move || api.get("/info"));
         let asked = || fake.requests().iter().any(|request| request.ends_with("/info"));
         assert!(crate::wait::eventually(std::time::Duration::from_secs(5), asked));
         assert!(!asking.is_finished());
