@@ -74,6 +74,12 @@ fn finish(directory: &Path) -> Result<()> {
     fs::write(directory.join(FINISHED), "").context("cannot finish the virtual environment")
 }
 
+/// Returns the python that has the newest of the SDKs.
+pub(crate) fn newest_python() -> PathBuf {
+    let [.., newest] = &SDKS;
+    newest.directory().join("bin/python")
+}
+
 /// Tells a command where the SDKs are.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     command.envs(SDKS.iter().map(|sdk| (sdk.variable, sdk.directory())))

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -20,32 +19,74 @@ use crate::duration;
 use crate::provider::{ErrorClass, ProviderError};
 
 tokio::task_local! {
-    /// How many milliseconds of the operation under way are not its own.
-    static EXCUSED: Arc<AtomicU64>;
+    /// The time of the operation under way that is not its own.
+    static EXCUSED: Arc<Excused>;
 }
 
-/// Says that the operation under way waits so long for its turn: that time is not its own.
+/// How long an operation waited for its turn.
+#[derive(Debug, Default)]
+struct Excused(Mutex<Waits>);
+
+#[derive(Debug, Default)]
+struct Waits {
+    /// All waits that are over.
+    over: Duration,
+    /// Since when it waits now.
+    since: Option<Instant>,
+}
+
+impl Excused {
+    fn lock(&self) -> MutexGuard<'_, Waits> {
+        // A panic elsewhere leaves plain numbers, which stay usable.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn so_far(&self) -> Duration {
+        let waits = self.lock();
+        waits.over + waits.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn end(&self) {
+        let mut waits = self.lock();
+        if let Some(since) = waits.since.take() {
+            waits.over += since.elapsed();
+        }
+    }
+}
+
+/// Ends a wait, also one that is given up.
+struct Waiting(Arc<Excused>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Waits for the turn of the operation under way: that time is not its own.
 ///
-/// Said before the wait begins, so that no limit cuts it off. Outside of an operation nobody
-/// counts, and nothing happens.
-pub(crate) fn excuse(wait: Duration) {
-    let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2);
-    let _ = EXCUSED.try_with(|excused| excused.fetch_add(millis, Ordering::Relaxed));
+/// Outside of an operation nobody counts. Waits of one operation come one after the other.
+pub(crate) async fn excused<T>(wait: impl Future<Output = T>) -> T {
+    let begin = |excused: &Arc<Excused>| {
+        excused.lock().since.get_or_insert_with(Instant::now);
+        Waiting(Arc::clone(excused))
+    };
+    let _waiting = EXCUSED.try_with(begin);
+    wait.await
 }
 
-/// Runs an operation to its limit, which moves by what the operation excused; returns by how
-/// much, and `None` where it did not end in time.
+/// Runs an operation to its limit, which moves by what the operation waited for its turn; returns
+/// by how much, and `None` where it did not end in time.
 async fn within<T>(end: Instant, operation: impl Future<Output = T>) -> (Option<T>, Duration) {
-    let excused = Arc::new(AtomicU64::new(0));
-    let so_far = || Duration::from_millis(excused.load(Ordering::Relaxed));
+    let excused = Arc::new(Excused::default());
     let mut operation = pin!(EXCUSED.scope(Arc::clone(&excused), operation));
     loop {
-        let known = so_far();
-        let answer = tokio::time::timeout_at(end + known, &mut operation).await;
+        let answer = tokio::time::timeout_at(end + excused.so_far(), &mut operation).await;
+        let moved = excused.so_far();
         match answer {
-            Ok(answer) => return (Some(answer), so_far()),
-            Err(_) if so_far() > known => {}
-            Err(_) => return (None, known),
+            Ok(answer) => return (Some(answer), moved),
+            Err(_) if Instant::now() < end + moved => {}
+            Err(_) => return (None, moved),
         }
     }
 }
@@ -258,8 +299,7 @@ mod tests {
         let start = Instant::now();
         let operation = || async {
             for _ in 0..3 {
-                excuse(Duration::from_secs(40));
-                tokio::time::sleep(Duration::from_secs(40)).await;
+                excused(tokio::time::sleep(Duration::from_secs(40))).await;
             }
             tokio::time::sleep(Duration::from_secs(29)).await;
             Ok::<_, ProviderError>(())

@@ -1,7 +1,9 @@
 //! Rate limits: fixed windows, with the headers of the real service.
 //!
-//! A success says what is left; a refusal says only when to come back, and
-//! says so in a header of the throttler's own name. Wrong keys have a window
+//! The first request opens a window. A success says what is left; a refusal
+//! says only when to come back, and says so in a header of the throttler's own
+//! name. Who asks for more than a window has is refused for the length of a
+//! whole one from then on, as by the real service. Wrong keys have a window
 //! too, and once it is full, good keys are refused with it.
 
 use std::time::{Duration, Instant};
@@ -25,18 +27,25 @@ pub(crate) struct Left {
 struct Window {
     opened_at: Option<Instant>,
     used: u32,
+    /// Until when everything is refused.
+    blocked_until: Option<Instant>,
 }
 
 impl Window {
     /// Takes one from the window; returns what is left, or how long to wait.
     fn take(&mut self, limit: u32, length: Duration) -> Result<(u32, Duration), Duration> {
-        let age = self.opened_at.map(|at| at.elapsed()).filter(|age| *age < length);
+        let now = Instant::now();
+        if let Some(until) = self.blocked_until.filter(|until| now < *until) {
+            return Err(until - now);
+        }
+        let age = self.opened_at.map(|at| now - at).filter(|age| *age < length);
         let age = age.unwrap_or_else(|| {
-            *self = Self { opened_at: Some(Instant::now()), used: 0 };
+            *self = Self { opened_at: Some(now), used: 0, blocked_until: None };
             Duration::ZERO
         });
         if self.used >= limit {
-            return Err(length - age);
+            *self = Self { opened_at: None, used: 0, blocked_until: Some(now + length) };
+            return Err(length);
         }
         self.used += 1;
         Ok((limit - self.used, length - age))
@@ -147,6 +156,20 @@ mod tests {
         assert_eq!(error.headers.len(), 1);
         assert!(error.headers.contains_key("retry-after-sandbox-create"));
         assert!(limiter.take(Throttler::Authenticated).expect("it has no limit").is_none());
+    }
+
+    #[test]
+    fn an_overdrawn_window_costs_a_whole_one() {
+        let length = Duration::from_secs(60);
+        let half_over = Instant::now().checked_sub(length / 2);
+        let mut window = Window { opened_at: half_over, used: 5, blocked_until: None };
+        assert_eq!(window.take(5, length), Err(length));
+        // The old window would have ended; the refusal has not.
+        let soon = Instant::now() + length / 2;
+        window.blocked_until = Some(soon);
+        assert!(window.take(5, length).is_err_and(|wait| wait <= length / 2));
+        window.blocked_until = Some(Instant::now());
+        assert_eq!(window.take(5, length), Ok((4, length)));
     }
 
     #[test]

@@ -149,6 +149,11 @@ impl Route {
                 *command = "{command}";
             }
         }
+        if let ["process", "pty", pty, ..] = tail.as_mut_slice()
+            && *pty != "create-connect"
+        {
+            *pty = "{pty}";
+        }
         Self {
             operation,
             throttler: None,

@@ -14,7 +14,7 @@ use crate::limit::Limiter;
 use crate::registry::Registry;
 use crate::sandbox::Origin;
 use crate::settings::{Backend, Delays};
-use crate::toolbox::Sessions;
+use crate::toolbox::{Ptys, Sessions};
 
 /// What all requests of a server share.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     bodies: Mutex<HashMap<Uuid, Arc<Body>>>,
     /// The sessions in them.
     pub(crate) sessions: Sessions,
+    /// The terminals in them.
+    pub(crate) ptys: Ptys,
     /// The faults.
     faults: Mutex<Faults>,
     /// The rate limits.
@@ -95,6 +97,7 @@ impl Shared {
             registry: Mutex::default(),
             bodies: Mutex::default(),
             sessions: Sessions::default(),
+            ptys: Ptys::default(),
             faults: Mutex::default(),
             limiter: Mutex::new(parts.limiter),
             counts: Mutex::default(),
@@ -126,6 +129,12 @@ impl Shared {
     /// Locks the counts.
     pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
         lock(&self.counts)
+    }
+
+    /// Forgets what was open in a sandbox that ends.
+    pub(crate) fn forget_sessions(&self, sandbox: &Uuid) {
+        self.sessions.forget(sandbox);
+        self.ptys.forget(sandbox);
     }
 
     /// Returns whether the key has a permission.

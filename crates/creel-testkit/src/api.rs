@@ -150,7 +150,7 @@ fn expect_success(path: &str, answer: Answer) -> Result<Answer> {
     Ok(answer)
 }
 
-fn parse_answer(bytes: &[u8]) -> Result<Answer> {
+pub(crate) fn parse_answer(bytes: &[u8]) -> Result<Answer> {
     let end = find(bytes, b"\r\n\r\n").context("the answer has no complete head")?;
     let head = std::str::from_utf8(&bytes[..end]).context("the answer's head is not text")?;
     let mut lines = head.split("\r\n");

@@ -216,6 +216,11 @@ impl Running {
         self.poll().is_some()
     }
 
+    /// Returns whether it runs longer than it may; [`Running::wait`] ends it then.
+    pub fn is_overdue(&self) -> bool {
+        self.started_at.elapsed() >= self.deadline
+    }
+
     /// Returns what it printed on standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)

@@ -23,12 +23,14 @@
 //! | [`fake_engine`] | scripted answers a real engine cannot give |
 //! | [`http`] | one HTTP request over TCP |
 //! | [`creel`] | runs the real binary with a deadline |
+//! | [`daytona`] | `creel dev daytona`, and what it is told and asked |
 //! | [`podman`], [`sshd`] | the other ways an engine is reached |
 //! | [`wait`] | polls for a condition with a deadline |
 //! | [`leftovers`] | ends everything that lives below a directory of ours |
 
 pub mod api;
 pub mod creel;
+pub mod daytona;
 pub mod decoys;
 pub mod docker;
 pub mod engine;

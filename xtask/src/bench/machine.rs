@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::Result;
 use creel_testkit::docker::Docker;
 
-/// A machine and its engine.
+/// This machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     cores: usize,
@@ -15,37 +15,35 @@ pub(super) struct Machine {
     /// In gigabytes.
     memory: u64,
     kernel: String,
-    engine: String,
-    storage: String,
 }
 
 impl Machine {
-    /// Describes this machine and an engine on it.
-    pub(super) fn of(docker: &Docker) -> Result<Self> {
-        let info = docker.api().get("/info")?;
-        let of_engine = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
+    /// Describes this machine.
+    pub(super) fn here() -> Self {
         let memory = field("/proc/meminfo", "MemTotal");
         let kilobytes = memory.trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
-        Ok(Self {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
             cores: thread::available_parallelism().map_or(1, usize::from),
             processor: field("/proc/cpuinfo", "model name"),
             memory: kilobytes.div_ceil(1 << 20),
-            kernel: of_engine("KernelVersion"),
-            engine: of_engine("ServerVersion"),
-            storage: of_engine("Driver"),
-        })
+            kernel: kernel.trim().to_owned(),
+        }
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cores, processor, memory, kernel, engine, storage } = self;
-        write!(
-            f,
-            "{cores} cores ({processor}), {memory} GB of memory, Linux {kernel}, a private Docker \
-             Engine {engine} on {storage}"
-        )
+        let Self { cores, processor, memory, kernel } = self;
+        write!(f, "{cores} cores ({processor}), {memory} GB of memory, Linux {kernel}")
     }
+}
+
+/// Describes an engine on this machine.
+pub(super) fn engine(docker: &Docker) -> Result<String> {
+    let info = docker.api().get("/info")?;
+    let told = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
+    Ok(format!("a private Docker Engine {} on {}", told("ServerVersion"), told("Driver")))
 }
 
 /// Returns the first value of a name in a file of `name: value` lines.

@@ -9,8 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use creel_testkit::creel::Creel;
+use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::fake_engine::{FakeEngine, container_row};
+
+use crate::child;
 
 /// How many containers are listed.
 pub(super) const COUNT: usize = 10_000;
@@ -40,13 +42,7 @@ pub(super) fn peaks(binary: &Path, home: &Path) -> Result<Vec<Peak>> {
 }
 
 fn peak_of(creel: &Creel, arguments: &[&str]) -> Result<Peak> {
-    let mut running = creel.spawn(arguments);
-    let mut bytes = 0;
-    while !running.has_ended() {
-        bytes = resident_peak(running.pid()).unwrap_or(bytes).max(bytes);
-        thread::sleep(INTERVAL);
-    }
-    let output = running.wait();
+    let (output, bytes) = watch(creel.spawn(arguments))?;
     let shown = output.stdout.matches("fake-").count();
     if output.code() != Some(0) || shown < COUNT {
         bail!("creel {arguments:?} showed {shown} and ended with {:?}", output.code());
@@ -54,7 +50,19 @@ fn peak_of(creel: &Creel, arguments: &[&str]) -> Result<Peak> {
     Ok(Peak { command: format!("creel {}", arguments.join(" ")), bytes })
 }
 
-fn resident_peak(pid: u32) -> Result<u64> {
+/// Waits for a command; returns what it printed and the most that was resident at any time.
+pub(super) fn watch(mut running: Running) -> Result<(Output, u64)> {
+    let mut bytes = 0;
+    while !running.has_ended() && !running.is_overdue() {
+        child::check_interrupted()?;
+        bytes = resident_peak(running.pid()).unwrap_or(bytes).max(bytes);
+        thread::sleep(INTERVAL);
+    }
+    Ok((running.wait(), bytes))
+}
+
+/// Returns the most of a process that was resident at any time.
+pub(super) fn resident_peak(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmHWM")?;

@@ -1,49 +1,76 @@
-//! The benchmarks, each against one fresh engine.
+//! The benchmarks.
 //!
-//! A new one is a module with `fn run(&PrivateEngine, &Effort) -> Result<()>`
-//! and a row in [`BENCHES`].
+//! A new one is a module with `fn run(&Effort) -> Result<()>`, a row in
+//! [`BENCHES`], and a section of its own in `docs/benchmarks.md`.
 
+mod daytona;
+mod guard;
 mod machine;
 mod memory;
+mod page;
 mod report;
 mod sweep;
 mod ways;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use creel_testkit::engine::PrivateEngine;
 
 use crate::step::step;
-use crate::{child, engine, packages, workspace};
+use crate::{child, workspace};
 
 /// A benchmark that can be asked for by name.
 struct Bench {
     name: &'static str,
     about: &'static str,
-    run: fn(&PrivateEngine, &Effort) -> Result<()>,
+    run: fn(&Effort) -> Result<()>,
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "sweep",
-    about: "releasing containers, networks and volumes, against the CLI and the raw API",
-    run: sweep::run,
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "sweep",
+        about: "releasing containers, networks and volumes, against the CLI and the raw API",
+        run: sweep::run,
+    },
+    Bench {
+        name: "daytona",
+        about: "releasing sandboxes under rate limits and faults, and against the official SDK",
+        run: daytona::run,
+    },
+    Bench {
+        name: "guard",
+        about: "creating, loading, building and attaching through a guard, against directly",
+        run: guard::run,
+    },
+];
 
-/// How much is measured.
+/// How many sandboxes are released under limits.
+const COUNT: usize = 10_000;
+/// How many seconds the window of a limit lasts.
+const WINDOW: u64 = 60;
+
+/// How much is measured; the results are kept only when nothing but the rounds is given.
 #[derive(Debug, Args)]
 pub(crate) struct Effort {
     /// How often each way is measured; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Measure one part only (running, exited, mixed, memory); the committed results then stay as they are
+    /// Measure one part only: running, exited, mixed or memory of sweep, limits or sdk of daytona,
+    /// lifecycle, load, classic, buildkit, small or crowd of guard
     #[arg(long)]
     only: Option<String>,
     /// Measure this binary, such as an older one, instead of a fresh release build
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// daytona: so many sandboxes under limits, which shrink with the number
+    #[arg(long, default_value_t = COUNT)]
+    count: usize,
+    /// daytona: how many seconds the window of a limit lasts
+    #[arg(long, default_value_t = WINDOW)]
+    window: u64,
 }
 
 impl Effort {
@@ -51,6 +78,19 @@ impl Effort {
     fn binary(&self) -> PathBuf {
         let built = || workspace::target().join("release/creel");
         self.binary.clone().unwrap_or_else(built)
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_secs(self.window)
+    }
+
+    fn wants(&self, part: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == part)
+    }
+
+    /// Returns whether the results are those that the page shows.
+    fn is_whole(&self) -> bool {
+        self.only.is_none() && self.binary.is_none() && (self.count, self.window) == (COUNT, WINDOW)
     }
 }
 
@@ -65,12 +105,11 @@ pub(crate) fn run(name: Option<&str>, effort: &Effort) -> Result<ExitCode> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         bail!("no benchmark {name}: `cargo xtask bench` lists them");
     };
-    step("packages", packages::install_missing)?;
     if effort.binary.is_none() {
         step("release build", || {
             child::run(&mut workspace::cargo(&["build", "--release", "--package", "creel"]))
         })?;
     }
-    engine::with_engine(|engine| step(bench.name, || (bench.run)(engine, effort)))?;
+    (bench.run)(effort)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,16 +1,15 @@
 //! The measured figures as a page, and the bar they have to pass.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::machine::Machine;
 use super::memory::{self, Peak};
+use super::page;
 use super::sweep::SEQUENTIAL_SAMPLE;
 use super::ways::{Scenario, Way};
-use crate::workspace;
 
 /// How much slower than the best raw figure creel may be.
 const RAW_FACTOR: f64 = 1.1;
@@ -27,6 +26,7 @@ pub(super) struct Results {
     pub(super) memory: Vec<Peak>,
     pub(super) rounds: usize,
     pub(super) machine: Machine,
+    pub(super) engine: String,
 }
 
 /// The figures of one scenario.
@@ -80,12 +80,11 @@ impl Measured {
     }
 }
 
-/// Returns the page.
+/// Returns the section.
 pub(super) fn render(results: &Results) -> Result<String> {
-    let mut text = String::from("# Benchmarks: sweep\n\n");
-    let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
-    writeln!(text, "`cargo xtask bench sweep`, {date}, commit {}.\n", workspace::commit())?;
-    writeln!(text, "{}.\n", results.machine)?;
+    let mut text = String::from("## Sweep\n\n");
+    writeln!(text, "{}\n", page::origin("sweep"))?;
+    writeln!(text, "{}, {}.\n", results.machine, results.engine)?;
     writeln!(
         text,
         "Medians of {} interleaved rounds on one engine, each way on a fresh population; the raw\n\
@@ -106,7 +105,7 @@ pub(super) fn render(results: &Results) -> Result<String> {
 fn render_memory(text: &mut String, peaks: &[Peak]) -> Result<()> {
     writeln!(
         text,
-        "## Memory\n\nThe peak of resident memory with {} containers of Compose listed, of two\n\
+        "### Memory\n\nThe peak of resident memory with {} containers of Compose listed, of two\n\
          kilobytes each (by a fake engine); the limit is {:.0} MB.\n",
         memory::COUNT,
         MEMORY_LIMIT as f64 / 1e6
@@ -119,7 +118,7 @@ fn render_memory(text: &mut String, peaks: &[Peak]) -> Result<()> {
 }
 
 fn render_scenario(text: &mut String, measured: &Measured, results: &Results) -> Result<()> {
-    writeln!(text, "## {}\n\n| way | median | fastest | slowest |", measured.scenario.title)?;
+    writeln!(text, "### {}\n\n| way | median | fastest | slowest |", measured.scenario.title)?;
     writeln!(text, "|---|---:|---:|---:|")?;
     for way in Way::ALL {
         let figures = measured.sorted(way);
@@ -146,15 +145,6 @@ fn render_scenario(text: &mut String, measured: &Measured, results: &Results) ->
         part(cli),
         part(raw)
     )?;
-    Ok(())
-}
-
-/// Writes the page to its place in the documentation.
-pub(super) fn write(text: &str) -> Result<()> {
-    let path = workspace::root().join("docs/benchmarks.md");
-    fs::create_dir_all(path.with_file_name(""))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("xtask: wrote {}", path.display());
     Ok(())
 }
 

@@ -12,11 +12,12 @@ use creel_testkit::creel::Creel;
 use creel_testkit::docker::Docker;
 use creel_testkit::engine::PrivateEngine;
 
-use super::machine::Machine;
+use super::machine::{self, Machine};
 use super::report::{Measured, Results};
 use super::ways::{Population, Scenario, Way, sequential_each};
-use super::{Effort, memory, report};
-use crate::child;
+use super::{Effort, memory, page, report};
+use crate::step::step;
+use crate::{child, engine, packages};
 
 const SCENARIOS: [Scenario; 3] = [
     Scenario {
@@ -55,14 +56,19 @@ pub(super) const SEQUENTIAL_SAMPLE: usize = 3;
 /// A sweep that takes longer than this has hung.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Measures all scenarios and the memory, writes the results and checks the bar.
-pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
+/// Measures on a fresh engine, writes the results and checks the bar.
+pub(super) fn run(effort: &Effort) -> Result<()> {
+    step("packages", packages::install_missing)?;
+    engine::with_engine(|engine| step("sweep", || run_on(engine, effort)))
+}
+
+fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     let docker = engine.engine().docker();
     let home = engine.directory().join("bench-home");
     std::fs::create_dir_all(&home)?;
     let creel = Creel::new(effort.binary(), &home, engine.engine().host());
     let creel = creel.deadline(SWEEP_DEADLINE);
-    let wanted = |name: &str| effort.only.as_deref().is_none_or(|only| only == name);
+    let wanted = |name: &str| effort.wants(name);
     let scenarios: Vec<&Scenario> = SCENARIOS.iter().filter(|one| wanted(one.name)).collect();
     if scenarios.is_empty() && !wanted(MEMORY) {
         bail!("no such part; there are: {}, {MEMORY}", SCENARIOS.map(|one| one.name).join(", "));
@@ -80,12 +86,13 @@ pub(super) fn run(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
         measured,
         memory: if wanted(MEMORY) { memory::peaks(&effort.binary(), &home)? } else { Vec::new() },
         rounds: effort.rounds,
-        machine: Machine::of(&docker)?,
+        machine: Machine::here(),
+        engine: machine::engine(&docker)?,
     };
     let text = report::render(&results)?;
     println!("{text}");
-    if effort.only.is_none() && effort.binary.is_none() {
-        report::write(&text)?;
+    if effort.is_whole() {
+        page::write("sweep", &text)?;
     }
     report::check(&results)
 }

@@ -15,6 +15,7 @@ mod error;
 mod observed;
 pub mod process;
 mod spec;
+mod turn;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -29,6 +30,7 @@ pub use spec::{
     ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, SandboxSource, SandboxSpec, Spec,
     VolumeMount, VolumeSpec,
 };
+pub use turn::Turn;
 
 /// The result of a provider call.
 pub type Result<T> = std::result::Result<T, ProviderError>;
@@ -84,6 +86,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the kinds of object this world has.
     fn kinds(&self) -> &'static [Kind];
 
+    /// Returns how long after an order that was accepted the first look is worth it.
+    fn first_look(&self) -> Duration {
+        *self.look_pause().start()
+    }
+
     /// Returns the first and the longest pause between two looks at what is on its way out.
     fn look_pause(&self) -> RangeInclusive<Duration> {
         Duration::from_millis(25)..=Duration::from_secs(1)
@@ -93,6 +100,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `None` leaves it to whoever sends them to find out.
     fn concurrency(&self) -> Option<usize> {
         None
+    }
+
+    /// Waits until a release may be ordered, where the provider limits how often it is asked.
+    async fn turn(&self) -> Turn {
+        Turn::FREE
     }
 
     /// Returns how long a create may take before its answer counts as lost.

@@ -1,7 +1,7 @@
 //! The reaper: takes a plan, releases, verifies, records, reports.
 //!
 //! ```text
-//!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears:
+//!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears, in its turn:
 //!             look again (drift? protected?), unless seen just now ─▶ record the release
 //!             ─▶ release, with retries ─▶ verify its absence ─▶ close the record
 //! ```
@@ -13,9 +13,11 @@
 
 mod audit;
 mod certificate;
+mod dispatch;
 mod item;
 mod order;
 mod pace;
+mod turns;
 mod watch;
 
 use std::sync::Arc;
@@ -36,8 +38,7 @@ use crate::select::{ProtectRule, Selector};
 
 use audit::Audit;
 pub use certificate::{Certificate, Difference, Entry, Evidence, Verdict};
-use order::Order;
-use pace::Paces;
+use dispatch::Dispatcher;
 
 /// How a plan is carried out.
 #[derive(Debug, Clone, Default)]
@@ -238,8 +239,7 @@ impl Reaper {
     pub async fn run(&self, plan: &Plan, options: &ReapOptions, progress: &dyn Progress) -> Report {
         progress.planned(plan.items.len());
         let audit = Arc::new(Audit::start(self.ledger.clone()));
-        let order = Order::of(&plan.items);
-        let mut report = self.run_in_order(&plan.items, order, options, progress, &audit).await;
+        let mut report = self.run_in_order(&plan.items, options, progress, &audit).await;
         report.add_spared(plan);
         audit.finish().await;
         report
@@ -248,7 +248,6 @@ impl Reaper {
     async fn run_in_order(
         &self,
         items: &[PlanItem],
-        mut order: Order,
         options: &ReapOptions,
         progress: &dyn Progress,
         audit: &Arc<Audit>,
@@ -261,38 +260,33 @@ impl Reaper {
             leaving: items.iter().map(|item| item.seen.id.as_str()).collect(),
             now: Timestamp::now(),
         };
-        let mut paces = Paces::new(options.concurrency);
+        let mut dispatcher = Dispatcher::new(items, &self.providers, options.concurrency);
         let mut under_way = FuturesUnordered::new();
         let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
-        let mut stopped: Option<&str> = None;
         loop {
-            // Asked each time: a provider learns its limits as it goes.
-            for provider in self.providers.iter() {
-                if let Some(concurrency) = provider.concurrency() {
-                    paces.believe(provider.name(), concurrency);
-                }
-            }
             if options.cancel.is_cancelled() {
-                stopped = Some("not tried: interrupted");
+                dispatcher.stop("not tried: interrupted");
             }
-            while stopped.is_none()
-                && let Some(next) = order.take(|index| paces.has_room(items[index].seen.provider))
-            {
-                paces.start(items[next].seen.provider);
-                let job = &job;
-                under_way.push(async move { (next, job.release(&items[next]).await) });
+            while let Some((next, turn)) = dispatcher.next() {
+                let release = job.release(&items[next]);
+                under_way.push(async move { (next, turn.cover(release).await) });
             }
-            let Some((index, result)) = under_way.next().await else { break };
-            paces.finish(items[index].seen.provider, result.class);
-            order.done(index);
+            let awaits_turn = dispatcher.awaits_turn();
+            let (index, result) = tokio::select! {
+                Some(done) = under_way.next() => done,
+                () = dispatcher.turn(), if awaits_turn => continue,
+                () = options.cancel.cancelled(), if awaits_turn => continue,
+                else => break,
+            };
+            dispatcher.finish(index, result.class);
             progress.finished(&result);
             if options.fail_fast && result.result.is_failure() {
-                stopped = Some("not tried: stopped at the first failure");
+                dispatcher.stop("not tried: stopped at the first failure");
             }
             results[index] = Some(result);
         }
         let untried = |item| {
-            let reason = stopped.unwrap_or("not tried");
+            let reason = dispatcher.stopped().unwrap_or("not tried");
             ItemReport::new(item, Outcome::Spared, Some(reason.to_owned()))
         };
         let reports = results.into_iter().zip(items);

@@ -4,15 +4,18 @@
 //! and what has waited goes before what could have gone all the time. So the
 //! end of a sweep is many short releases side by side, not a few long ones.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::plan::PlanItem;
+use crate::provider::ProviderName;
 
 /// Which items may start now.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// Items that nothing under way uses.
-    ready: VecDeque<usize>,
+    /// Items that nothing under way uses; worlds do not wait for each other.
+    ready: BTreeMap<ProviderName, VecDeque<usize>>,
+    /// For each item, its world.
+    providers: Vec<ProviderName>,
     /// For each item, how many of the plan still use it.
     users_left: Vec<usize>,
     /// For each item, the items it uses.
@@ -42,14 +45,23 @@ impl Order {
         let mut ready: Vec<usize> =
             (0..items.len()).filter(|&index| users_left[index] == 0).collect();
         ready.sort_by_key(|&index| (used[index].is_empty(), !items[index].seen.is_running()));
-        let ready = VecDeque::from(ready);
-        Self { ready, users_left, used }
+        let providers: Vec<ProviderName> = items.iter().map(|item| item.seen.provider).collect();
+        let mut queues: BTreeMap<ProviderName, VecDeque<usize>> = BTreeMap::new();
+        for index in ready {
+            queues.entry(providers[index]).or_default().push_back(index);
+        }
+        Self { ready: queues, providers, users_left, used }
     }
 
-    /// Takes the next item that may start and for which there is room.
-    pub(super) fn take(&mut self, has_room: impl Fn(usize) -> bool) -> Option<usize> {
-        let place = self.ready.iter().position(|&index| has_room(index))?;
-        self.ready.remove(place)
+    /// Takes the next item that may start in a world that may be asked now.
+    pub(super) fn take(&mut self, may_start: impl Fn(ProviderName) -> bool) -> Option<usize> {
+        let mut queues = self.ready.iter_mut().filter(|(name, _)| may_start(**name));
+        queues.find_map(|(_, queue)| queue.pop_front())
+    }
+
+    /// Returns the worlds in which an item may start.
+    pub(super) fn ready(&self) -> impl Iterator<Item = ProviderName> {
+        self.ready.iter().filter(|(_, queue)| !queue.is_empty()).map(|(name, _)| *name)
     }
 
     /// Lets those start that waited only for this one, whatever came of it.
@@ -57,7 +69,7 @@ impl Order {
         for place in std::mem::take(&mut self.used[index]) {
             self.users_left[place] -= 1;
             if self.users_left[place] == 0 {
-                self.ready.push_front(place);
+                self.ready.entry(self.providers[place]).or_default().push_front(place);
             }
         }
     }

@@ -77,7 +77,7 @@ impl Job<'_> {
                     crashpoint::reach(Crashpoint::ReleasedNotVerified);
                     if released == Released::Accepted {
                         // It takes a while: a look at once would be wasted.
-                        tokio::time::sleep(*provider.look_pause().start()).await;
+                        tokio::time::sleep(provider.first_look()).await;
                     }
                     None
                 }

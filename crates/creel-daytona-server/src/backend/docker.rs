@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
 use super::shell::{SHELL, quoted};
+use super::terminal::Terminal;
 use crate::sandbox::Pairs;
 
 /// The variable by which a program's processes are found in the container.
@@ -104,20 +105,15 @@ impl DockerBody {
     pub(super) async fn run(&self, program: Program) -> io::Result<Execution> {
         let (id, mark) = (self.id().await?, Uuid::new_v4().simple().to_string());
         let mut command = self.docker();
-        command.args(["exec", "-i", "-e", &format!("{MARK}={mark}")]);
-        for (name, value) in &program.env {
-            command.arg("-e").arg(format!("{name}={value}"));
-        }
-        if let Some(cwd) = &program.cwd {
-            command.args(["-w", cwd]);
-        }
+        command.args(["exec", "-i"]);
+        add_surroundings(&mut command, &program, &mark);
         let merged = if program.merged { "2>&1" } else { "" };
         command.args([&id, "sh", "-c", &format!("exec {SHELL} {merged}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdin = match program.script {
-            Script::Open => Some(stdin),
+            Script::Open | Script::Terminal => Some(stdin),
             Script::Fed(text) => {
                 task::background(async move {
                     // A command that ends early closes the pipe; its code tells the rest.
@@ -131,6 +127,27 @@ impl DockerBody {
         task::background(pump(child, sender, killed, self.killing(&id, &mark)));
         let stdin = stdin.map(|stdin| Box::pin(stdin) as _);
         Ok(Execution { events, stdin, kill })
+    }
+
+    /// Starts an interactive shell on a terminal.
+    ///
+    /// The `docker` program gets the terminal as its own, so that it hears of a new size.
+    pub(super) async fn run_on(
+        &self,
+        program: Program,
+        terminal: &Terminal,
+    ) -> io::Result<Execution> {
+        let (id, mark) = (self.id().await?, Uuid::new_v4().simple().to_string());
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "docker", "--host", &self.host, "exec", "-it"]);
+        add_surroundings(&mut command, &program, &mark);
+        command.args([&id, "sh", "-c", &format!("exec {SHELL} -i -l")]).kill_on_drop(true);
+        command.stdin(terminal.stdio()?).stdout(terminal.stdio()?).stderr(terminal.stdio()?);
+        let child = command.spawn()?;
+        let (sender, events) = mpsc::channel(BACKLOG);
+        let (kill, killed) = mpsc::channel(1);
+        task::background(await_end(child, sender, killed, self.killing(&id, &mark)));
+        Ok(Execution { events, stdin: None, kill })
     }
 
     /// Returns the command that kills a marked program in the container.
@@ -174,6 +191,39 @@ pub(super) fn path_word(path: &str) -> String {
     match path.starts_with('/') {
         true => quoted(path),
         false => quoted(&format!("./{path}")),
+    }
+}
+
+/// Tells a program its environment and where it starts.
+fn add_surroundings(command: &mut Command, program: &Program, mark: &str) {
+    command.arg("-e").arg(format!("{MARK}={mark}"));
+    for (name, value) in &program.env {
+        command.arg("-e").arg(format!("{name}={value}"));
+    }
+    if let Some(cwd) = &program.cwd {
+        command.args(["-w", cwd]);
+    }
+}
+
+/// Waits for the end of a program whose output is read elsewhere.
+async fn await_end(
+    mut child: Child,
+    events: mpsc::Sender<Event>,
+    mut killed: mpsc::Receiver<()>,
+    mut killing: Command,
+) {
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status,
+            Some(()) = killed.recv() => {
+                // A container that is gone has taken the program with it.
+                let _ = killing.status().await;
+            }
+        }
+    };
+    if let Ok(status) = status {
+        // Whoever ran it may have gone.
+        let _ = events.send(Event::Ended(status.code().unwrap_or(-1))).await;
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) enum Script {
     Fed(String),
     /// Whatever is written to [`Execution::write`].
     Open,
+    /// Whatever is typed on a terminal, where its output goes too.
+    Terminal,
 }
 
 /// One of the two outputs.

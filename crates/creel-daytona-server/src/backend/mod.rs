@@ -10,6 +10,7 @@ mod execution;
 mod files;
 mod process;
 mod shell;
+mod terminal;
 mod tree;
 
 use std::io;
@@ -29,6 +30,7 @@ pub(crate) use execution::{Event, Execution, Killer, Program, Script, Stream, wr
 pub(crate) use files::joined;
 pub(crate) use process::ProcessBody;
 pub(crate) use shell::quoted;
+pub(crate) use terminal::{Size, Terminal};
 pub(crate) use tree::Only;
 
 /// How often leases are renewed: well within the hour that they last.
@@ -94,9 +96,19 @@ impl Body {
 
     /// Starts a program in the sandbox.
     pub(crate) async fn run(&self, program: Program) -> io::Result<Execution> {
-        match self {
-            Self::Process(body) => body.run(program).await,
-            Self::Docker(body) => body.run(program).await,
+        self.run_on(program, None).await
+    }
+
+    /// Starts a program in the sandbox, on a terminal if its script comes from one.
+    pub(crate) async fn run_on(
+        &self,
+        program: Program,
+        terminal: Option<&Terminal>,
+    ) -> io::Result<Execution> {
+        match (self, terminal) {
+            (Self::Process(body), terminal) => body.run(program, terminal).await,
+            (Self::Docker(body), Some(terminal)) => body.run_on(program, terminal).await,
+            (Self::Docker(body), None) => body.run(program).await,
         }
     }
 
@@ -143,11 +155,11 @@ pub(crate) async fn act(shared: &Arc<Shared>, sandbox: &Sandbox) -> Result<(), S
     let known = shared.bodies().get(&sandbox.id).cloned();
     match (sandbox.state, known) {
         (State::Stopping | State::Archiving, Some(body)) => {
-            shared.sessions.forget(&sandbox.id);
+            shared.forget_sessions(&sandbox.id);
             body.stop().await
         }
         (State::Destroying, Some(body)) => {
-            shared.sessions.forget(&sandbox.id);
+            shared.forget_sessions(&sandbox.id);
             body.destroy().await?;
             shared.bodies().remove(&sandbox.id);
             Ok(())

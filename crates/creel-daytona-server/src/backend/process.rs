@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use super::HOME;
 use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
 use super::shell::{SHELL, exports, quoted};
+use super::terminal::Terminal;
 use crate::sandbox::Pairs;
 
 /// Where the server keeps what it needs in the directory.
@@ -65,8 +66,14 @@ if [ -n "$2" ]; then
 fi
 while read -r verb which; do
     case $verb in
-        run) ( setsid sh ".creel/$which/run" </dev/null & ) ;;
-        kill) read -r leader <".creel/$which/pid" && kill -s KILL -- "-$leader" ;;
+        # Not in the background: what a shell puts there can never be interrupted.
+        run) setsid --fork sh ".creel/$which/run" </dev/null ;;
+        kill)
+            read -r leader <".creel/$which/pid" || continue
+            # An interactive shell gives each job a group of its own.
+            pkill -KILL -s "$leader"
+            kill -s KILL -- "-$leader"
+            ;;
     esac
 done <.creel/orders
 "#;
@@ -203,7 +210,11 @@ impl ProcessBody {
     }
 
     /// Starts a program.
-    pub(super) async fn run(&self, program: Program) -> io::Result<Execution> {
+    pub(super) async fn run(
+        &self,
+        program: Program,
+        terminal: Option<&Terminal>,
+    ) -> io::Result<Execution> {
         let mut tree = self.tree.lock().await;
         let tree = tree.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let name = format!("x{}", self.next.fetch_add(1, Ordering::Relaxed));
@@ -218,7 +229,7 @@ impl ProcessBody {
             end: open_receiver(&place.join("end"))?,
         };
         let stdin = open_sender(&place.join("in"))?;
-        fs::write(place.join("run"), self.wrapper(&place, &program))?;
+        fs::write(place.join("run"), self.wrapper(&place, &program, terminal))?;
         if let Script::Fed(text) = &program.script {
             fs::write(place.join("script"), text)?;
         }
@@ -232,25 +243,30 @@ impl ProcessBody {
     }
 
     /// Writes the script that runs a program and tells its end.
-    fn wrapper(&self, place: &Path, program: &Program) -> String {
+    fn wrapper(&self, place: &Path, program: &Program, terminal: Option<&Terminal>) -> String {
         let at = |name: &str| quoted(&place.join(name).display().to_string());
         let cwd = match &program.cwd {
             Some(cwd) => self.host_path(cwd).display().to_string(),
             None => self.home(),
         };
-        let stdin = match program.script {
-            Script::Fed(_) => at("script"),
-            Script::Open => at("in"),
-        };
         let stderr = if program.merged { "&1".to_owned() } else { at("err") };
+        let fed = |stdin: &str| format!("{SHELL} <{} >{} 2>{stderr}", at(stdin), at("out"));
+        let run = match (&program.script, terminal) {
+            (Script::Fed(_), _) => fed("script"),
+            // The leader of a session gets the terminal that it opens first as its own.
+            (Script::Terminal, Some(terminal)) => {
+                let place = quoted(terminal.path());
+                format!("exec <{place} >{place} 2>&1\n{SHELL} -i -l")
+            }
+            (Script::Open | Script::Terminal, _) => fed("in"),
+        };
         format!(
             "echo $$ >{pid}\n{exports}cd {cwd} || {{ echo -1 >{end}; exit; }}\n\
-             {SHELL} <{stdin} >{out} 2>{stderr}\necho $? >{end}\n",
+             {run}\necho $? >{end}\n",
             pid = at("pid"),
             exports = exports(&program.env),
             cwd = quoted(&cwd),
             end = at("end"),
-            out = at("out"),
         )
     }
 }

@@ -8,6 +8,7 @@ mod files;
 mod git;
 mod logs;
 mod metrics;
+mod pty;
 mod search;
 mod session;
 mod splitter;
@@ -30,6 +31,7 @@ use crate::percent;
 use crate::shared::Shared;
 use crate::state::State;
 
+pub(crate) use pty::Ptys;
 pub(crate) use session::Sessions;
 
 type App = Extract<Arc<Shared>>;
@@ -44,6 +46,11 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/process/session/{session}/command/{command}", get(session::command))
         .route("/process/session/{session}/command/{command}/input", post(session::input))
         .route("/process/session/{session}/command/{command}/logs", get(logs::logs))
+        .route("/process/pty", get(pty::list).post(pty::create))
+        .route("/process/pty/create-connect", get(pty::create_and_connect))
+        .route("/process/pty/{pty}", get(pty::show).delete(pty::delete))
+        .route("/process/pty/{pty}/connect", get(pty::connect))
+        .route("/process/pty/{pty}/resize", post(pty::resize))
         .route("/files", get(files::list).delete(files::remove))
         .route("/files/info", get(files::info))
         .route("/files/folder", post(files::folder))

@@ -134,7 +134,7 @@ pub(super) fn find_command(
     find(shared, key, session)?.command(command)
 }
 
-fn sandbox_id(shared: &Shared, key: &str) -> Result<Uuid> {
+pub(super) fn sandbox_id(shared: &Shared, key: &str) -> Result<Uuid> {
     shared.registry().id_of(key).ok_or_else(|| ApiError::no_sandbox(key))
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
@@ -11,6 +12,7 @@ use crate::runner::tests;
 tests![
     sdk_0_190_drives_it_end_to_end,
     sdk_0_226_drives_it_end_to_end,
+    sdk_0_226_types_on_terminals_in_a_container,
     sdk_0_190_meets_every_error,
     sdk_0_226_meets_every_error,
 ];
@@ -21,15 +23,17 @@ const OLDER: &str = "CREEL_TEST_SDK_0_190";
 const NEWER: &str = "CREEL_TEST_SDK_0_226";
 
 /// Runs a script with an SDK against a server; returns what it printed.
-fn drive(bench: &Bench, variable: &str, script: &str) -> Value {
+fn drive(bench: &Bench, variable: &str, line: &str) -> Value {
     let environment = std::env::var_os(variable)
         .unwrap_or_else(|| panic!("{variable} is not set: run cargo xtask test"));
+    let (script, part) = line.split_once(' ').unwrap_or((line, ""));
     let script =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sdk").join(format!("{script}.py"));
     let running = bench.running();
     let output = Command::new(PathBuf::from(environment).join("bin/python"))
         .arg(script)
         .arg(running.admin_url())
+        .args(part.split_whitespace())
         .env("DAYTONA_API_URL", running.url())
         .env("DAYTONA_API_KEY", running.api_key())
         .env("NO_PROXY", "*")
@@ -46,6 +50,8 @@ fn sdk_0_190_drives_it_end_to_end() {
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["missing_repository"], "DaytonaNotFoundError");
     let missing = "DaytonaNotFoundError";
+    assert_eq!(seen["pty"][0], "DaytonaConflictError");
+    assert_eq!(seen["pty"][1], missing);
     assert_eq!(seen["move"], json!(["DaytonaConflictError", missing, missing]));
     assert_eq!(seen["list_missing"], missing);
 }
@@ -55,10 +61,17 @@ fn sdk_0_226_drives_it_end_to_end() {
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["exec_timeout"], "DaytonaProcessExecutionTimeoutError");
     assert_eq!(seen["missing_repository"], "DaytonaGitRepoNotFoundError");
+    assert_eq!(seen["pty"][0], "DaytonaConflictError");
+    assert_eq!(seen["pty"][1], "DaytonaNotFoundError");
     let missing = "DaytonaFileNotFoundError";
     assert_eq!(seen["move"], json!(["DaytonaConflictError", missing, missing]));
     assert_eq!(seen["list_missing"], missing);
     assert_eq!(seen["unknown_user"], "DaytonaBadRequestError");
+}
+
+fn sdk_0_226_types_on_terminals_in_a_container() {
+    let seen = drive(&Bench::docker(&Engine::from_env()), NEWER, "drive terminals");
+    assert_eq!(seen["pty"][0], "DaytonaConflictError");
 }
 
 /// The exception of each status, by SDK.

@@ -8,6 +8,8 @@ use crate::runner::tests;
 tests![
     a_command_that_reads_its_input_eats_the_rest_of_the_script,
     a_timeout_kills_the_whole_group,
+    a_command_can_be_interrupted,
+    terminals_are_checked_and_end_with_their_sandbox,
     a_sandbox_that_does_not_run_refuses,
     a_session_survives_what_its_commands_do,
     paths_stay_below_the_root,
@@ -34,6 +36,41 @@ fn a_timeout_kills_the_whole_group() {
         crate::leftovers::processes_below(&root).iter().all(|line| !line.contains("sleep"))
     });
     assert!(ended, "{:?}", crate::leftovers::processes_below(&root));
+}
+
+fn a_command_can_be_interrupted() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let (code, output) = bench.run(&id, "sh -c 'kill -INT $$; echo survived'");
+    assert_eq!((code, output.as_str()), (130, ""));
+}
+
+fn terminals_are_checked_and_end_with_their_sandbox() {
+    let bench = Bench::process();
+    let id = bench.create(&json!({}));
+    let at = |path: &str| format!("toolbox/{id}/process/pty{path}");
+    for wrong in [json!({}), json!({ "id": "t", "cols": 0 }), json!({ "id": "t", "rows": 1001 })] {
+        bench.ask("POST", &at(""), &wrong).expect(400);
+    }
+    let lazy = json!({ "id": "lazy", "lazyStart": true, "cols": 90 });
+    let made = bench.ask("POST", &at(""), &lazy).expect(201);
+    assert_eq!(made["sessionId"], "lazy");
+    let shown = bench.get(&at("/lazy")).expect(200);
+    assert_eq!((&shown["active"], &shown["cols"]), (&json!(false), &json!(90)));
+    bench.ask("POST", &at(""), &json!({ "id": "now" })).expect(201);
+    assert_eq!(bench.get(&at("/now")).expect(200)["active"], true);
+    bench.ask("POST", &at("/now/resize"), &json!({ "cols": 0, "rows": 5 })).expect(400);
+    bench.ask("POST", &at("/none/resize"), &json!({ "cols": 5, "rows": 5 })).expect(410);
+    bench.get(&at("/create-connect?id=t")).expect(400);
+    bench.ask("DELETE", &at("/lazy"), &Value::Null).expect(200);
+    bench.ask("DELETE", &at("/lazy"), &Value::Null).expect(404);
+
+    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+    bench.await_state(&id, "stopped");
+    assert_eq!(crate::leftovers::processes_below(&bench.sandboxes()), Vec::<String>::new());
+    bench.post(&format!("sandbox/{id}/start")).expect(200);
+    bench.await_state(&id, "started");
+    assert_eq!(bench.get(&at("")).expect(200)["sessions"], json!([]));
 }
 
 fn a_sandbox_that_does_not_run_refuses() {

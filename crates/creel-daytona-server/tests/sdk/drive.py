@@ -1,12 +1,16 @@
 """Drives the local server with the official SDK, end to end.
 
-Usage: drive.py ADMIN_URL, with DAYTONA_API_URL and DAYTONA_API_KEY set.
+Usage: drive.py ADMIN_URL [terminals], with DAYTONA_API_URL and DAYTONA_API_KEY set.
 Prints one JSON object of what was seen; any surprise is an exception.
 """
 
 import asyncio
+import faulthandler
 import json
+import os
 import sys
+import time
+import traceback
 import urllib.request
 import uuid
 
@@ -17,8 +21,9 @@ from daytona import (
     DaytonaNotFoundError,
     SessionExecuteRequest,
 )
+from daytona.common.pty import PtySize
 
-(admin,) = sys.argv[1:]
+admin, *parts = sys.argv[1:]
 
 
 def seed(count, labels):
@@ -111,6 +116,77 @@ def files(sandbox):
     }
 
 
+def until(handle, words):
+    """Reads what a terminal shows until it shows these words."""
+    shown = b""
+    for piece in handle:
+        shown += piece
+        if words in shown:
+            return shown
+    raise AssertionError(f"{words} never came: {shown}")
+
+
+def terminals(sandbox):
+    """Uses an interactive shell as a person would.
+
+    What is typed is shown too, so the words that are waited for are typed with quotes in them.
+    """
+    process = sandbox.process
+    handle = process.create_pty_session(
+        id="one", cwd="/tmp", envs={"COLOUR": "teal"}, pty_size=PtySize(cols=100, rows=30)
+    )
+    assert handle.is_connected()
+    handle.send_input("stty size; echo $COLOUR-$TERM\n")
+    shown = until(handle, b"teal-xterm-256color")
+    assert b"30 100" in shown, shown
+    assert [one.id for one in process.list_pty_sessions()] == ["one"]
+    info = process.get_pty_session_info("one")
+    assert (info.active, info.cols, info.rows) == (True, 100, 30), info
+    taken = refused(lambda: process.create_pty_session(id="one"))
+
+    assert process.resize_pty_session("one", PtySize(cols=120, rows=40)).cols == 120
+    handle.send_input("stty size; [ -t 0 ] && echo on-a-'terminal'\n")
+    shown = until(handle, b"on-a-terminal\r\n")
+    assert b"40 120" in shown, shown
+
+    # A second look at the same terminal, and the first one goes on.
+    second = process.connect_pty_session("one")
+    second.send_input("echo seen-by-'both'\n")
+    until(second, b"seen-by-both\r\n")
+    until(handle, b"seen-by-both\r\n")
+    second.disconnect()
+
+    # A job of its own process group does not stop Ctrl+C from reaching it.
+    handle.send_input("sh -c 'echo asle\"ep\"; exec sleep 4321'\n")
+    until(handle, b"asleep\r\n")
+    handle.send_input("\x03")
+    handle.send_input("exit 3\n")
+    ended = handle.wait(timeout=20)
+    assert ended.exit_code == 3, ended
+    assert process.list_pty_sessions() == []
+    unknown = refused(lambda: process.get_pty_session_info("one"))
+
+    handle = process.create_pty_session(id="two")
+    handle.send_input("sleep 8765 & echo start'ed'\n")
+    until(handle, b"started\r\n")
+    look = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' ' ' | grep -q 'sleep 876[5]'"
+    assert process.exec(look).exit_code == 0
+    process.kill_pty_session("two")
+    assert handle.wait(timeout=20).exit_code == 137
+    deadline = time.monotonic() + 20
+    while process.exec(look).exit_code != 1:
+        assert time.monotonic() < deadline, "what ran on a killed terminal still runs"
+    absent = refused(lambda: process.connect_pty_session("two"))
+    return {"pty": [taken, unknown, absent]}
+
+
+def only_terminals():
+    client = Daytona()
+    sandbox = client.create()
+    print(json.dumps(terminals(sandbox)))
+    client.delete(sandbox)
+
+
 def main():
     seen = {}
     client = Daytona()
@@ -192,6 +268,7 @@ def main():
         seen["missing_file"] = type(error).__name__
 
     seen.update(files(sandbox))
+    seen.update(terminals(sandbox))
     if hasattr(sandbox, "get_metrics_latest"):
         metrics = sandbox.get_metrics_latest()
         assert metrics.cpu_count >= 1 and 0 <= metrics.cpu_used_pct <= 100, metrics
@@ -239,4 +316,10 @@ def main():
     print(json.dumps(seen))
 
 
-main()
+# A connection that stays open keeps the interpreter from ending, so nothing here relies on that.
+faulthandler.dump_traceback_later(120, exit=True)
+try:
+    only_terminals() if parts == ["terminals"] else main()
+except BaseException:
+    traceback.print_exc()
+    os._exit(1)

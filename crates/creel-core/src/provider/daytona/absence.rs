@@ -1,8 +1,8 @@
 //! Proof of absence: whether a sandbox that answers 404 is hidden or gone.
 //!
 //! When a destroy fails, the record stays in `error` and only a listing with
-//! `includeErroredDeleted` shows it. A single question is asked by id. Where
-//! many releases are verified at once, one listing of everything that failed
+//! `includeErroredDeleted` shows it. Who is alone asks by id. Where many
+//! releases are verified at once, one listing of everything that failed
 //! answers for all that asked before it began, so that the proof costs a few
 //! requests a second however many sandboxes go.
 //!
@@ -10,10 +10,11 @@
 //! second one, a moment later, shows nothing either.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::retry;
 
@@ -21,11 +22,12 @@ use super::model::Sandbox;
 use super::read;
 use super::wire::{Answered, ListQuery, Wire};
 
-/// Single questions are at least this far apart; what asks sooner shares a listing.
-const SINGLE_GAP: Duration = Duration::from_millis(500);
-/// Shared listings begin at least this far apart, so that many share one.
-const ROUND_GAP: Duration = Duration::from_secs(1);
-
+/// Shared listings begin at least this far apart for each page they have.
+const GAP: Duration = Duration::from_millis(250);
+/// Where so much has failed that they have many pages, they are no further apart than this.
+const LONGEST_GAP: Duration = Duration::from_secs(4);
+/// How many rows a page has.
+const PAGE: usize = 200;
 /// The moment after which a listing that showed nothing is read once more.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 
@@ -33,48 +35,73 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Absences {
     wire: Arc<dyn Wire>,
-    /// When the last single question was asked.
-    single_at: Mutex<Option<Instant>>,
+    /// How many ask at the moment.
+    asking: AtomicUsize,
     /// The last shared listing.
-    round: tokio::sync::Mutex<Round>,
+    shared: tokio::sync::Mutex<Option<Listing>>,
 }
 
-#[derive(Debug, Default)]
-struct Round {
-    started_at: Option<Instant>,
+/// A listing of everything that failed.
+#[derive(Debug)]
+struct Listing {
+    began_at: Instant,
+    ended_at: Instant,
+    /// When the next one may begin.
+    next_at: Instant,
     hidden: HashMap<String, Sandbox>,
+}
+
+/// One who asks, until this is dropped.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Absences {
     pub(super) fn new(wire: Arc<dyn Wire>) -> Self {
-        Self { wire, single_at: Mutex::default(), round: tokio::sync::Mutex::default() }
+        Self { wire, asking: AtomicUsize::new(0), shared: tokio::sync::Mutex::default() }
     }
 
     /// Returns the hidden record of a sandbox that answers 404, if there is one.
     pub(super) async fn hidden(&self, id: &str) -> Answered<Option<Sandbox>> {
-        if let Some(hidden) = self.ask(id).await? {
-            return Ok(Some(hidden));
+        let others = self.asking.fetch_add(1, Ordering::Relaxed);
+        let _asking = Asking(&self.asking);
+        let (asked_at, hidden) = self.ask(id, Instant::now(), others == 0).await?;
+        if hidden.is_some() {
+            return Ok(hidden);
         }
-        retry::excuse(CONFIRM_AFTER);
-        tokio::time::sleep(CONFIRM_AFTER).await;
-        self.ask(id).await
+        let alone = self.asking.load(Ordering::Relaxed) == 1;
+        let (_, hidden) = self.ask(id, asked_at + CONFIRM_AFTER, alone).await?;
+        Ok(hidden)
     }
 
-    async fn ask(&self, id: &str) -> Answered<Option<Sandbox>> {
-        if self.may_ask_alone() { self.ask_alone(id).await } else { self.ask_with_others(id).await }
-    }
-
-    fn may_ask_alone(&self) -> bool {
-        let now = Instant::now();
-        let mut last = self.single_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = last.is_none_or(|last| now - last >= SINGLE_GAP);
-        if may {
-            *last = Some(now);
+    /// Asks a listing that begins no sooner than this; returns when it ended, and the record.
+    async fn ask(
+        &self,
+        id: &str,
+        at: Instant,
+        alone: bool,
+    ) -> Answered<(Instant, Option<Sandbox>)> {
+        if alone {
+            retry::excused(sleep_until(at)).await;
+            let hidden = self.ask_by_id(id).await?;
+            return Ok((Instant::now(), hidden));
         }
-        may
+        // Held across the listing on purpose: whoever queues here meanwhile shares the next one.
+        let mut shared = retry::excused(self.shared.lock()).await;
+        if let Some(listing) = shared.as_ref().filter(|listing| listing.began_at >= at) {
+            return Ok((listing.ended_at, listing.hidden.get(id).cloned()));
+        }
+        let next_at = shared.as_ref().map_or(at, |last| last.next_at.max(at));
+        retry::excused(sleep_until(next_at)).await;
+        let listing = shared.insert(self.list().await?);
+        Ok((listing.ended_at, listing.hidden.get(id).cloned()))
     }
 
-    async fn ask_alone(&self, id: &str) -> Answered<Option<Sandbox>> {
+    async fn ask_by_id(&self, id: &str) -> Answered<Option<Sandbox>> {
         let query =
             ListQuery { id: Some(id.to_owned()), errored_deleted: true, ..ListQuery::default() };
         let found = read::all(&*self.wire, &query).await?;
@@ -82,26 +109,18 @@ impl Absences {
         Ok(found.into_iter().find(|sandbox| sandbox.id == id && sandbox.is_errored_deleted()))
     }
 
-    async fn ask_with_others(&self, id: &str) -> Answered<Option<Sandbox>> {
-        let asked_at = Instant::now();
-        // Held across the listing on purpose: whoever queues here meanwhile shares the next one.
-        let mut round = self.round.lock().await;
-        if round.started_at.is_none_or(|started_at| started_at < asked_at) {
-            if let Some(last) = round.started_at {
-                retry::excuse(ROUND_GAP);
-                tokio::time::sleep_until(last + ROUND_GAP).await;
-            }
-            let started_at = Instant::now();
-            let query = ListQuery {
-                states: vec!["error".to_owned(), "build_failed".to_owned()],
-                errored_deleted: true,
-                ..ListQuery::default()
-            };
-            let failed = read::all(&*self.wire, &query).await?;
-            let hidden = failed.into_iter().filter(Sandbox::is_errored_deleted);
-            round.hidden = hidden.map(|found| (found.id.clone(), found)).collect();
-            round.started_at = Some(started_at);
-        }
-        Ok(round.hidden.get(id).cloned())
+    async fn list(&self) -> Answered<Listing> {
+        let began_at = Instant::now();
+        let query = ListQuery {
+            states: vec!["error".to_owned(), "build_failed".to_owned()],
+            errored_deleted: true,
+            ..ListQuery::default()
+        };
+        let failed = read::all(&*self.wire, &query).await?;
+        let pages = u32::try_from(failed.len() / PAGE + 1).unwrap_or(u32::MAX);
+        let next_at = began_at + GAP.saturating_mul(pages).min(LONGEST_GAP);
+        let hidden = failed.into_iter().filter(Sandbox::is_errored_deleted);
+        let hidden = hidden.map(|found| (found.id.clone(), found)).collect();
+        Ok(Listing { began_at, ended_at: Instant::now(), next_at, hidden })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Requests wait for the limiter, and none is sent after the key was refused
 //! once: a refused login counts against the whole address, and locks out good
-//! keys.
+//! keys. Those that are answered at once share a bounded number of connections,
+//! however many sandboxes are released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,12 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use secrecy::ExposeSecret;
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::provider::ErrorClass;
+use crate::provider::{ErrorClass, Turn};
+use crate::retry;
 
 use super::access::{Access, DaytonaEnvironment, InvalidAccess};
 use super::classify::{self, Answer, Refusal};
@@ -31,6 +34,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(75);
 /// Creates wait longer: a lost turn would be a failed create.
 const CREATE_PATIENCE: Duration = Duration::from_secs(300);
+/// How many requests that are answered at once are under way: enough for thousands a second, and
+/// few enough for the descriptors of a process.
+const CONNECTIONS: usize = 128;
 /// As much of a body is shown that is no JSON.
 const SHOWN: usize = 200;
 
@@ -49,16 +55,28 @@ pub(super) struct Request {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) body: Option<Value>,
-    /// What it counts for, beside the general throttler.
+    /// What it counts for; toolboxes are not limited.
     pub(super) counts_for: Option<Throttler>,
     pub(super) timeout: Duration,
     pub(super) login: Login,
 }
 
 impl Request {
-    pub(super) fn new(method: Method, url: Url) -> Self {
+    /// A request to the API.
+    pub(super) fn to_api(method: Method, url: Url) -> Self {
+        let counts_for = Some(Throttler::Authenticated);
+        Self { counts_for, ..Self::to_toolbox(method, url) }
+    }
+
+    /// A request to the toolbox of a sandbox.
+    pub(super) fn to_toolbox(method: Method, url: Url) -> Self {
         let (body, counts_for, timeout, login) = (None, None, REQUEST_TIMEOUT, Login::Ours);
         Self { method, url, body, counts_for, timeout, login }
+    }
+
+    /// Returns whether the server answers without doing anything that takes long.
+    fn is_brief(&self) -> bool {
+        self.counts_for.is_some() && matches!(self.method, Method::GET | Method::DELETE)
     }
 
     pub(super) fn counting_for(mut self, throttler: Throttler) -> Self {
@@ -79,6 +97,8 @@ pub(super) struct Http {
     access: Access,
     tls: Arc<ClientConfig>,
     limiter: Arc<Limiter>,
+    /// The connections for requests that are answered at once.
+    connections: Arc<Semaphore>,
     /// Set once the key was refused: nothing is sent any more.
     refused: Arc<AtomicBool>,
 }
@@ -94,15 +114,21 @@ impl Http {
             .user_agent(concat!("creel/", env!("CARGO_PKG_VERSION")));
         let client = builder.build().map_err(|error| detail(&error))?;
         let (limiter, refused) = Default::default();
-        Ok(Self { client, access, tls, limiter, refused })
+        let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        Ok(Self { client, access, tls, limiter, connections, refused })
     }
 
     pub(super) fn access(&self) -> &Access {
         &self.access
     }
 
-    pub(super) fn limiter(&self) -> &Limiter {
-        &self.limiter
+    /// Waits until a delete and the look before it may be sent; neither need wait again.
+    pub(super) async fn turn(&self) -> Turn {
+        let delete = self.limiter.turn(Throttler::Lifecycle).await;
+        // In one queue with the looks at what goes already, so that no more is started than can
+        // be looked at.
+        let look = self.limiter.turn(Throttler::Authenticated).await;
+        Turn::FREE.with(delete).with(look)
     }
 
     pub(super) fn tls(&self) -> Arc<ClientConfig> {
@@ -116,26 +142,49 @@ impl Http {
 
     /// Sends a request; an answer that is no success is an error.
     pub(super) async fn send(&self, request: Request) -> Answered<Bytes> {
-        let body = request.body.map(|body| body.to_string());
+        let (permit, _connection) = self.prepare(&request).await?;
         let mut outgoing = self
             .client
             .request(request.method, request.url)
             .headers(self.identification()?)
             .timeout(request.timeout);
-        outgoing = match body {
-            Some(body) => outgoing.header(CONTENT_TYPE, "application/json").body(body),
-            None => outgoing,
-        };
-        self.carry(outgoing, request.counts_for, request.login).await
+        if let Some(body) = request.body {
+            outgoing = outgoing.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        }
+        self.carry(outgoing, permit, request.login).await
     }
 
-    /// Sends a form.
+    /// Waits until a request may be sent, and for a connection where it needs one.
+    async fn prepare(
+        &self,
+        request: &Request,
+    ) -> Answered<(Option<Permit>, Option<SemaphorePermit<'_>>)> {
+        loop {
+            let permit = match request.counts_for {
+                Some(throttler) => Some(self.wait_for_turn(throttler).await?),
+                None => None,
+            };
+            let connection = if request.is_brief() {
+                retry::excused(self.connections.acquire()).await.ok()
+            } else {
+                None
+            };
+            // The key or the limit may have been refused while this request waited.
+            self.check_key()?;
+            if !permit.as_ref().is_some_and(Permit::is_void) {
+                return Ok((permit, connection));
+            }
+        }
+    }
+
+    /// Sends a form to a toolbox.
     pub(super) async fn send_form(
         &self,
         url: Url,
         form: reqwest::multipart::Form,
         timeout: Duration,
     ) -> Answered<Bytes> {
+        self.check_key()?;
         let request = self.client.post(url).headers(self.identification()?).timeout(timeout);
         self.carry(request.multipart(form), None, Login::Ours).await
     }
@@ -143,18 +192,19 @@ impl Http {
     async fn carry(
         &self,
         request: reqwest::RequestBuilder,
-        counts_for: Option<Throttler>,
+        mut permit: Option<Permit>,
         login: Login,
     ) -> Answered<Bytes> {
-        let throttlers: Vec<Throttler> =
-            counts_for.into_iter().chain([Throttler::Authenticated]).collect();
-        let permits = self.wait_for_turn(&throttlers, counts_for).await?;
         let address = self.access.url.as_str();
+        if let Some(permit) = &mut permit {
+            permit.sent();
+        }
         let answer = request.send().await;
         let answer = answer.map_err(|error| classify::unanswered(&error, address))?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-        self.limiter.learn(status, &headers, &throttlers);
-        drop(permits);
+        if let Some(permit) = permit {
+            permit.learn(status, &headers);
+        }
         if status == 401 && login == Login::Ours {
             self.refused.store(true, Ordering::SeqCst);
         }
@@ -188,25 +238,21 @@ impl Http {
     }
 
     /// Refuses at once after a refused key, else waits until a request may be sent.
-    async fn wait_for_turn(
-        &self,
-        throttlers: &[Throttler],
-        counts_for: Option<Throttler>,
-    ) -> Answered<Vec<Permit<'_>>> {
+    async fn wait_for_turn(&self, throttler: Throttler) -> Answered<Permit> {
         self.check_key()?;
-        let patience =
-            if counts_for == Some(Throttler::Create) { CREATE_PATIENCE } else { PATIENCE };
-        let admitted = self.limiter.admit(throttlers, patience).await;
-        let permits = admitted.map_err(|TooLong(wait)| Refusal {
+        let held = Turn::take(|permit: &Permit| permit.is_for(throttler));
+        if let Some(permit) = held.filter(|permit| !permit.is_void()) {
+            return Ok(permit);
+        }
+        let patience = if throttler == Throttler::Create { CREATE_PATIENCE } else { PATIENCE };
+        let admitted = self.limiter.admit(throttler, patience).await;
+        admitted.map_err(|TooLong(wait)| Refusal {
             retry_after: Some(wait),
             ..Refusal::new(
                 ErrorClass::Throttled,
                 format!("its limit allows nothing for {}", crate::duration::show(wait)),
             )
-        })?;
-        // It may have been refused while this request waited.
-        self.check_key()?;
-        Ok(permits)
+        })
     }
 
     pub(super) fn check_key(&self) -> Answered<()> {

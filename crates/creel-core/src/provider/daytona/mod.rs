@@ -25,6 +25,7 @@ mod absence;
 mod access;
 mod classify;
 mod create;
+mod destroys;
 mod http;
 mod limiter;
 mod model;

@@ -13,15 +13,15 @@ use tracing::debug;
 use crate::labels;
 use crate::provider::{
     CreateOrder, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError, ProviderName,
-    ReleaseMode, Released, Result, Spec,
+    ReleaseMode, Released, Result, Spec, Turn,
 };
 
 use super::absence::Absences;
 use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
 use super::classify::Refusal;
 use super::create::{self, Maker};
+use super::destroys::Destroys;
 use super::http::Http;
-use super::limiter::Rate;
 use super::model::{KeyRights, Sandbox};
 use super::observe::{is_errored_deleted, observed};
 use super::rest::RestV1;
@@ -30,15 +30,11 @@ use super::wire::{ListQuery, Wire};
 use super::{read, release, state};
 
 const KINDS: &[Kind] = &[Kind::Sandbox];
-/// The pauses while a sandbox that is on its way out is watched: requests are counted.
-const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
-/// How many releases may be under way at most; most of them wait between two looks.
-const MOST_UNDER_WAY: usize = 384;
-/// How many releases may be under way before the server's limits are known.
-const FIRST_UNDER_WAY: usize = 64;
-/// How long a release takes from its order to its proof. So many seconds' worth of orders are
-/// under way: fewer would waste the budget, more would only wait for their turn.
-const RELEASE_SECONDS: f64 = 8.0;
+/// The pauses after the first look at a sandbox that is on its way out: requests are counted.
+const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(10);
+/// How many releases may be under way; most of them wait between two looks, and requests have
+/// limits of their own.
+const MOST_UNDER_WAY: usize = 2048;
 /// How long a hidden record is watched: nothing happens to it by itself.
 const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a create may take: builds are slow, and each state has its own limit.
@@ -59,6 +55,7 @@ pub struct DaytonaProvider {
     wire: Arc<dyn Wire>,
     http: Http,
     absences: Absences,
+    destroys: Destroys,
     settings: DaytonaSettings,
     /// The region new sandboxes are made in.
     target: Option<String>,
@@ -83,6 +80,7 @@ impl DaytonaProvider {
         let wire: Arc<dyn Wire> = Arc::new(RestV1::new(http.clone()));
         Ok(Self {
             absences: Absences::new(Arc::clone(&wire)),
+            destroys: Destroys::default(),
             wire,
             http,
             settings,
@@ -222,16 +220,20 @@ impl Provider for DaytonaProvider {
         KINDS
     }
 
+    fn first_look(&self) -> Duration {
+        self.destroys.first_look()
+    }
+
     fn look_pause(&self) -> RangeInclusive<Duration> {
         LOOK_PAUSE
     }
 
     fn concurrency(&self) -> Option<usize> {
-        Some(match self.http.limiter().deletes() {
-            Rate::Of(rate) => ((rate * RELEASE_SECONDS).ceil() as usize).clamp(4, MOST_UNDER_WAY),
-            Rate::Unlimited => MOST_UNDER_WAY,
-            Rate::Unheard => FIRST_UNDER_WAY,
-        })
+        Some(MOST_UNDER_WAY)
+    }
+
+    async fn turn(&self) -> Turn {
+        self.http.turn().await
     }
 
     fn create_deadline(&self) -> Duration {
@@ -279,6 +281,10 @@ impl Provider for DaytonaProvider {
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         let words = Self::check("inspect", kind, id)?;
         let answer = read::inspect(&*self.wire, &self.absences, id).await;
+        if let Ok(found) = &answer {
+            let is_there = found.as_ref().is_some_and(|found| !found.is_errored_deleted());
+            self.destroys.looked(id, is_there);
+        }
         answer.map(|found| found.map(observed)).map_err(|refusal| refusal.during(words))
     }
 
@@ -343,6 +349,9 @@ impl Provider for DaytonaProvider {
         let answer = release::sandbox(&*self.wire, &self.absences, id, mode).await;
         let released =
             answer.map_err(|refusal: Refusal| -> ProviderError { refusal.during(words) })?;
+        if released == Released::Accepted {
+            self.destroys.ordered(id);
+        }
         self.renewals().remove(id);
         Ok(released)
     }

@@ -33,8 +33,8 @@ impl RestV1 {
         self.http.url(&all)
     }
 
-    async fn post(&self, id: &str, parts: &[&str], counts_for: Option<Throttler>) -> Answered<()> {
-        let request = Request { counts_for, ..Request::new(Method::POST, self.of(id, parts)) };
+    async fn post(&self, id: &str, parts: &[&str], counts_for: Throttler) -> Answered<()> {
+        let request = Request::to_api(Method::POST, self.of(id, parts)).counting_for(counts_for);
         self.http.send(request).await.map(drop)
     }
 
@@ -50,7 +50,7 @@ impl RestV1 {
     }
 
     async fn read(&self, url: Url) -> Answered<Value> {
-        let body = self.http.send(Request::new(Method::GET, url)).await?;
+        let body = self.http.send(Request::to_api(Method::GET, url)).await?;
         serde_json::from_slice(&body).map_err(|_| unreadable())
     }
 }
@@ -115,8 +115,9 @@ impl Wire for RestV1 {
 
     async fn create(&self, new: &NewSandbox) -> Answered<Sandbox> {
         let url = self.http.url(&["sandbox"]);
-        let request =
-            Request::new(Method::POST, url).counting_for(Throttler::Create).with_body(json!(new));
+        let request = Request::to_api(Method::POST, url)
+            .counting_for(Throttler::Create)
+            .with_body(json!(new));
         let body = self.http.send(request).await?;
         let read = serde_json::from_slice(&body).ok().and_then(|value| Sandbox::read(&value));
         let from_id = || Sandbox::read(&json!({"id": id_in(&body)?, "name": new.name}));
@@ -124,51 +125,51 @@ impl Wire for RestV1 {
     }
 
     async fn start(&self, id: &str) -> Answered<()> {
-        self.post(id, &["start"], Some(Throttler::Lifecycle)).await
+        self.post(id, &["start"], Throttler::Lifecycle).await
     }
 
     async fn stop(&self, id: &str, mode: StopMode) -> Answered<()> {
         let mut url = self.of(id, &["stop"]);
         let force = if mode == StopMode::Forced { "true" } else { "false" };
         url.query_pairs_mut().append_pair("force", force);
-        let request = Request::new(Method::POST, url).counting_for(Throttler::Lifecycle);
+        let request = Request::to_api(Method::POST, url).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
     }
 
     async fn delete(&self, id: &str) -> Answered<()> {
         let request =
-            Request::new(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
+            Request::to_api(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
     }
 
     async fn archive(&self, id: &str) -> Answered<()> {
-        self.post(id, &["archive"], Some(Throttler::Lifecycle)).await
+        self.post(id, &["archive"], Throttler::Lifecycle).await
     }
 
     async fn set_labels(&self, id: &str, labels: &Labels) -> Answered<()> {
-        let request = Request::new(Method::PUT, self.of(id, &["labels"]))
+        let request = Request::to_api(Method::PUT, self.of(id, &["labels"]))
             .with_body(json!({ "labels": labels }));
         self.http.send(request).await.map(drop)
     }
 
     async fn set_auto_stop(&self, id: &str, minutes: u64) -> Answered<()> {
-        self.post(id, &["autostop", &minutes.to_string()], None).await
+        self.post(id, &["autostop", &minutes.to_string()], Throttler::Authenticated).await
     }
 
     async fn set_auto_archive(&self, id: &str, minutes: u64) -> Answered<()> {
-        self.post(id, &["autoarchive", &minutes.to_string()], None).await
+        self.post(id, &["autoarchive", &minutes.to_string()], Throttler::Authenticated).await
     }
 
     async fn set_auto_delete(&self, id: &str, minutes: i64) -> Answered<()> {
-        self.post(id, &["autodelete", &minutes.to_string()], None).await
+        self.post(id, &["autodelete", &minutes.to_string()], Throttler::Authenticated).await
     }
 
     async fn set_time_to_live(&self, id: &str, minutes: u64) -> Answered<()> {
-        self.post(id, &["ttl", &minutes.to_string()], None).await
+        self.post(id, &["ttl", &minutes.to_string()], Throttler::Authenticated).await
     }
 
     async fn touch(&self, id: &str) -> Answered<()> {
-        self.post(id, &["last-activity"], None).await
+        self.post(id, &["last-activity"], Throttler::Authenticated).await
     }
 
     async fn key_rights(&self) -> Answered<KeyRights> {

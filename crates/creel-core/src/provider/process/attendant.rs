@@ -160,12 +160,13 @@ fn tell_signals(mut signals: Signals, guard: &UnixStream) {
 /// Sends a signal to every process of the group but this one.
 fn signal_group(group: Pid, signal: i32) {
     let Some(signal) = Signal::from_named_raw(signal) else { return };
-    let me = getpid();
-    for pid in os::all_pids().unwrap_or_default().into_iter().filter_map(Pid::from_raw) {
-        if pid != me && getpgid(Some(pid)) == Ok(group) {
-            // Whoever ended meanwhile needs none.
-            let _ = kill_process(pid, signal);
-        }
+    let me = getpid().as_raw_pid();
+    let is_member = |pid: &i32| {
+        *pid != me && os::process_stat(*pid).is_ok_and(|stat| stat.group == group.as_raw_pid())
+    };
+    for pid in os::all_pids().unwrap_or_default().into_iter().filter(is_member) {
+        // Whoever ended meanwhile needs none.
+        let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
     }
 }
 

@@ -33,7 +33,8 @@ impl Toolbox {
     pub async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let mut url = self.url(&["files", "download"]);
         url.query_pairs_mut().append_pair("path", path);
-        let request = Request { timeout: TRANSFER_TIMEOUT, ..Request::new(Method::GET, url) };
+        let request =
+            Request { timeout: TRANSFER_TIMEOUT, ..Request::to_toolbox(Method::GET, url) };
         let answer = self.http.send(request).await;
         answer.map_err(|refusal| self.during(refusal, &format!("read {path}")))
     }

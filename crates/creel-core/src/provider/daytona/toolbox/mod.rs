@@ -123,7 +123,7 @@ impl Toolbox {
         }
         let request = Request {
             timeout: exec.limit + GRACE,
-            ..Request::new(Method::POST, self.url(&["process", "execute"])).with_body(body)
+            ..Request::to_toolbox(Method::POST, self.url(&["process", "execute"])).with_body(body)
         };
         match self.read(request).await {
             Ok(answer) => Ok(executed(&answer)),
@@ -147,7 +147,7 @@ impl Toolbox {
             timeout: TRANSFER_TIMEOUT,
             // A 401 here is the repository's word about its login, not Daytona's about ours.
             login: Login::Others,
-            ..Request::new(Method::POST, self.url(&["git", "clone"])).with_body(body)
+            ..Request::to_toolbox(Method::POST, self.url(&["git", "clone"])).with_body(body)
         };
         let answer = self.http.send(request).await;
         answer.map(drop).map_err(|refusal| self.during(refusal, "clone a repository"))

@@ -35,7 +35,7 @@ impl Toolbox {
     ///
     /// Fails when the toolbox refuses it.
     pub async fn create_session(&self, session: &str) -> Result<(), ProviderError> {
-        let request = Request::new(Method::POST, self.url(&["process", "session"]))
+        let request = Request::to_toolbox(Method::POST, self.url(&["process", "session"]))
             .with_body(json!({ "sessionId": session }));
         let answer = self.http.send(request).await;
         answer.map(drop).map_err(|refusal| self.during(refusal, "begin a session"))
@@ -52,7 +52,7 @@ impl Toolbox {
         command: &str,
     ) -> Result<SessionCommand, ProviderError> {
         let url = self.url(&["process", "session", session, "exec"]);
-        let request = Request::new(Method::POST, url)
+        let request = Request::to_toolbox(Method::POST, url)
             .with_body(json!({ "command": command, "runAsync": true }));
         let started = async {
             let answer = self.read(request).await?;
@@ -77,7 +77,7 @@ impl Toolbox {
 
     pub(super) async fn ask_exit_code(&self, command: &SessionCommand) -> Answered<Option<i64>> {
         let url = self.url(&["process", "session", &command.session, "command", &command.id]);
-        let answer = self.read(Request::new(Method::GET, url)).await?;
+        let answer = self.read(Request::to_toolbox(Method::GET, url)).await?;
         Ok(answer.get("exitCode").and_then(Value::as_i64))
     }
 
@@ -92,7 +92,7 @@ impl Toolbox {
     }
 
     pub(super) async fn read_logs(&self, command: &SessionCommand) -> Answered<CommandLogs> {
-        let request = Request::new(Method::GET, self.logs_url(command));
+        let request = Request::to_toolbox(Method::GET, self.logs_url(command));
         let body = self.http.send(request).await?;
         let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
             // Older toolboxes answer with plain text, both streams mixed.
@@ -110,7 +110,7 @@ impl Toolbox {
     /// Fails when the toolbox does not answer; one that is gone already is fine.
     pub async fn delete_session(&self, session: &str) -> Result<(), ProviderError> {
         let url = self.url(&["process", "session", session]);
-        match self.http.send(Request::new(Method::DELETE, url)).await {
+        match self.http.send(Request::to_toolbox(Method::DELETE, url)).await {
             Err(refusal) if !refusal.is_absence() => Err(self.during(refusal, "end a session")),
             _ => Ok(()),
         }
