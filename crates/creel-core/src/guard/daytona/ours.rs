@@ -125,12 +125,16 @@ impl DaytonaGate {
             for pause in LOOKS {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = gate.stop.cancelled() => return,
+                    () = gate.stop.cancelled() => {}
                 }
                 match gate.provider.inspect(Kind::Sandbox, &id).await {
                     Ok(None) => return gate.claims.gone(&record, &id).await,
                     Ok(Some(seen)) => debug!(id, state = seen.state, "it is still there"),
                     Err(error) => debug!(id, %error, "it cannot be looked at"),
+                }
+                // This was the last look: what is not gone now, the end of the guard releases.
+                if gate.stop.is_cancelled() {
+                    return;
                 }
             }
             warn!(id, "a deleted sandbox is still there; the end of the guard looks again");
