@@ -16,7 +16,9 @@
 //! from the container that uses it.
 
 mod claims;
+pub mod daytona;
 pub mod docker;
+mod json;
 mod place;
 mod policy;
 

@@ -1,0 +1,3 @@
+//! `creel guard`, proven with the clients that people use.
+
+mod daytona;
