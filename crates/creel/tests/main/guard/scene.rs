@@ -150,12 +150,12 @@ impl Scene {
         for kind in [Kind::Container, Kind::Network, Kind::Volume, Kind::Image] {
             let left = World::snapshot(&self.engine()).unwrap().minus(&self.baseline);
             let ids = left.of_kind(kind).ids();
-            // An image goes with its children: what is gone already is fine.
             let removed = concurrently(&ids, 4, |id| match kind {
                 Kind::Container => docker.remove_container(id),
                 Kind::Network => docker.remove_network(id),
                 Kind::Volume => docker.remove_volume(id),
-                Kind::Image => Ok(drop(docker.remove_image(id))),
+                // One that has children goes with the last of them.
+                Kind::Image => docker.remove_image(id).or(Ok(())),
             });
             removed.unwrap();
         }

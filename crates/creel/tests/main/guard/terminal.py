@@ -1,54 +1,59 @@
-"""Runs a command at a terminal of its own, and does what a user would do there.
+"""Runs a command at a terminal of its own, and does there what a user would do.
 
-Arguments: the steps as JSON, then the command. A step is ["expect", text], ["send", text],
-["resize", rows, columns] or ["signal", name], which goes to the command itself. Prints what
-the terminal showed, and ends with the command's exit code, or 128 and its signal.
+Arguments: the steps as JSON, then the command. A step is ["expect", text], which must be shown
+after what was expected before, ["send", text] or ["resize", rows, columns]. Prints what the
+terminal showed, and ends with the command's exit code, or 128 and its signal.
 """
 
-import fcntl, json, os, pty, select, signal, struct, sys, termios, time
+import fcntl, json, os, pty, select, struct, sys, termios, time
 
 PATIENCE = 30
 
 
-def resize(descriptor, rows, columns):
-    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+def resize(terminal, rows, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def read(descriptor, shown, until=None):
-    """Reads on until the text was shown, or to the end."""
+def read(terminal, shown, is_enough):
+    """Reads on until it is enough, or to the end."""
     deadline = time.monotonic() + PATIENCE
-    while until is None or until not in shown:
-        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+    while not is_enough():
+        ready, _, _ = select.select([terminal], [], [], max(0, deadline - time.monotonic()))
         if not ready:
-            sys.exit(f"not shown within {PATIENCE} s: {until!r}; there is:\n{shown.decode()}")
+            return False
         try:
-            data = os.read(descriptor, 4096)
+            data = os.read(terminal, 4096)
         except OSError:
-            data = b""
-        if not data:
-            return None
+            # What Linux says when nobody has the other end any more.
+            return True
         shown += data
-    del shown[: shown.index(until) + len(until)]
+    return True
 
 
-steps, command = json.loads(sys.argv[1]), sys.argv[2:]
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execvp(command[0], command)
-resize(terminal, 24, 80)
-everything = bytearray()
-for verb, *words in steps:
-    before = bytearray()
-    if verb == "expect":
-        shown = bytearray()
-        read(terminal, shown, words[0].encode())
-    elif verb == "send":
-        os.write(terminal, words[0].encode())
-    elif verb == "resize":
-        resize(terminal, *words)
-    elif verb == "signal":
-        os.kill(pid, getattr(signal, "SIG" + words[0]))
-read(terminal, everything)
-_, status = os.waitpid(pid, 0)
-sys.stdout.write(everything.decode(errors="replace"))
-sys.exit(os.waitstatus_to_exitcode(status) % 256 if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+def main(steps, command):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(command[0], command)
+    resize(terminal, 24, 80)
+    shown, place = bytearray(), 0
+    for verb, *words in steps:
+        if verb == "send":
+            os.write(terminal, words[0].encode())
+        elif verb == "resize":
+            resize(terminal, *words)
+        else:
+            wanted = words[0].encode()
+            read(terminal, shown, lambda: wanted in shown[place:])
+            if wanted not in shown[place:]:
+                os.kill(pid, 9)
+                sys.exit(f"{words[0]!r} is not shown; there is:\n{shown.decode()}")
+            place = shown.index(wanted, place) + len(wanted)
+    is_over = read(terminal, shown, lambda: False)
+    if not is_over:
+        os.kill(pid, 9)
+    _, status = os.waitpid(pid, 0)
+    print(shown.decode(errors="replace"), end="" if is_over else "\nit did not end\n")
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+sys.exit(main(json.loads(sys.argv[1]), sys.argv[2:]))
