@@ -218,6 +218,7 @@ impl Reconciler {
         let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();
         self.release(mine, &mut status).await?;
+        self.look_at_stuck(stuck, &mut status).await?;
         Ok(status)
     }
 
