@@ -20,6 +20,7 @@ mod migrating;
 mod named;
 mod plan;
 mod reach;
+mod recipes;
 mod sandboxes;
 mod select;
 mod spare;
