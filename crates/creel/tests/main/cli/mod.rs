@@ -19,6 +19,7 @@ mod managed;
 mod migrating;
 mod named;
 mod plan;
+mod pre_sweep;
 mod reach;
 mod recipes;
 mod sandboxes;
