@@ -164,7 +164,7 @@ use crate::crashpoint::{self, Crashpoint};
 use crate::id::{ResourceId, RunId};
 use crate::labels::{self, Labels};
 use crate::ledger::{
-    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try,
+    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, State, Try,
 };
 use crate::plan::{Binding, PlanItem};
 use crate::provider::{CreateOrder, Kind, Observed, ProviderError, ProviderName, Providers, Spec};
@@ -527,8 +527,9 @@ impl Supervisor {
     async fn renew(&self) -> Result<(), LedgerError> {
         self.ledger.renew_leases(&self.me.owner).await?;
         for record in self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await? {
-            if let (Some(object), Ok(provider)) =
-                (record.state.object(), self.providers.get(record.provider))
+            // What is on its way out needs no renewal.
+            if let (State::Created { object }, Ok(provider)) =
+                (&record.state, self.providers.get(record.provider))
                 && let Err(error) = provider.renew(record.kind, object).await
             {
                 warn!(resource = %record.id, %error, "its dead-man switch could not be renewed");

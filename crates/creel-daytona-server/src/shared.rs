@@ -14,7 +14,7 @@ use crate::limit::Limiter;
 use crate::registry::Registry;
 use crate::sandbox::Origin;
 use crate::settings::{Backend, Delays};
-use crate::toolbox::{Ptys, Sessions};
+use crate::toolbox::{Pty, Session, Shelf};
 
 /// What all requests of a server share.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub(crate) struct Shared {
     /// What stands behind those that are not hollow.
     bodies: Mutex<HashMap<Uuid, Arc<Body>>>,
     /// The sessions in them.
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Shelf<Session>,
     /// The terminals in them.
-    pub(crate) ptys: Ptys,
+    pub(crate) ptys: Shelf<Pty>,
     /// The faults.
     faults: Mutex<Faults>,
     /// The rate limits.
@@ -96,8 +96,8 @@ impl Shared {
             delays: parts.delays,
             registry: Mutex::default(),
             bodies: Mutex::default(),
-            sessions: Sessions::default(),
-            ptys: Ptys::default(),
+            sessions: Shelf::default(),
+            ptys: Shelf::default(),
             faults: Mutex::default(),
             limiter: Mutex::new(parts.limiter),
             counts: Mutex::default(),

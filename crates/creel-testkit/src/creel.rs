@@ -119,6 +119,12 @@ impl Creel {
         self
     }
 
+    /// Returns an environment variable as it is set here.
+    pub fn variable(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
+        let known = self.environment.iter().find(|(known, _)| known == key.as_ref());
+        known.map(|(_, value)| value.as_os_str())
+    }
+
     /// Puts a directory first in the search path.
     #[must_use]
     pub fn path_first(self, directory: &Path) -> Self {

@@ -5,19 +5,16 @@
 //! daemon that recovers. Everything else is tested on the real engine.
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::engine::{Engine, temporary_directory};
+use crate::engine::Engine;
+use crate::listener::Listener;
 use crate::wire::Head;
 
 /// One scripted answer.
@@ -50,14 +47,18 @@ struct Route {
 
 /// A running fake; it ends on drop, and what hangs on it is cut.
 pub struct FakeEngine {
-    socket: PathBuf,
+    listener: Listener,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for FakeEngine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "FakeEngine at {} asked {:?}", self.socket.display(), self.requests())
+        write!(
+            formatter,
+            "FakeEngine at {} asked {:?}",
+            self.listener.socket().display(),
+            self.requests()
+        )
     }
 }
 
@@ -66,7 +67,6 @@ struct Shared {
     routes: Mutex<Vec<Route>>,
     requests: Mutex<Vec<String>>,
     hanging: Mutex<Vec<UnixStream>>,
-    stopped: AtomicBool,
 }
 
 impl FakeEngine {
@@ -76,15 +76,11 @@ impl FakeEngine {
     ///
     /// Fails when the socket cannot be made.
     pub fn start() -> Result<Self> {
-        let socket = temporary_directory()?.join("fake.sock");
-        let listener = UnixListener::bind(&socket)
-            .with_context(|| format!("cannot listen on {}", socket.display()))?;
         let shared = Arc::<Shared>::default();
-        let acceptor = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || accept(&listener, &shared)
-        });
-        let fake = Self { socket, shared, acceptor: Some(acceptor) };
+        let served = Arc::clone(&shared);
+        // An error ends this one connection, which is what its client sees.
+        let listener = Listener::start("fake.sock", move |client| drop(serve(client, &served)))?;
+        let fake = Self { listener, shared };
         fake.route("GET", "/_ping$", [Reply::Json(200, json!("OK"))]);
         fake.route("HEAD", "/_ping$", [Reply::Empty(200)]);
         fake.route("GET", "/version$", [Reply::Json(200, version())]);
@@ -120,7 +116,7 @@ impl FakeEngine {
 
     /// Returns the fake's address.
     pub fn engine(&self) -> Engine {
-        Engine::at(&self.socket)
+        Engine::at(self.listener.socket())
     }
 
     /// Returns the address in the form of `DOCKER_HOST`.
@@ -136,17 +132,8 @@ impl FakeEngine {
 
 impl Drop for FakeEngine {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, which then sees the flag.
-        let _ = UnixStream::connect(&self.socket);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
         if let Ok(mut hanging) = self.shared.hanging.lock() {
             hanging.clear();
-        }
-        if let Some(directory) = self.socket.parent() {
-            let _ = fs::remove_dir_all(directory);
         }
     }
 }
@@ -270,18 +257,6 @@ fn info() -> Value {
     })
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
-    for client in listener.incoming() {
-        if shared.stopped.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(client) = client else { continue };
-        let shared = Arc::clone(shared);
-        // An error ends this one connection, which is what its client sees.
-        thread::spawn(move || drop(serve(client, &shared)));
-    }
-}
-
 fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
     let Some(head) = Head::read(&mut client)? else { return Ok(()) };
     head.drain_body(&mut client)?;
@@ -364,7 +339,7 @@ mod tests {
         let fake = FakeEngine::start().unwrap();
         fake.route("GET", "/info$", [Reply::Hang]);
         let api = fake.engine().api();
-        let asking = thread::spawn(move || api.get("/info"));
+        let asking = std::thread::spawn(move || api.get("/info"));
         let asked = || fake.requests().iter().any(|request| request.ends_with("/info"));
         assert!(crate::wait::eventually(std::time::Duration::from_secs(5), asked));
         assert!(!asking.is_finished());

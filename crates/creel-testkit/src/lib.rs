@@ -38,6 +38,7 @@ pub mod fake_engine;
 pub mod http;
 pub mod image;
 pub mod leftovers;
+mod listener;
 pub mod podman;
 pub mod sshd;
 pub mod wait;

@@ -12,21 +12,21 @@
 //! happened. Bytes are forwarded as they come; only the request's head is read.
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::{self};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use regex::Regex;
 
 use crate::api::find;
-use crate::engine::{Engine, temporary_directory};
+use crate::engine::Engine;
+use crate::listener::Listener;
 
 /// A head longer than this is not one of ours.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -136,9 +136,8 @@ impl Rule {
 /// A running wire; it ends on drop, and what hangs on it is cut.
 #[derive(Debug)]
 pub struct Wire {
-    socket: PathBuf,
+    listener: Listener,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -146,7 +145,6 @@ struct Shared {
     rules: Mutex<Vec<Arc<Rule>>>,
     random: Mutex<fastrand::Rng>,
     requests: AtomicU64,
-    stopped: AtomicBool,
     /// Connections that hang, kept open until the wire ends.
     hanging: Mutex<Vec<UnixStream>>,
 }
@@ -164,22 +162,17 @@ impl Wire {
     ///
     /// Fails when the socket cannot be made.
     pub fn start(engine: &Engine, seed: u64) -> Result<Self> {
-        let socket = temporary_directory()?.join("wire.sock");
-        let listener = UnixListener::bind(&socket)
-            .with_context(|| format!("cannot listen on {}", socket.display()))?;
         let shared = Arc::new(Shared {
             upstream: engine.socket().to_owned(),
             rules: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
             requests: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
             hanging: Mutex::default(),
         });
-        let acceptor = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || accept(&listener, &shared)
-        });
-        Ok(Self { socket, shared, acceptor: Some(acceptor) })
+        let served = Arc::clone(&shared);
+        // An error ends this one connection, which is what its client sees.
+        let listener = Listener::start("wire.sock", move |client| drop(serve(client, &served)))?;
+        Ok(Self { listener, shared })
     }
 
     /// Adds a rule and returns it for its count; the first rule that fires decides.
@@ -200,7 +193,7 @@ impl Wire {
 
     /// Returns the wire as an engine.
     pub fn engine(&self) -> Engine {
-        Engine::at(&self.socket)
+        Engine::at(self.listener.socket())
     }
 
     /// Returns the address in the form of `DOCKER_HOST`.
@@ -216,30 +209,9 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, which then sees the flag.
-        let _ = UnixStream::connect(&self.socket);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
         if let Ok(mut hanging) = self.shared.hanging.lock() {
             hanging.clear();
         }
-        if let Some(directory) = self.socket.parent() {
-            let _ = fs::remove_dir_all(directory);
-        }
-    }
-}
-
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
-    for client in listener.incoming() {
-        if shared.stopped.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(client) = client else { continue };
-        let shared = Arc::clone(shared);
-        // An error ends this one connection, which is what its client sees.
-        thread::spawn(move || drop(serve(client, &shared)));
     }
 }
 

@@ -7,7 +7,7 @@ use creel_core::config::{Config, Layers};
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
 use creel_core::plan::{Caps, World};
-use creel_core::provider::daytona::{DaytonaProvider, DaytonaSettings};
+use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
@@ -109,6 +109,17 @@ impl App {
 
     /// Connects to the providers that are asked for, or to all that are configured.
     pub(crate) fn providers(&self, wanted: &[ProviderName]) -> Result<Providers, Failure> {
+        let asked = wanted.is_empty() || wanted.contains(&ProviderName::Daytona);
+        let daytona = if asked { self.daytona()?.map(Arc::new) } else { None };
+        self.providers_with(wanted, daytona)
+    }
+
+    /// As [`App::providers`], with a connection to Daytona that somebody else uses too.
+    pub(crate) fn providers_with(
+        &self,
+        wanted: &[ProviderName],
+        daytona: Option<Arc<DaytonaProvider>>,
+    ) -> Result<Providers, Failure> {
         let asked = |name| wanted.is_empty() || wanted.contains(&name);
         let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
         if asked(ProviderName::Docker) {
@@ -119,8 +130,8 @@ impl App {
             }
         }
         if asked(ProviderName::Daytona) {
-            match self.daytona()? {
-                Some(daytona) => providers.push(Arc::new(daytona)),
+            match daytona {
+                Some(daytona) => providers.push(daytona),
                 None if wanted.contains(&ProviderName::Daytona) => return Err(no_daytona()),
                 None => tracing::debug!("no Daytona key is configured here; going on without"),
             }
@@ -149,17 +160,23 @@ impl App {
         Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))
     }
 
-    /// Prepares the connection to Daytona, if there is a key.
-    pub(crate) fn daytona(&self) -> Result<Option<DaytonaProvider>, Failure> {
+    /// Says where Daytona is and who we are to it.
+    pub(crate) fn daytona_environment(&self) -> DaytonaEnvironment {
         let mut environment = self.environment.daytona.clone();
-        if !environment.is_configured() {
-            return Ok(None);
-        }
         let config = &self.config.daytona;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         environment.api_url = environment.api_url.or_else(|| given(&config.api_url));
         environment.target = environment.target.or_else(|| given(&config.target));
-        let settings = DaytonaSettings { longest_wait: config.longest_wait };
+        environment
+    }
+
+    /// Prepares the connection to Daytona, if there is a key.
+    pub(crate) fn daytona(&self) -> Result<Option<DaytonaProvider>, Failure> {
+        let environment = self.daytona_environment();
+        if !environment.is_configured() {
+            return Ok(None);
+        }
+        let settings = DaytonaSettings { longest_wait: self.config.daytona.longest_wait };
         Ok(Some(DaytonaProvider::connect(&environment, settings)?))
     }
 

@@ -92,6 +92,31 @@ fn daytona() -> DaytonaEnvironment {
     }
 }
 
+/// Returns the variables by which clients reach these hosts without a proxy, besides those that
+/// they reach so already.
+pub(crate) fn reached_directly(hosts: &[&str]) -> Vec<(&'static str, String)> {
+    let [upper, lower] = ["NO_PROXY", "no_proxy"].map(text);
+    let either = upper.clone().or_else(|| lower.clone());
+    let both = [("NO_PROXY", upper), ("no_proxy", lower)];
+    let with = |known: Option<String>| with_hosts(known.or_else(|| either.clone()), hosts);
+    both.into_iter().map(|(name, known)| (name, with(known))).collect()
+}
+
+fn with_hosts(known: Option<String>, hosts: &[&str]) -> String {
+    match known {
+        // A star means all of them, but only where it stands alone.
+        Some(all) if all.trim() == "*" => all,
+        Some(some) => format!("{some},{}", hosts.join(",")),
+        None => hosts.join(","),
+    }
+}
+
+/// Returns the names by which clients read where Daytona is, as far as they are in use.
+pub(crate) fn daytona_addresses() -> Vec<&'static str> {
+    let old = text("DAYTONA_SERVER_URL").map(|_| "DAYTONA_SERVER_URL");
+    ["DAYTONA_API_URL"].into_iter().chain(old).collect()
+}
+
 fn arm_crashpoint() -> Result<(), Failure> {
     if let Some(name) = text(CREEL_CRASHPOINT) {
         let point: Crashpoint = name
@@ -100,4 +125,18 @@ fn arm_crashpoint() -> Result<(), Failure> {
         crashpoint::arm(point, path(CREEL_CRASHPOINT_MARK));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_added_to_those_that_need_no_proxy() {
+        let hosts = ["127.0.0.1", "localhost"];
+        let with = |known: &str| with_hosts(Some(known.to_owned()), &hosts);
+        assert_eq!(with_hosts(None, &hosts), "127.0.0.1,localhost");
+        assert_eq!(with("a.example"), "a.example,127.0.0.1,localhost");
+        assert_eq!(with("*"), "*");
+    }
 }

@@ -61,7 +61,8 @@ pub(super) fn watch(mut running: Running) -> Result<(Output, u64)> {
     Ok((running.wait(), bytes))
 }
 
-fn resident_peak(pid: u32) -> Result<u64> {
+/// Returns the most of a process that was resident at any time.
+pub(super) fn resident_peak(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmHWM")?;

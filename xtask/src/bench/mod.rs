@@ -4,6 +4,7 @@
 //! [`BENCHES`], and a section of its own in `docs/benchmarks.md`.
 
 mod daytona;
+mod guard;
 mod machine;
 mod memory;
 mod page;
@@ -39,6 +40,11 @@ const BENCHES: &[Bench] = &[
         about: "releasing sandboxes under rate limits and faults, and against the official SDK",
         run: daytona::run,
     },
+    Bench {
+        name: "guard",
+        about: "creating, loading, building and attaching through a guard, against directly",
+        run: guard::run,
+    },
 ];
 
 /// How many sandboxes are released under limits.
@@ -52,7 +58,8 @@ pub(crate) struct Effort {
     /// How often each way is measured; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Measure one part only: running, exited, mixed or memory of sweep, limits or sdk of daytona
+    /// Measure one part only: running, exited, mixed or memory of sweep, limits or sdk of daytona,
+    /// lifecycle, load, classic, buildkit, small or crowd of guard
     #[arg(long)]
     only: Option<String>,
     /// Measure this binary, such as an older one, instead of a fresh release build

@@ -145,6 +145,33 @@ impl Claims {
         Ok(())
     }
 
+    /// Records that the command itself ordered the end of something.
+    pub(super) async fn leaving(&self, record: &Record) {
+        let why = "the command deleted it".to_owned();
+        self.note(record, Event::ReleaseRequested { why }).await;
+    }
+
+    /// Records that something is proven gone that the command itself deleted.
+    pub(super) async fn gone(&self, record: &Record, object: &str) {
+        self.note(record, Event::VerifiedGone).await;
+        self.listener.hear(Happening {
+            event: "released",
+            provider: record.provider,
+            kind: record.kind,
+            id: Some(object.to_owned()),
+            name: record.name.clone(),
+            reason: Some("the command deleted it".to_owned()),
+        });
+    }
+
+    async fn note(&self, record: &Record, event: Event) {
+        match self.ledger.append(&[(record.id, event)]).await {
+            // The record was closed meanwhile.
+            Ok(_) | Err(LedgerError::Illegal { .. }) => {}
+            Err(error) => warn!(resource = %record.id, %error, "a delete is not recorded"),
+        }
+    }
+
     /// Tells that a create was refused.
     pub(super) fn refused(&self, provider: ProviderName, kind: Kind, name: &str, reason: &str) {
         warn!(%provider, %kind, name, reason, "refused");
@@ -184,6 +211,11 @@ impl Claims {
 }
 
 impl Claim {
+    /// Returns the name it is to have.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns what the object is found again by.
     pub(super) fn marks(&self) -> Marks {
         Marks { kind: self.kind, resource: self.resource, name: self.name.clone() }

@@ -16,8 +16,12 @@
 //! from the container that uses it.
 
 mod claims;
+pub mod daytona;
 pub mod docker;
+mod json;
+mod place;
 mod policy;
 
 pub use claims::{Claims, Happening, Listener, Terms};
+pub use place::SocketPlace;
 pub use policy::Policy;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::plan::PlanItem;
-use crate::provider::ProviderName;
+use crate::provider::{Kind, ProviderName};
 
 /// Which items may start now.
 #[derive(Debug)]
@@ -42,6 +42,7 @@ impl Order {
                 }
             }
         }
+        chain_names_of_one_image(items, &mut users_left, &mut used);
         let mut ready: Vec<usize> =
             (0..items.len()).filter(|&index| users_left[index] == 0).collect();
         ready.sort_by_key(|&index| (used[index].is_empty(), !items[index].seen.is_running()));
@@ -75,11 +76,25 @@ impl Order {
     }
 }
 
+/// Lets the names of one image go one after another: engines stumble when two go at once.
+fn chain_names_of_one_image(items: &[PlanItem], users_left: &mut [usize], used: &mut [Vec<usize>]) {
+    let mut last = HashMap::new();
+    for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
+        if seen.kind != Kind::Image {
+            continue;
+        }
+        let image = seen.references().last().unwrap_or(&seen.id);
+        if let Some(before) = last.insert((seen.provider, image), index) {
+            used[before].push(index);
+            users_left[index] += 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::Binding;
-    use crate::provider::Kind;
     use crate::select::selector::tests::container;
 
     fn item(kind: Kind, id: &str, uses: &[(Kind, &str)]) -> PlanItem {
@@ -124,6 +139,21 @@ mod tests {
         assert_eq!((order.take(|_| true), order.take(|_| true)), (Some(1), None));
         order.done(1);
         assert_eq!(order.take(|_| true), Some(0));
+    }
+
+    #[test]
+    fn names_of_one_image_go_one_after_another() {
+        let named = |name: &str, image: &str| {
+            let mut item = item(Kind::Image, name, &[]);
+            item.seen.generation = format!("{image} tags");
+            item
+        };
+        let items = [named("a:1", "i"), named("b:1", "i"), named("c:1", "other")];
+        let mut order = Order::of(&items);
+        let taken = [order.take(|_| true), order.take(|_| true), order.take(|_| true)];
+        assert_eq!(taken, [Some(0), Some(2), None]);
+        order.done(0);
+        assert_eq!(order.take(|_| true), Some(1));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::labels;
 use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
 use crate::owner::Liveness;
 use crate::plan::{Binding, PlanItem};
-use crate::provider::Observed;
+use crate::provider::{Marks, Observed};
 use crate::select::{Ownership, Roll};
 
 use super::finish::plan_of;
@@ -69,9 +69,12 @@ impl Reconciler {
         else {
             return true;
         };
-        let marks =
-            crate::provider::Marks { kind: seen.kind, resource, name: resource.object_name() };
-        let found = provider.find(&marks).await;
+        // Where the record is known, so is the name, which need not be one of ours.
+        let name = match self.ledger.record(resource).await {
+            Ok(Some(record)) => record.name,
+            Ok(None) | Err(_) => resource.object_name(),
+        };
+        let found = provider.find(&Marks { kind: seen.kind, resource, name }).await;
         !found.is_ok_and(|found| found.iter().any(|object| object.id == seen.id))
     }
 

@@ -202,7 +202,7 @@ fn connect(environment: &DaytonaEnvironment) -> DaytonaProvider {
 }
 
 /// The admin routes are plain HTTP; the client asks for some cryptography all the same.
-fn no_tls() -> tokio_rustls::rustls::ClientConfig {
+pub(crate) fn no_tls() -> tokio_rustls::rustls::ClientConfig {
     use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

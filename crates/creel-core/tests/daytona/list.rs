@@ -18,6 +18,8 @@ async fn none_is_missed_while_rows_appear_and_vanish() {
         strangers.extend(bench.seed(json!({"count": 60})).await);
         ours.extend(bench.seed(json!({"count": 50, "labels": {"ours": "yes"}})).await);
     }
+    // These stay, so that there are three pages however quickly the others go.
+    bench.seed(json!({"count": 300})).await;
     bench.fault(json!({"at": "list", "fault": "latency", "seconds": 0.15})).await;
     let wire = bench.another();
     // The oldest go first: every row behind them moves forward, across the ends of pages.

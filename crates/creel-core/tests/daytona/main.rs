@@ -4,9 +4,11 @@
 mod access;
 mod bench;
 mod create;
+mod gate;
 mod limits;
 mod list;
 mod quarantine;
 mod release;
 mod renew;
 mod settings;
+mod stub;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use axum::body::{Body as AnswerBody, Bytes};
-use axum::extract::{Multipart, Path, RawQuery, State as Extract};
+use axum::extract::{Multipart, Path, State as Extract};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{App, Query, parse, resolve};
+use super::{App, Asked, parse, resolve};
 use crate::backend::Body;
 use crate::error::{ApiError, Result};
 
@@ -31,12 +31,7 @@ pub(super) fn failed(path: &str, error: &io::Error) -> ApiError {
     }
 }
 
-pub(super) async fn list(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn list(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path").unwrap_or(".");
     let depth = match query.need("depth") {
         Ok(depth) => depth.parse().ok().filter(|depth| *depth > 0).ok_or_else(|| {
@@ -48,23 +43,13 @@ pub(super) async fn list(
     Ok(axum::Json(entries).into_response())
 }
 
-pub(super) async fn info(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn info(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path")?;
     let entry = sandbox.describe(path).await.map_err(|error| failed(path, &error))?;
     Ok(axum::Json(entry).into_response())
 }
 
-pub(super) async fn folder(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn folder(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path")?;
     let mode = match query.need("mode") {
         Ok(mode) => Some(octal(mode)?),
@@ -80,12 +65,7 @@ fn octal(mode: &str) -> Result<u32> {
 }
 
 /// Gives something another path, which must be free and in a directory that is there.
-pub(super) async fn rename(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn rename(Asked { sandbox, query }: Asked) -> Result<Response> {
     let (source, destination) = (query.need("source")?, query.need("destination")?);
     sandbox.describe(source).await.map_err(|error| failed(source, &error))?;
     let parent = match destination.trim_end_matches('/').rsplit_once('/') {
@@ -104,12 +84,7 @@ pub(super) async fn rename(
 }
 
 /// Sets mode, owner and group, as far as each is given.
-pub(super) async fn permissions(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn permissions(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path")?;
     let wrong = |error: io::Error| failed(path, &error);
     sandbox.describe(path).await.map_err(wrong)?;
@@ -124,24 +99,14 @@ pub(super) async fn permissions(
     Ok(StatusCode::OK.into_response())
 }
 
-pub(super) async fn remove(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn remove(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path")?;
     let removed = sandbox.remove(path, query.is_true("recursive")).await;
     removed.map_err(|error| failed(path, &error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub(super) async fn download(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn download(Asked { sandbox, query }: Asked) -> Result<Response> {
     let path = query.need("path")?;
     let content = sandbox.read(path).await.map_err(|error| failed(path, &error))?;
     let name = path.rsplit('/').next().unwrap_or(path).replace('"', "");
@@ -153,12 +118,9 @@ pub(super) async fn download(
 }
 
 pub(super) async fn upload(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
+    Asked { sandbox, query }: Asked,
     mut form: Multipart,
 ) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
     let path = query.need("path")?;
     while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
         if field.name() == Some("file") {

@@ -14,25 +14,28 @@ mod session;
 mod splitter;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State as Extract};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State as Extract};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::api;
 use crate::backend::Body;
 use crate::error::{ApiError, Result};
 use crate::percent;
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use crate::state::State;
 
-pub(crate) use pty::Ptys;
-pub(crate) use session::Sessions;
+pub(crate) use pty::Pty;
+pub(crate) use session::Session;
 
 type App = Extract<Arc<Shared>>;
 
@@ -92,6 +95,47 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
             .with_code("INVALID_REQUEST_BODY")
     };
     serde_json::from_slice(body).map_err(invalid)
+}
+
+/// The sandbox that a call is for, and what its query says.
+struct Asked {
+    sandbox: Arc<Body>,
+    query: Query,
+}
+
+impl FromRequestParts<Arc<Shared>> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self> {
+        let key = Path::<HashMap<String, String>>::from_request_parts(parts, shared).await;
+        let key = key.ok().and_then(|Path(mut words)| words.remove("sandbox")).unwrap_or_default();
+        Ok(Self { sandbox: resolve(shared, &key)?, query: Query::of(parts.uri.query()) })
+    }
+}
+
+/// Things of sandboxes, by sandbox and name.
+#[derive(Debug)]
+pub(crate) struct Shelf<T>(Mutex<HashMap<(Uuid, String), Arc<T>>>);
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Shelf<T> {
+    /// Forgets those of a sandbox that ends.
+    pub(crate) fn forget(&self, sandbox: &Uuid) {
+        lock(&self.0).retain(|(owner, _), _| owner != sandbox);
+    }
+
+    /// Returns one; `what` says what there is none of.
+    fn get(&self, sandbox: Uuid, name: &str, what: &str) -> Result<Arc<T>> {
+        let missing = || {
+            ApiError::new(StatusCode::NOT_FOUND, format!("{what} not found")).with_code("NOT_FOUND")
+        };
+        lock(&self.0).get(&(sandbox, name.to_owned())).cloned().ok_or_else(missing)
+    }
 }
 
 /// The part of a query that a call names.

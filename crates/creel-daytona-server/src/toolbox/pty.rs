@@ -9,7 +9,6 @@
 //! Clients come and go; the shell stays until it ends, is killed, or its
 //! sandbox stops. One that has ended is forgotten, and its name is free.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
@@ -46,26 +45,12 @@ const KILLED: i32 = 137;
 /// The most columns or rows.
 const LARGEST: u16 = 1000;
 
-/// All terminals, by sandbox and name.
-#[derive(Debug, Default)]
-pub(crate) struct Ptys(Mutex<HashMap<(Uuid, String), Arc<Pty>>>);
-
-impl Ptys {
-    /// Forgets the terminals of a sandbox that ends.
-    pub(crate) fn forget(&self, sandbox: &Uuid) {
-        lock(&self.0).retain(|(owner, _), _| owner != sandbox);
-    }
-
-    fn get(&self, sandbox: Uuid, name: &str) -> Result<Arc<Pty>> {
-        let missing =
-            || ApiError::new(StatusCode::NOT_FOUND, "PTY session not found").with_code("NOT_FOUND");
-        lock(&self.0).get(&(sandbox, name.to_owned())).cloned().ok_or_else(missing)
-    }
-}
+/// What a terminal is called when there is none.
+const WHAT: &str = "PTY session";
 
 /// One terminal.
 #[derive(Debug)]
-struct Pty {
+pub(crate) struct Pty {
     sandbox: Uuid,
     order: Order,
     size: Mutex<Size>,
@@ -247,7 +232,7 @@ pub(super) async fn list(Extract(shared): App, Path(key): Path<String>) -> Resul
 
 fn find(shared: &Shared, key: &str, name: &str) -> Result<Arc<Pty>> {
     resolve(shared, key)?;
-    shared.ptys.get(sandbox_id(shared, key)?, name)
+    shared.ptys.get(sandbox_id(shared, key)?, name, WHAT)
 }
 
 pub(super) async fn show(
@@ -278,7 +263,7 @@ pub(super) async fn resize(
     let size = checked(parse::<Size>(&body)?)?;
     resolve(&shared, &key)?;
     let gone = |_| ApiError::new(StatusCode::GONE, "PTY session not found").with_code("GONE");
-    let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name).map_err(gone)?;
+    let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT).map_err(gone)?;
     let failed =
         |error: std::io::Error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     pty.terminal.resize(size).map_err(failed)?;
@@ -329,7 +314,7 @@ pub(super) async fn connect(
     let sandbox = resolve(&shared, &key)?;
     let upgrade = accepted(upgrade)?;
     let found = async {
-        let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name)?;
+        let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT)?;
         let look = Look::at(&pty, &upgrade);
         pty.start(&shared, &sandbox).await.map(|()| look)
     };

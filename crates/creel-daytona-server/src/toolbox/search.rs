@@ -1,14 +1,14 @@
 //! Looking into many files: find a text, find names, replace a text.
 
 use axum::body::Bytes;
-use axum::extract::{Path, RawQuery, State as Extract};
+use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse, Response};
 use globset::GlobBuilder;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::files::failed;
-use super::{App, Query, parse, resolve};
+use super::{App, Asked, parse, resolve};
 use crate::backend::{Body, Only, joined};
 use crate::error::{ApiError, Result};
 
@@ -24,12 +24,7 @@ struct Found {
 }
 
 /// Finds a text in files: literally, line by line, not in binary files.
-pub(super) async fn find(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn find(Asked { sandbox, query }: Asked) -> Result<Response> {
     let (path, text) = (query.need("path")?, query.need("pattern")?);
     let candidates = sandbox.candidates(path, text).await.map_err(|error| failed(path, &error))?;
     let mut found = Vec::new();
@@ -57,12 +52,7 @@ fn lines_with(file: &str, content: &[u8], text: &str) -> Vec<Found> {
 }
 
 /// Finds files whose path below a directory fits a glob.
-pub(super) async fn search(
-    Extract(shared): App,
-    Path(key): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+pub(super) async fn search(Asked { sandbox, query }: Asked) -> Result<Response> {
     let (path, pattern) = (query.need("path")?, query.need("pattern")?);
     let invalid =
         |_| ApiError::invalid(format!("invalid glob pattern: {pattern}")).with_code("BAD_REQUEST");

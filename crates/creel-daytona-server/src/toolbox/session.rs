@@ -6,7 +6,7 @@
 //!                     └──outputs, marks──┘──▶ the command's log ──▶ logs, follow
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -30,26 +30,9 @@ use crate::shared::{Shared, lock};
 /// How many commands or inputs may wait.
 const BACKLOG: usize = 256;
 
-/// All sessions, by sandbox and name.
-#[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<HashMap<(Uuid, String), Arc<Session>>>);
-
-impl Sessions {
-    /// Forgets the sessions of a sandbox that ends.
-    pub(crate) fn forget(&self, sandbox: &Uuid) {
-        lock(&self.0).retain(|(owner, _), _| owner != sandbox);
-    }
-
-    fn get(&self, sandbox: Uuid, name: &str) -> Result<Arc<Session>> {
-        let missing =
-            || ApiError::new(StatusCode::NOT_FOUND, "session not found").with_code("NOT_FOUND");
-        lock(&self.0).get(&(sandbox, name.to_owned())).cloned().ok_or_else(missing)
-    }
-}
-
 /// One shell that runs commands.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     name: String,
     commands: Mutex<Vec<Arc<SessionCommand>>>,
     /// What the runner is to do.
@@ -121,7 +104,7 @@ impl Session {
 /// Finds a session of a sandbox that runs.
 pub(super) fn find(shared: &Shared, key: &str, session: &str) -> Result<Arc<Session>> {
     resolve(shared, key)?;
-    shared.sessions.get(sandbox_id(shared, key)?, session)
+    shared.sessions.get(sandbox_id(shared, key)?, session, "session")
 }
 
 /// Finds a command of a session.
@@ -152,7 +135,7 @@ pub(super) async fn create(
     let sandbox = resolve(&shared, &key)?;
     let id = sandbox_id(&shared, &key)?;
     let name = parse::<CreateSession>(&body)?.session_id;
-    if shared.sessions.get(id, &name).is_ok() {
+    if shared.sessions.get(id, &name, "session").is_ok() {
         let message = "session already exists";
         return Err(ApiError::new(StatusCode::CONFLICT, message).with_code("CONFLICT"));
     }

@@ -7,10 +7,11 @@ use std::sync::Mutex;
 use creel_daytona_server::{Running, Server, Settings};
 use creel_testkit::creel::Creel;
 use creel_testkit::http::send;
+use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::LEDGER_LABEL;
+use crate::support::{LEDGER_LABEL, PATIENCE};
 
 /// A server without processes, in which nothing takes long.
 pub(crate) struct Daytona {
@@ -51,6 +52,21 @@ impl Daytona {
     /// Arms a fault.
     pub(crate) fn arm(&self, fault: &Value) {
         self.admin("POST", "faults", fault);
+    }
+
+    /// Disarms all faults.
+    pub(crate) fn disarm(&self) {
+        self.admin("DELETE", "faults", &Value::Null);
+    }
+
+    /// Deletes a sandbox by its name, if there is one, and waits until it is gone.
+    pub(crate) fn remove_named(&self, name: &str) {
+        let url = format!("{}/sandbox/{name}", self.running().url());
+        let (status, answer) =
+            send("DELETE", &url, self.running().api_key(), &Value::Null).unwrap();
+        assert!(matches!(status, 200 | 404), "{answer}");
+        let gone = eventually(PATIENCE, || self.left().is_empty());
+        assert!(gone, "{:#?}", self.left());
     }
 
     /// Returns how often the faults have struck.

@@ -6,6 +6,7 @@ mod cli;
 mod crash;
 mod daytona;
 mod faults;
+mod guard;
 mod late;
 mod recovery;
 mod sandboxes;

@@ -1,4 +1,4 @@
-//! Answers, read on their way to the client.
+//! Answers, and sessions of BuildKit, read on their way.
 
 use serde_json::Value;
 
@@ -19,6 +19,12 @@ pub(super) struct Named {
     pub(super) ids: Vec<String>,
 }
 
+impl Named {
+    fn is_empty(&self) -> bool {
+        self.references.is_empty() && self.ids.is_empty()
+    }
+}
+
 /// Reads an answer while it streams through: its status, and the lines of its body.
 #[derive(Debug, Default)]
 pub(super) struct AnswerWatch {
@@ -30,9 +36,21 @@ pub(super) struct AnswerWatch {
     named: Named,
 }
 
+/// Watches what an engine says about images.
+pub(super) trait Watch: Default + Send {
+    /// Takes the next bytes.
+    fn feed(&mut self, bytes: &[u8]);
+
+    /// Returns what was named since it was last asked.
+    fn named(&mut self) -> Option<Named>;
+
+    /// Returns whether everything was said, rather than broken off.
+    fn is_over(&self) -> bool;
+}
+
 impl AnswerWatch {
     /// Takes the next bytes of the answer.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+    fn take(&mut self, bytes: &[u8]) {
         if self.head.is_some() {
             return self.feed_body(bytes);
         }
@@ -48,7 +66,7 @@ impl AnswerWatch {
             }
             self.head = Some(head);
         }
-        self.feed(&rest);
+        self.take(&rest);
     }
 
     fn feed_body(&mut self, bytes: &[u8]) {
@@ -80,18 +98,31 @@ impl AnswerWatch {
         }
     }
 
-    /// Returns the status, and what was named, once the answer is complete; `None` when it
-    /// broke off.
-    pub(super) fn finish(mut self) -> Option<(u16, Named)> {
-        // The body of a short answer has no end of line.
-        self.read_line();
-        let head = self.head?;
-        let is_complete = match head.framing() {
-            Framing::Chunked => self.chunks.is_done(),
-            Framing::Length(_) => self.left == 0,
-            Framing::Empty => true,
-        };
-        is_complete.then(|| (head.status(), self.named))
+    fn is_complete(&self) -> bool {
+        match self.head.as_ref().map(Head::framing) {
+            Some(Framing::Chunked) => self.chunks.is_done(),
+            Some(Framing::Length(_)) => self.left == 0,
+            Some(Framing::Empty) => true,
+            None => false,
+        }
+    }
+}
+
+impl Watch for AnswerWatch {
+    fn feed(&mut self, bytes: &[u8]) {
+        self.take(bytes);
+        if self.is_complete() {
+            // The body of a short answer has no end of line.
+            self.read_line();
+        }
+    }
+
+    fn named(&mut self) -> Option<Named> {
+        Some(std::mem::take(&mut self.named)).filter(|named| !named.is_empty())
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_complete()
     }
 }
 
@@ -106,69 +137,154 @@ impl Named {
             .or_else(|| after("Status: Downloaded newer image for "));
         self.references.extend(reference.map(|name| name.trim().to_owned()));
         let aux = message.pointer("/aux/ID").and_then(Value::as_str);
+        // The classic builder tells each step, and a build that fails leaves the last one.
+        let step = after("---> ").filter(|id| is_short_id(id));
         let id = after("Loaded image ID: ").or_else(|| after("Successfully built ")).or(aux);
+        let id = id.or(step);
         let bare = said.iter().copied().find(|text| text.starts_with("sha256:"));
         let id = id.or(bare).or_else(|| message.get("Id").and_then(Value::as_str));
         self.ids.extend(id.map(|id| id.trim().to_owned()));
     }
 }
 
-/// Looks for the names of images in the bytes of a BuildKit session, which it leaves alone.
+fn is_short_id(text: &str) -> bool {
+    text.len() >= 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Looks for the names of images in what an engine says in a BuildKit session, which it leaves
+/// alone.
 ///
 /// They are plain texts in the answer to a build: a key, and after it the value with its length.
 #[derive(Debug, Default)]
 pub(super) struct SessionWatch {
     tail: Vec<u8>,
+    /// What was found and asked for: an overlap shows the same again.
+    told: Named,
     named: Named,
 }
 
-impl SessionWatch {
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+impl Watch for SessionWatch {
+    fn feed(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
-        for name in values(&self.tail, b"image.name") {
-            let names = name.split(',').map(str::trim).filter(|name| !name.is_empty());
-            for name in names {
-                if !self.named.references.iter().any(|known| known == name) {
-                    self.named.references.push(name.to_owned());
-                }
+        for names in values(&self.tail, b"image.name") {
+            for name in listed(&names) {
+                note(name, &mut self.told.references, &mut self.named.references);
             }
         }
         for key in [&b"containerimage.config.digest"[..], b"containerimage.digest"] {
-            for id in values(&self.tail, key) {
-                if id.starts_with("sha256:") && !self.named.ids.contains(&id) {
-                    self.named.ids.push(id);
-                }
+            for id in values(&self.tail, key).into_iter().filter(|id| id.starts_with("sha256:")) {
+                note(id, &mut self.told.ids, &mut self.named.ids);
             }
         }
-        let old = self.tail.len().saturating_sub(OVERLAP);
-        self.tail.drain(..old);
+        forget(&mut self.tail);
     }
 
-    pub(super) fn finish(self) -> Named {
-        self.named
+    fn named(&mut self) -> Option<Named> {
+        Some(std::mem::take(&mut self.named)).filter(|named| !named.is_empty())
     }
+
+    /// A session says nothing at its end.
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+/// Looks for the names of images that a client asks for in a BuildKit session.
+#[derive(Debug, Default)]
+pub(super) struct SessionWishes {
+    tail: Vec<u8>,
+    told: Vec<String>,
+}
+
+impl SessionWishes {
+    /// Takes the next bytes of the client, and returns the names among them that are new.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut new = Vec::new();
+        self.tail.extend_from_slice(bytes);
+        for names in attributes(&self.tail, b"name") {
+            for name in listed(&names) {
+                note(name, &mut self.told, &mut new);
+            }
+        }
+        forget(&mut self.tail);
+        new
+    }
+}
+
+/// Returns the names in a list of them.
+fn listed(names: &str) -> Vec<String> {
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Adds what was not told before.
+fn note(name: String, told: &mut Vec<String>, new: &mut Vec<String>) {
+    if !told.contains(&name) {
+        told.push(name.clone());
+        new.push(name);
+    }
+}
+
+/// Drops the bytes in which nothing can begin any more.
+fn forget(tail: &mut Vec<u8>) {
+    let old = tail.len().saturating_sub(OVERLAP);
+    tail.drain(..old);
+}
+
+/// Returns the values of an attribute of an exporter.
+///
+/// Its name alone is too common a word: it counts only in an entry of one of the two maps in
+/// which exporters are described, whose length fits.
+fn attributes(bytes: &[u8], key: &[u8]) -> Vec<String> {
+    /// The tags of those maps, in a request with one exporter and in one with several.
+    const MAPS: [u8; 2] = [0x22, 0x12];
+    let mut entry = vec![0x0a, key.len() as u8];
+    entry.extend_from_slice(key);
+    let (mut found, mut rest) = (Vec::new(), bytes);
+    while let Some(place) = head::find(rest, &entry) {
+        let (before, after) = (&rest[..place], &rest[place + entry.len()..]);
+        let fits = |value: &[u8]| {
+            let length = entry.len() + value.len();
+            // A value that is long enough needs two bytes for its length, and so does the entry.
+            MAPS.iter().any(|&map| match length {
+                0..128 => before.ends_with(&[map, length as u8]),
+                _ => before.ends_with(&[map, (length & 0x7f | 0x80) as u8, (length >> 7) as u8]),
+            })
+        };
+        if let Some((text, value)) = value_at(after)
+            && fits(value)
+        {
+            found.push(text);
+        }
+        rest = after;
+    }
+    found
 }
 
 /// Returns the complete values of a key among the bytes.
 fn values(bytes: &[u8], key: &[u8]) -> Vec<String> {
-    /// The tag of the second field of a map entry, a text.
-    const VALUE: u8 = 0x12;
-    let mut values = Vec::new();
-    let mut rest = bytes;
+    let (mut values, mut rest) = (Vec::new(), bytes);
     while let Some(place) = head::find(rest, key) {
         rest = &rest[place + key.len()..];
-        let [VALUE, length, text @ ..] = rest else { continue };
-        let (length, text) = match text {
-            // Lengths from 128 on take two bytes.
-            [high, text @ ..] if length & 0x80 != 0 => {
-                (usize::from(length & 0x7f) | usize::from(*high) << 7, text)
-            }
-            _ => (usize::from(*length), text),
-        };
-        let value = text.get(..length).and_then(|text| std::str::from_utf8(text).ok());
-        values.extend(value.map(str::to_owned));
+        values.extend(value_at(rest).map(|(text, _)| text));
     }
     values
+}
+
+/// Returns the value of an entry of a map, and all the bytes it takes, if the bytes begin with
+/// a complete one.
+fn value_at(bytes: &[u8]) -> Option<(String, &[u8])> {
+    /// The tag of the second field of a map entry, a text.
+    const VALUE: u8 = 0x12;
+    let [VALUE, length, rest @ ..] = bytes else { return None };
+    let (length, start) = match rest {
+        // Lengths from 128 on take two bytes.
+        [high, ..] if length & 0x80 != 0 => {
+            (usize::from(length & 0x7f) | usize::from(*high) << 7, 3)
+        }
+        _ => (usize::from(*length), 2),
+    };
+    let text = std::str::from_utf8(bytes.get(start..start + length)?).ok()?;
+    Some((text.to_owned(), &bytes[..start + length]))
 }
 
 #[cfg(test)]
@@ -178,12 +294,14 @@ mod tests {
     fn watched(answer: &[u8], piece: usize) -> Option<(u16, Named)> {
         let mut watch = AnswerWatch::default();
         answer.chunks(piece).for_each(|bytes| watch.feed(bytes));
-        watch.finish()
+        let named = watch.named().unwrap_or_default();
+        watch.is_over().then_some((watch.head.as_ref()?.status(), named))
     }
 
     #[test]
     fn names_are_read_from_chunks_of_any_size() {
-        let body = "{\"stream\":\"Loaded image: a:1\\n\"}\n{\"aux\":{\"ID\":\"sha256:22\"}}\r\n\
+        let body = "{\"stream\":\" ---> 0123456789ab\\n\"}\n{\"stream\":\" ---> Running in 11\"}\n\
+            {\"stream\":\"Loaded image: a:1\\n\"}\n{\"aux\":{\"ID\":\"sha256:22\"}}\r\n\
             {\"stream\":\"Successfully built 0123\\n\"}\n{\"stream\":\"Successfully tagged b:2\\n\"}\n";
         let answer = format!(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -192,7 +310,7 @@ mod tests {
         );
         let expected = Named {
             references: vec!["a:1".to_owned(), "b:2".to_owned()],
-            ids: vec!["sha256:22".to_owned(), "0123".to_owned()],
+            ids: ["0123456789ab", "sha256:22", "0123"].map(str::to_owned).to_vec(),
         };
         for piece in [1, 2, 7, 64, 4096] {
             assert_eq!(watched(answer.as_bytes(), piece), Some((200, expected.clone())));
@@ -209,19 +327,45 @@ mod tests {
         assert_eq!(watched(&answer[..answer.len() - 1], 5), None);
     }
 
+    fn length(length: usize) -> Vec<u8> {
+        match length {
+            short @ 0..128 => vec![short as u8],
+            long => vec![(long & 0x7f | 0x80) as u8, (long >> 7) as u8],
+        }
+    }
+
+    fn entry(key: &str, value: &str) -> Vec<u8> {
+        let key = [vec![0x0a, key.len() as u8], key.as_bytes().to_vec()].concat();
+        [key, vec![0x12], length(value.len()), value.as_bytes().to_vec()].concat()
+    }
+
+    #[test]
+    fn a_session_is_asked_for_images_in_passing() {
+        let attribute = |map: u8, key: &str, value: &str| {
+            let entry = entry(key, value);
+            [vec![map], length(entry.len()), entry].concat()
+        };
+        let long = format!("{}:1", "x".repeat(150));
+        let bytes = [
+            // A name in another kind of map is none of an image.
+            attribute(0x3a, "name", "other"),
+            entry("name", "bare"),
+            attribute(0x22, "name", "docker.io/library/a:1,b:2"),
+            attribute(0x22, "push", "false"),
+            attribute(0x12, "name", &long),
+            b"noise".to_vec(),
+        ]
+        .concat();
+        for piece in [1, 3, 50, 1000] {
+            let mut wishes = SessionWishes::default();
+            let heard: Vec<String> =
+                bytes.chunks(piece).flat_map(|bytes| wishes.feed(bytes)).collect();
+            assert_eq!(heard, ["docker.io/library/a:1", "b:2", &long]);
+        }
+    }
+
     #[test]
     fn a_session_tells_its_images_in_passing() {
-        let entry = |key: &str, value: &str| {
-            let mut bytes = vec![0x0a, key.len() as u8];
-            bytes.extend_from_slice(key.as_bytes());
-            bytes.push(0x12);
-            match value.len() {
-                short @ 0..128 => bytes.push(short as u8),
-                long => bytes.extend([(long & 0x7f | 0x80) as u8, (long >> 7) as u8]),
-            }
-            bytes.extend_from_slice(value.as_bytes());
-            bytes
-        };
         let long = format!("{}:1", "x".repeat(150));
         let bytes = [
             b"noise".to_vec(),
@@ -234,7 +378,8 @@ mod tests {
         for piece in [1, 3, 50, 1000] {
             let mut watch = SessionWatch::default();
             bytes.chunks(piece).for_each(|bytes| watch.feed(bytes));
-            let named = watch.finish();
+            let named = watch.named().unwrap();
+            assert_eq!(watch.named(), None);
             assert_eq!(named.references, ["docker.io/library/a:1", "b:2", &long]);
             assert_eq!(named.ids, ["sha256:22"]);
         }

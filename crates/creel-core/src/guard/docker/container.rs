@@ -119,6 +119,21 @@ impl ContainerBody {
             .collect()
     }
 
+    /// Returns the volumes that it names itself, in binds and mounts.
+    pub(super) fn volume_names(&self) -> Vec<String> {
+        let bound = self.named_volumes().into_iter().map(|volume| volume.name);
+        let mounted = self.mounted_volumes().into_iter().filter_map(|(_, name)| name);
+        bound.chain(mounted).collect()
+    }
+
+    /// Returns the containers whose volumes it shares.
+    pub(super) fn volumes_from(&self) -> Vec<String> {
+        let from = self.host.get("VolumesFrom").unwrap_or_default();
+        let texts = from.as_array().into_iter().flatten().filter_map(Value::as_str);
+        // A mode may follow the name.
+        texts.map(|text| text.split(':').next().unwrap_or(text).to_owned()).collect()
+    }
+
     /// Sets the labels of the volume that a mount makes.
     pub(super) fn label_mount(&mut self, place: usize, labels: &Labels) {
         let mut mounts = self.host.objects("Mounts");
@@ -207,6 +222,7 @@ mod tests {
         let mut body = body(json!({ "HostConfig": {
             "Binds": ["data:/data:ro", "/etc:/etc", "/anonymous", "more:/more"],
             "VolumeDriver": "local",
+            "VolumesFrom": ["other:ro", "one-more"],
             "Mounts": [
                 { "Type": "bind", "Source": "/srv", "Target": "/srv" },
                 { "Type": "volume", "Source": "named", "Target": "/n" },
@@ -216,6 +232,8 @@ mod tests {
         let names: Vec<_> = body.named_volumes().into_iter().map(|volume| volume.name).collect();
         assert_eq!(names, ["data", "more"]);
         assert_eq!(body.mounted_volumes(), [(1, Some("named".to_owned())), (2, None)]);
+        assert_eq!(body.volume_names(), ["data", "more", "named"]);
+        assert_eq!(body.volumes_from(), ["other", "one-more"]);
         body.label_mount(2, &Labels::from([("n", "1")]));
         let options = &value(body)["HostConfig"]["Mounts"][2]["VolumeOptions"];
         assert_eq!(options, &json!({ "NoCopy": true, "Labels": { "n": "1" } }));

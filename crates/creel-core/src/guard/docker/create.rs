@@ -3,14 +3,16 @@
 //! The outcome is recorded after the client has its answer: a crash in between
 //! leaves an open intent, which a search by label settles.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing::warn;
 
 use crate::guard::claims::Claim;
 use crate::labels;
-use crate::provider::{Kind, Provider, ProviderName};
+use crate::provider::{ErrorClass, Kind, Provider, ProviderName};
 
 use super::chunked::Dechunker;
 use super::container::{ContainerBody, NamedVolume, add_labels, device_of};
@@ -33,6 +35,49 @@ enum Outcome {
     Answered(Answer),
     /// It did not, or not to the end: whatever was asked for may exist.
     Unknown(io::Error),
+}
+
+impl Outcome {
+    /// Returns the id of what was made, if something was.
+    fn made(&self, key: &str) -> Option<String> {
+        match self {
+            Self::Answered(answer) if answer.status / 100 == 2 => answer.body.text(key),
+            Self::Answered(_) | Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// The volumes of a container that are not its own.
+#[derive(Debug)]
+enum Borrowed {
+    These(HashSet<String>),
+    /// It could not be found out: none of its volumes may be taken for its own.
+    Anything,
+}
+
+/// The containers that use what is not their own.
+#[derive(Debug, Default)]
+pub(super) struct Borrowers {
+    by_container: Mutex<HashMap<String, Borrowed>>,
+}
+
+impl Borrowers {
+    fn note(&self, container: String, borrowed: Borrowed) {
+        if matches!(&borrowed, Borrowed::These(names) if names.is_empty()) {
+            return;
+        }
+        let mut known = self.by_container.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(container, borrowed);
+    }
+
+    fn has(&self, container: &str, volume: &str) -> bool {
+        let known = self.by_container.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(container) {
+            Some(Borrowed::These(names)) => names.contains(volume),
+            Some(Borrowed::Anything) => true,
+            None => false,
+        }
+    }
 }
 
 impl DockerGate {
@@ -98,8 +143,13 @@ impl DockerGate {
         let Some((claim, mounts)) = self.claim_container(&mut body, name).await else {
             return request.refuse(500, NOT_RECORDED).await;
         };
+        let borrowed = self.borrowed_by(&body).await;
         request.set_body(body.into_bytes());
         let outcome = self.send(&mut request).await;
+        if let Some(id) = outcome.made("Id") {
+            // Before the client knows of the container, and may end it.
+            self.borrowed.note(id, borrowed);
+        }
         let answered = request.forward(&outcome).await;
         let id = self.settle(&claim, &outcome, "Id").await;
         match id {
@@ -131,7 +181,7 @@ impl DockerGate {
     /// Counts the containers of this guard that exist; those that left by themselves do not.
     async fn container_count(&self) -> usize {
         match self.engine.containers_labelled(&self.claims.run_label()).await {
-            Ok(count) => count,
+            Ok(ids) => ids.len(),
             Err(error) => {
                 warn!(%error, "the containers of this guard cannot be counted");
                 usize::MAX
@@ -166,12 +216,33 @@ impl DockerGate {
         Some((claim, mounts))
     }
 
+    /// Returns the volumes of a container that are not its own: those it names, and those of the
+    /// containers it shares volumes with.
+    async fn borrowed_by(&self, body: &ContainerBody) -> Borrowed {
+        let mut names: HashSet<String> = body.volume_names().into_iter().collect();
+        for container in body.volumes_from() {
+            match self.engine.inspect(Kind::Container, &container).await {
+                Ok(seen) => names.extend(seen.into_iter().flat_map(|seen| {
+                    seen.uses.into_iter().filter(|(kind, _)| *kind == Kind::Volume).map(|it| it.1)
+                })),
+                Err(error) => {
+                    warn!(%error, "the volumes that a container shares are not known");
+                    return Borrowed::Anything;
+                }
+            }
+        }
+        Borrowed::These(names)
+    }
+
     /// Makes a volume that a container create would make by itself, without a label; one that
-    /// is there already is somebody else's.
+    /// is there already is somebody else's. What the engine would not make is left to the
+    /// container create, whose refusal says why.
     async fn make_volume_first(&self, volume: &NamedVolume) -> Result<Option<Claim>, String> {
-        let there = self.engine.inspect(Kind::Volume, &volume.name).await;
-        if there.map_err(|error| error.to_string())?.is_some() {
-            return Ok(None);
+        match self.engine.inspect(Kind::Volume, &volume.name).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(None),
+            Err(error) if error.class == ErrorClass::Invalid => return Ok(None),
+            Err(error) => return Err(error.to_string()),
         }
         let claim = self.claim(Kind::Volume, Some(volume.name.clone())).await;
         let claim = claim.ok_or_else(|| NOT_RECORDED.to_owned())?;
@@ -185,6 +256,10 @@ impl DockerGate {
             // Somebody was quicker, and it is theirs.
             Ok(_) => {
                 self.claims.refute(&claim, "it existed already".to_owned()).await;
+                Ok(None)
+            }
+            Err(error) if is_refusal(error.class) => {
+                self.claims.refute(&claim, error.to_string()).await;
                 Ok(None)
             }
             Err(error) => Err(error.to_string()),
@@ -235,14 +310,27 @@ impl DockerGate {
                 self.claims.confirm(claim, &id).await;
                 Some(id)
             }
-            Outcome::Answered(answer) if answer.status < 500 => {
-                let said = answer.body.text("message").unwrap_or_default();
-                self.claims.refute(claim, format!("refused with {}: {said}", answer.status)).await;
+            Outcome::Answered(answer) if answer.status <= 500 => {
+                self.settle_refusal(claim, answer).await;
                 None
             }
             // It may exist all the same: the intent stays open.
             Outcome::Answered(_) | Outcome::Unknown(_) => None,
         }
+    }
+
+    /// Records that the engine refused. One that failed inside has answered too, but only a look
+    /// proves that it left nothing.
+    async fn settle_refusal(&self, claim: &Claim, answer: &Answer) {
+        if answer.status == 500 {
+            match self.engine.find(&claim.marks()).await.as_deref() {
+                Ok([]) => {}
+                // The intent stays open, and is searched for at the end.
+                Ok([..]) | Err(_) => return,
+            }
+        }
+        let said = answer.body.text("message").unwrap_or_default();
+        self.claims.refute(claim, format!("refused with {}: {said}", answer.status)).await;
     }
 
     /// Records a volume as ours only if it carries this very claim's label: one that existed
@@ -281,9 +369,11 @@ impl DockerGate {
             .labels
             .iter()
             .any(|(key, value)| format!("{key}={value}") == self.claims.run_label());
-        let anonymous = seen.uses.iter().filter_map(|(kind, name)| {
-            (*kind == Kind::Volume && is_anonymous(name)).then_some(name)
-        });
+        let own = |name: &str| is_anonymous(name) && !self.borrowed.has(&seen.id, name);
+        let anonymous = seen
+            .uses
+            .iter()
+            .filter_map(|(kind, name)| (*kind == Kind::Volume && own(name)).then_some(name));
         let anonymous: Vec<&String> = anonymous.collect();
         if !is_ours || anonymous.is_empty() {
             return;
@@ -347,6 +437,11 @@ impl Answer {
         let body = Object::parse(&body).unwrap_or_default();
         Ok(Self { status: head.status(), body, bytes })
     }
+}
+
+/// Returns whether an engine that answered so has made nothing, and would not.
+fn is_refusal(class: ErrorClass) -> bool {
+    matches!(class, ErrorClass::Invalid | ErrorClass::Gone | ErrorClass::Denied)
 }
 
 /// Returns whether nobody gave a volume its name.

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +15,18 @@ use crate::provider::docker::{DockerProvider, RawStream};
 use crate::provider::{Kind, ProviderName};
 
 use super::chunked::Dechunker;
+use super::create::Borrowers;
 use super::head::{self, Framing, Head};
 use super::route::{self, Pruned, Route};
-use super::stream;
+use super::stream::{self, Foresight};
 
 /// The longest body of a create that is read; an engine refuses such long ones too.
 const BODY_LIMIT: usize = 16 << 20;
+
+/// How often a container that seems to be a stranger's is looked for on the ledger.
+const LOOKS: usize = 5;
+/// The pause between two such looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Stands between a command and an engine.
 #[derive(Debug)]
@@ -30,6 +38,8 @@ pub struct DockerGate {
     pub(super) socket: PathBuf,
     /// Cuts what streams; creates are finished.
     pub(super) stop: CancellationToken,
+    /// Whose volumes are somebody else's.
+    pub(super) borrowed: Borrowers,
 }
 
 /// A request whose head is read.
@@ -43,7 +53,8 @@ pub(super) struct Request {
 impl DockerGate {
     /// Makes a gate in front of an engine; `socket` is where clients will find it.
     pub fn new(engine: DockerProvider, claims: Claims, policy: Policy, socket: PathBuf) -> Self {
-        Self { engine, claims, policy, socket, stop: CancellationToken::new() }
+        let (stop, borrowed) = (CancellationToken::new(), Borrowers::default());
+        Self { engine, claims, policy, socket, stop, borrowed }
     }
 
     /// Returns what stops it: streams are cut, creates that were begun are finished.
@@ -67,9 +78,10 @@ impl DockerGate {
             Route::Exec if self.policy.deny_privileged => self.exec(request).await,
             Route::RemoveContainer(id) => {
                 self.note_volumes(&id).await;
-                self.pass(request, |_| {}).await
+                self.pass(request).await
             }
-            Route::Prune(Pruned::Labelled) => self.pass(self.scoped(request), |_| {}).await,
+            Route::Prune(Pruned::Containers) => self.prune_containers(request).await,
+            Route::Prune(Pruned::Labelled) => self.pass(self.scoped(request)).await,
             Route::Prune(Pruned::BuildCache) => {
                 let nothing = r#"{"CachesDeleted":null,"SpaceReclaimed":0}"#;
                 request.answer(200, nothing.as_bytes()).await
@@ -86,24 +98,31 @@ impl DockerGate {
             | Route::LoadImages
             | Route::Commit
             | Route::Tag(_) => self.make_images(route, request).await,
-            Route::Exec | Route::Untracked(_) | Route::Other => self.pass(request, |_| {}).await,
+            Route::Exec | Route::Untracked(_) | Route::Other => self.pass(request).await,
         }
     }
 
     /// Passes a request on, and everything that follows in both directions.
-    pub(super) async fn pass(
+    pub(super) async fn pass(&self, request: Request) -> io::Result<()> {
+        self.pass_watched(request, (), |_| {}).await
+    }
+
+    /// As [`DockerGate::pass`], under the eyes of somebody.
+    pub(super) async fn pass_watched(
         &self,
         request: Request,
-        observe: impl FnMut(&[u8]),
+        mut foresight: impl Foresight,
+        observe: impl FnMut(&[u8]) + Send,
     ) -> io::Result<()> {
         let Request { head, rest, client } = request;
+        foresight.foresee(&rest).await;
         let mut engine = match self.open().await {
             Ok(engine) => engine,
             Err(error) => return refuse(client, 502, &unreachable(&error)).await,
         };
         engine.write_all(&[head.to_bytes(), rest].concat()).await?;
         tokio::select! {
-            passed = stream::pass(client, engine, observe) => passed,
+            passed = stream::pass(client, engine, foresight, observe) => passed,
             () = self.stop.cancelled() => Ok(()),
         }
     }
@@ -112,24 +131,38 @@ impl DockerGate {
         self.engine.open_raw().await
     }
 
+    /// Prunes containers only while none but this guard's carry its label: an image that
+    /// somebody committed from one of them hands it on.
+    async fn prune_containers(&self, request: Request) -> io::Result<()> {
+        for _ in 0..LOOKS {
+            match self.stranger().await {
+                Ok(None) => return self.pass(self.scoped(request)).await,
+                // One that was made just now is on record in a moment.
+                Ok(Some(_)) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(reason) => return request.refuse(500, &reason).await,
+            }
+        }
+        let reason = "nothing was pruned: a container inherited this guard's label, and is \
+                      somebody else's";
+        request.refuse(409, reason).await
+    }
+
+    /// Returns a container that carries this guard's label without being its own.
+    async fn stranger(&self) -> Result<Option<String>, String> {
+        let labelled = self.engine.containers_labelled(&self.claims.run_label()).await;
+        let labelled = labelled.map_err(|error| error.to_string())?;
+        let recorded = self.claims.open(Kind::Container).await;
+        let recorded = recorded.map_err(|error| error.to_string())?;
+        let is_ours = |id: &String| recorded.iter().any(|one| one.state.object() == Some(id));
+        Ok(labelled.into_iter().find(|id| !is_ours(id)))
+    }
+
     /// Narrows a prune to what this guard made.
     fn scoped(&self, mut request: Request) -> Request {
         let target = request.head.target();
         let filters = route::parameter(target, "filters").unwrap_or_default();
-        let mut filters: serde_json::Value = serde_json::from_str(&filters).unwrap_or_default();
-        if !filters.is_object() {
-            filters = serde_json::json!({});
-        }
-        let mine = self.claims.run_label();
-        // Both forms are in use: a list, and a map whose values say nothing.
-        match &mut filters["label"] {
-            serde_json::Value::Object(labels) => {
-                labels.insert(mine, true.into());
-            }
-            serde_json::Value::Array(labels) => labels.push(mine.into()),
-            other => *other = serde_json::json!([mine]),
-        }
-        let target = route::with_parameter(target, "filters", &filters.to_string());
+        let filters = narrowed(&filters, &self.claims.run_label());
+        let target = route::with_parameter(target, "filters", &filters);
         request.head.set_target(&target);
         request
     }
@@ -144,7 +177,7 @@ impl DockerGate {
             return request.refuse(403, reason).await;
         }
         request.set_body(body);
-        self.pass(request, |_| {}).await
+        self.pass(request).await
     }
 }
 
@@ -210,6 +243,29 @@ impl Request {
     }
 }
 
+/// Returns filters with one more label.
+///
+/// Two forms are in use, lists and maps whose values say nothing; an engine takes either, but
+/// not both at once.
+fn narrowed(filters: &str, label: &str) -> String {
+    let mut filters = match serde_json::from_str(filters) {
+        Ok(Value::Object(filters)) => filters,
+        _ => serde_json::Map::new(),
+    };
+    let are_lists = filters.values().any(Value::is_array);
+    let labels = filters.entry("label").or_insert_with(|| match are_lists {
+        true => serde_json::json!([]),
+        false => serde_json::json!({}),
+    });
+    match labels {
+        Value::Array(labels) => labels.push(label.into()),
+        Value::Object(labels) => drop(labels.insert(label.to_owned(), true.into())),
+        // No engine would understand it; this one it does.
+        other => *other = serde_json::json!({ label: true }),
+    }
+    Value::Object(filters).to_string()
+}
+
 /// Says that the engine cannot be reached.
 pub(super) fn unreachable(error: &io::Error) -> String {
     format!("cannot reach the Docker Engine: {error}")
@@ -225,6 +281,7 @@ async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<
         200 => "OK",
         400 => "Bad Request",
         403 => "Forbidden",
+        409 => "Conflict",
         502 => "Bad Gateway",
         _ => "Internal Server Error",
     };
@@ -236,4 +293,24 @@ async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<
     client.write_all(head.as_bytes()).await?;
     client.write_all(body).await?;
     client.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prune_is_narrowed_in_the_form_it_came_in() {
+        assert_eq!(narrowed("", "a=b"), r#"{"label":{"a=b":true}}"#);
+        assert_eq!(
+            narrowed(r#"{"dangling":{"false":true}}"#, "a=b"),
+            r#"{"dangling":{"false":true},"label":{"a=b":true}}"#
+        );
+        assert_eq!(
+            narrowed(r#"{"label":["x"],"until":["1h"]}"#, "a=b"),
+            r#"{"label":["x","a=b"],"until":["1h"]}"#
+        );
+        assert_eq!(narrowed(r#"{"until":["1h"]}"#, "a"), r#"{"label":["a"],"until":["1h"]}"#);
+        assert_eq!(narrowed(r#"{"label":{"x":true}}"#, "a"), r#"{"label":{"a":true,"x":true}}"#);
+    }
 }

@@ -3,10 +3,17 @@
 //! Images are never labelled: containers would inherit it. What a request
 //! names, or the answer to it, is claimed by reference, and only if no such
 //! reference existed before. Somebody else's names of the same image stay.
+//!
+//! What the request names is on record before it is passed on; what only the
+//! answer names is put on record while the answer streams, so that a crash in
+//! the middle of a long build leaves the last step of it at most.
 
 use std::collections::HashSet;
 use std::io;
+use std::time::Duration;
 
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::warn;
 
 use crate::guard::claims::Claim;
@@ -14,18 +21,33 @@ use crate::labels;
 use crate::provider::docker::ImageNames;
 use crate::provider::{Kind, ProviderName};
 
-use super::answer::{AnswerWatch, Named, SessionWatch};
+use super::answer::{AnswerWatch, Named, SessionWatch, SessionWishes, Watch};
 use super::gate::{DockerGate, Request};
 use super::reference::{familiar, joined};
 use super::route::{self, Route};
+use super::stream::Foresight;
 
 /// A request that makes images.
 struct Work {
-    /// What existed before.
+    /// What existed before, or is claimed since.
     before: Before,
     /// The references it asks for, each with its claim.
     asked: Vec<(String, Claim)>,
 }
+
+/// How a request that makes images ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// With the whole answer.
+    Answered,
+    /// Without it, and the engine gives such work up when its client is gone.
+    GivenUp,
+    /// Without it, and the engine may go on.
+    Unknown,
+}
+
+/// How long an engine may take to notice that nobody waits for a build any more.
+const NOTICE: Duration = Duration::from_millis(500);
 
 /// The images that existed before a request.
 struct Before {
@@ -38,62 +60,155 @@ impl DockerGate {
         let target = adapted(&route, request.head.target());
         request.head.set_target(&target);
         if self.policy.keep_images {
-            return self.pass(request, |_| {}).await;
+            return self.pass(request).await;
         }
         let work = match self.begin(asked_for(&route, &target)).await {
-            Ok(work) => work,
+            Ok(work) => Mutex::new(work),
             Err(reason) => return request.refuse(500, &reason).await,
         };
-        if route == Route::BuildSession {
-            let mut watch = SessionWatch::default();
-            let passed = self.pass(request, |bytes| watch.feed(bytes)).await;
-            self.end(work, Some((200, watch.finish()))).await;
-            return passed;
-        }
-        let mut watch = AnswerWatch::default();
-        let passed = self.pass(request, |bytes| watch.feed(bytes)).await;
-        self.end(work, watch.finish()).await;
+        let (passed, is_over) = if route == Route::BuildSession {
+            let wishes = Wishes { gate: self, work: &work, seen: SessionWishes::default() };
+            self.watch_images::<SessionWatch>(request, wishes, &work).await
+        } else {
+            self.watch_images::<AnswerWatch>(request, (), &work).await
+        };
+        let ending = match route {
+            _ if is_over => Ending::Answered,
+            Route::Build | Route::BuildSession => Ending::GivenUp,
+            _ => Ending::Unknown,
+        };
+        self.end(work.into_inner(), ending).await;
         passed
+    }
+
+    /// Passes a request on, and claims what is named on the way; returns whether everything was
+    /// said.
+    async fn watch_images<W: Watch>(
+        &self,
+        request: Request,
+        wishes: impl Foresight,
+        work: &Mutex<Work>,
+    ) -> (io::Result<()>, bool) {
+        let (tell, named) = unbounded_channel();
+        let mut watch = W::default();
+        let passing = async {
+            let observe = |bytes: &[u8]| {
+                watch.feed(bytes);
+                // The other end lives until this one is dropped.
+                let _ = watch.named().map(|named| tell.send(named));
+            };
+            let passed = self.pass_watched(request, wishes, observe).await;
+            drop(tell);
+            passed
+        };
+        let (passed, ()) = tokio::join!(passing, self.claim_named(work, named));
+        (passed, watch.is_over())
     }
 
     async fn begin(&self, asked: Vec<String>) -> Result<Work, String> {
         let names = self.engine.image_names().await.map_err(|error| error.to_string())?;
-        let before = Before::of(names);
-        let mut claims = Vec::new();
+        let mut work = Work { before: Before::of(&names), asked: Vec::new() };
+        self.intend_references(&mut work, asked).await?;
+        Ok(work)
+    }
+
+    /// Records that references are about to be made, where they do not exist.
+    async fn intend_references(&self, work: &mut Work, asked: Vec<String>) -> Result<(), String> {
         for reference in asked {
-            if before.references.contains(&reference) {
+            if work.before.references.contains(&reference) {
                 continue;
             }
             let name = Some(reference.clone());
             match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
-                Ok(claim) => claims.push((reference, claim)),
+                Ok(claim) => work.asked.push((reference, claim)),
                 Err(error) => return Err(format!("nothing was created: {error}")),
             }
         }
-        Ok(Work { before, asked: claims })
+        Ok(())
     }
 
-    /// Compares with before, and claims what is new and was named.
-    async fn end(&self, work: Work, answer: Option<(u16, Named)>) {
-        let names = match self.engine.image_names().await {
-            Ok(names) => names,
-            Err(error) => return warn!(%error, "new images are left to the end"),
+    /// Claims what is named, as it is named.
+    async fn claim_named(&self, work: &Mutex<Work>, mut named: UnboundedReceiver<Named>) {
+        while let Some(mut batch) = named.recv().await {
+            while let Ok(more) = named.try_recv() {
+                batch.references.extend(more.references);
+                batch.ids.extend(more.ids);
+            }
+            let names = match self.engine.image_names().await {
+                Ok(names) => names,
+                Err(error) => {
+                    warn!(%error, "new images cannot be listed");
+                    continue;
+                }
+            };
+            let mut work = work.lock().await;
+            for object in newly_named(&work, &names, &batch) {
+                let adopted = self.claims.adopt(ProviderName::Docker, Kind::Image, &object).await;
+                if let Err(error) = adopted {
+                    warn!(object, %error, "an image could not be claimed, and stays");
+                }
+                work.before.note(object);
+            }
+        }
+    }
+
+    /// Records what came of the references that were asked for.
+    async fn end(&self, work: Work, ending: Ending) {
+        let mut there = self.references(&work).await;
+        let is_absent = |there: &Option<Before>| {
+            let has =
+                |reference| there.as_ref().is_some_and(|now| now.references.contains(reference));
+            work.asked.iter().any(|(reference, _)| !has(reference))
         };
-        let now = Before::of(names.clone());
+        if ending == Ending::GivenUp && is_absent(&there) {
+            tokio::time::sleep(NOTICE).await;
+            there = self.references(&work).await;
+        }
+        // Without a list the intents stay open, and are searched for at the end.
+        let Some(now) = there else { return };
         for (reference, claim) in &work.asked {
             if now.references.contains(reference) {
                 self.claims.confirm(claim, reference).await;
-            } else if answer.is_some() {
-                let evidence = "the engine has answered, and there is no such reference";
+            } else if ending != Ending::Unknown {
+                let evidence = "the engine is done with it, and there is no such reference";
                 self.claims.refute(claim, evidence.to_owned()).await;
             }
         }
-        let Some((_, named)) = answer else { return };
-        for object in newly_named(&work, &names, &named) {
-            if let Err(error) = self.claims.adopt(ProviderName::Docker, Kind::Image, &object).await
-            {
-                warn!(object, %error, "an image could not be claimed, and stays");
+    }
+
+    /// Lists what is there, if anything was asked for.
+    async fn references(&self, work: &Work) -> Option<Before> {
+        if work.asked.is_empty() {
+            return None;
+        }
+        match self.engine.image_names().await {
+            Ok(names) => Some(Before::of(&names)),
+            Err(error) => {
+                warn!(%error, "new images cannot be listed");
+                None
             }
+        }
+    }
+}
+
+/// Puts what a BuildKit session is asked for on record, before the engine hears of it.
+struct Wishes<'a> {
+    gate: &'a DockerGate,
+    work: &'a Mutex<Work>,
+    seen: SessionWishes,
+}
+
+impl Foresight for Wishes<'_> {
+    async fn foresee(&mut self, bytes: &[u8]) {
+        let asked = self.seen.feed(bytes);
+        if asked.is_empty() {
+            return;
+        }
+        let asked = asked.iter().map(|name| familiar(name)).collect();
+        let mut work = self.work.lock().await;
+        if let Err(error) = self.gate.intend_references(&mut work, asked).await {
+            // The answer names it once more.
+            warn!(error, "an image is not on record before it is built");
         }
     }
 }
@@ -123,13 +238,19 @@ fn newly_named(work: &Work, now: &[ImageNames], named: &Named) -> Vec<String> {
 }
 
 impl Before {
-    fn of(names: Vec<ImageNames>) -> Self {
+    fn of(names: &[ImageNames]) -> Self {
         let mut before = Self { references: HashSet::new(), ids: HashSet::new() };
         for image in names {
-            before.ids.insert(image.id);
-            before.references.extend(image.references);
+            before.ids.insert(image.id.clone());
+            before.references.extend(image.references.iter().cloned());
         }
         before
+    }
+
+    /// Adds a reference or an id, so that it is not claimed again.
+    fn note(&mut self, object: String) {
+        self.ids.insert(object.clone());
+        self.references.insert(object);
     }
 }
 
@@ -188,7 +309,7 @@ mod tests {
             id: format!("sha256:{id}"),
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
-        let before = Before::of(vec![image("11", &["old:1"]), image("22", &[])]);
+        let before = Before::of(&[image("11", &["old:1"]), image("22", &[])]);
         let work = Work { before, asked: Vec::new() };
         let now = [
             image("11", &["old:1", "new:1", "foreign:1"]),

@@ -16,11 +16,11 @@ mod create;
 mod gate;
 mod head;
 mod images;
-mod json;
 mod reference;
 mod route;
 mod serve;
 mod stream;
 
+use super::json;
 pub use gate::DockerGate;
 pub use serve::{GateSocket, serve};

@@ -35,7 +35,9 @@ pub(super) enum Route {
 /// What a prune is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pruned {
-    /// Containers, networks, volumes or images: a filter narrows it.
+    /// Containers: a filter narrows it, and their labels may be inherited.
+    Containers,
+    /// Networks, volumes or images: a filter narrows it.
     Labelled,
     /// The build cache, which nobody owns.
     BuildCache,
@@ -63,9 +65,8 @@ pub(super) fn route(method: &str, target: &str) -> Route {
         ("POST", ["commit"]) => Route::Commit,
         // The name of an image may have slashes of its own.
         ("POST", ["images", name @ .., "tag"]) => Route::Tag(name.join("/")),
-        ("POST", ["containers" | "networks" | "volumes" | "images", "prune"]) => {
-            Route::Prune(Pruned::Labelled)
-        }
+        ("POST", ["containers", "prune"]) => Route::Prune(Pruned::Containers),
+        ("POST", ["networks" | "volumes" | "images", "prune"]) => Route::Prune(Pruned::Labelled),
         ("POST", ["build", "prune"]) => Route::Prune(Pruned::BuildCache),
         ("POST", ["swarm", "init" | "join"]) => Route::Untracked("a swarm"),
         ("POST", ["services", "create"]) => Route::Untracked("a service"),

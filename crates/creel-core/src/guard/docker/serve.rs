@@ -12,8 +12,6 @@ use tracing::{debug, warn};
 
 use super::gate::DockerGate;
 
-/// The longest path that a socket may have.
-const PATH_LIMIT: usize = 107;
 /// How long to wait when there are no descriptors left.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
@@ -30,12 +28,8 @@ impl GateSocket {
     ///
     /// # Errors
     ///
-    /// Fails when the path is too long for a socket or nothing can be made there.
+    /// Fails when no socket can be made there.
     pub fn bind(path: &Path, like: Option<&Path>) -> io::Result<Self> {
-        if path.as_os_str().len() > PATH_LIMIT {
-            let message = format!("{} is too long for a socket", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
         let listener = UnixListener::bind(path)?;
         let socket = Self { listener, path: path.to_owned() };
         let like = like.and_then(|like| std::fs::metadata(like).ok());

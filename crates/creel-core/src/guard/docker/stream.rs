@@ -13,8 +13,24 @@ const BUFFER: usize = 64 * 1024;
 /// How long a client may go on talking to an engine that has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// Sees what a client sends before the engine does.
+pub(super) trait Foresight: Send {
+    /// Sees the next bytes; they are passed on when it has returned.
+    fn foresee(&mut self, bytes: &[u8]) -> impl Future<Output = ()> + Send;
+}
+
+/// Nobody looks.
+impl Foresight for () {
+    async fn foresee(&mut self, _: &[u8]) {}
+}
+
 /// Copies both ways until both sides have ended, passing the end of each side on.
-pub(super) async fn pass<C, E>(client: C, engine: E, observe: impl FnMut(&[u8])) -> io::Result<()>
+pub(super) async fn pass<C, E>(
+    client: C,
+    engine: E,
+    mut foresight: impl Foresight,
+    mut observe: impl FnMut(&[u8]) + Send,
+) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     E: AsyncRead + AsyncWrite + Unpin,
@@ -23,11 +39,11 @@ where
     let (mut from_engine, mut to_engine) = tokio::io::split(engine);
     let up = async {
         // An engine that takes no more may still have something to say.
-        let _ = copy(&mut from_client, &mut to_engine, |_| {}).await;
+        let _ = copy(&mut from_client, &mut to_engine, &mut foresight).await;
         let _ = to_engine.shutdown().await;
     };
     let down = async {
-        let copied = copy(&mut from_engine, &mut to_client, observe).await;
+        let copied = copy(&mut from_engine, &mut to_client, &mut Hindsight(&mut observe)).await;
         // A client that is gone needs no farewell.
         let _ = to_client.shutdown().await;
         copied
@@ -47,10 +63,19 @@ where
     copied
 }
 
+/// Sees what an engine answers, without a say in when it is passed on.
+struct Hindsight<F>(F);
+
+impl<F: FnMut(&[u8]) + Send> Foresight for Hindsight<F> {
+    async fn foresee(&mut self, bytes: &[u8]) {
+        (self.0)(bytes);
+    }
+}
+
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    mut observe: impl FnMut(&[u8]),
+    witness: &mut impl Foresight,
 ) -> io::Result<()> {
     let mut buffer = vec![0; FIRST_BUFFER];
     loop {
@@ -58,7 +83,7 @@ async fn copy(
         if count == 0 {
             return Ok(());
         }
-        observe(&buffer[..count]);
+        witness.foresee(&buffer[..count]).await;
         to.write_all(&buffer[..count]).await?;
         if count == buffer.len() && count < BUFFER {
             buffer.resize(count * 4, 0);
@@ -94,7 +119,7 @@ mod tests {
         let mut heard = Vec::new();
         let listen = async { from_gate.read_to_end(&mut heard).await.unwrap() };
         let mut observed = 0;
-        let passed = pass(ours, theirs, |bytes| observed += bytes.len());
+        let passed = pass(ours, theirs, (), |bytes| observed += bytes.len());
         let (_, _, length, passed) = tokio::join!(ask, answer, listen, passed);
         passed.unwrap();
         assert_eq!((length, observed), (100_000, 100_000));

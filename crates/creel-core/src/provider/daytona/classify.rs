@@ -41,7 +41,7 @@ impl Refusal {
     }
 
     /// Returns whether this is the plain word that there is no such sandbox.
-    pub(super) fn is_absence(&self) -> bool {
+    pub(crate) fn is_absence(&self) -> bool {
         self.class == ErrorClass::Gone
     }
 }

@@ -67,7 +67,7 @@ impl Maker<'_> {
         let mut answer = self.wire.create(&new).await;
         if new.ttl_minutes.is_some()
             && let Err(refusal) = &answer
-            && knows_no_time_to_live(refusal)
+            && knows_no_time_to_live(refusal.status, &refusal.message)
         {
             // Refused for its form, so nothing was made: this is no blind retry.
             debug!(sandbox = order.name, "the server knows no time to live");
@@ -155,13 +155,13 @@ fn failed(sandbox: &Sandbox) -> Refusal {
 }
 
 /// Returns whether a create was refused only because of the time to live.
-fn knows_no_time_to_live(refusal: &Refusal) -> bool {
-    let message = refusal.message.to_ascii_lowercase();
-    refusal.status == Some(400) && (message.contains("ttl") || message.contains("time to live"))
+pub(crate) fn knows_no_time_to_live(status: Option<u16>, message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    status == Some(400) && (message.contains("ttl") || message.contains("time to live"))
 }
 
 /// Returns the minutes that a sandbox may live without a renewal, rounded up.
-pub(super) fn minutes_of(lease: Duration) -> u64 {
+pub(crate) fn minutes_of(lease: Duration) -> u64 {
     (lease + MARGIN).as_secs().div_ceil(60).max(1)
 }
 
@@ -218,12 +218,9 @@ mod tests {
 
     #[test]
     fn only_a_refusal_of_the_time_to_live_is_sent_again_without_it() {
-        let refusal = |status, message: &str| Refusal {
-            status: Some(status),
-            ..Refusal::new(ErrorClass::Invalid, message)
-        };
-        assert!(knows_no_time_to_live(&refusal(400, "property ttlMinutes should not exist")));
-        assert!(!knows_no_time_to_live(&refusal(400, "Sandbox failed to start: x")));
-        assert!(!knows_no_time_to_live(&refusal(500, "ttl")));
+        let refused = |status, message| knows_no_time_to_live(Some(status), message);
+        assert!(refused(400, "property ttlMinutes should not exist"));
+        assert!(!refused(400, "Sandbox failed to start: x"));
+        assert!(!refused(500, "ttl"));
     }
 }

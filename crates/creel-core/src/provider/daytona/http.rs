@@ -109,17 +109,9 @@ impl Http {
         let detail =
             |error: &dyn std::fmt::Display| InvalidAccess::Connection { detail: error.to_string() };
         let tls = Arc::new(tls().map_err(|error| detail(&error))?);
-        let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured((*tls).clone())
+        let builder = client(environment, &tls)?
             .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("creel/", env!("CARGO_PKG_VERSION")))
-            .no_proxy();
-        if let Some(address) = &environment.proxy {
-            let proxy = reqwest::Proxy::all(address).map_err(|error| detail(&error))?;
-            let except = environment.no_proxy.as_deref().unwrap_or("localhost,127.0.0.1,::1");
-            builder = builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(except)));
-        }
+            .user_agent(concat!("creel/", env!("CARGO_PKG_VERSION")));
         let client = builder.build().map_err(|error| detail(&error))?;
         let (limiter, refused) = Default::default();
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
@@ -279,8 +271,24 @@ pub(super) fn extended(base: &Url, parts: &[&str]) -> Url {
     url
 }
 
+/// Begins a client that trusts what this machine trusts and goes through its proxy.
+pub(super) fn client(
+    environment: &DaytonaEnvironment,
+    tls: &ClientConfig,
+) -> Result<reqwest::ClientBuilder, InvalidAccess> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls.clone())
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    let Some(address) = &environment.proxy else { return Ok(builder) };
+    let proxy = reqwest::Proxy::all(address)
+        .map_err(|error| InvalidAccess::Connection { detail: error.to_string() })?;
+    let except = environment.no_proxy.as_deref().unwrap_or("localhost,127.0.0.1,::1");
+    Ok(builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(except))))
+}
+
 /// Trusts what this machine trusts.
-fn tls() -> Result<ClientConfig, tokio_rustls::rustls::Error> {
+pub(super) fn tls() -> Result<ClientConfig, tokio_rustls::rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -30,6 +30,7 @@ mod http;
 mod limiter;
 mod model;
 mod observe;
+mod passage;
 mod provider;
 mod read;
 mod release;
@@ -37,6 +38,11 @@ mod rest;
 mod state;
 pub mod toolbox;
 mod wire;
+
+pub(crate) use create::{knows_no_time_to_live, minutes_of};
+pub(crate) use model::id_in;
+pub(crate) use passage::Passage;
+pub(crate) use provider::Renewal;
 
 pub use access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
 pub use classify::Refusal;

@@ -44,7 +44,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Reads a sandbox; `None` where there is not even an id.
-    pub(super) fn read(value: &Value) -> Option<Self> {
+    pub(crate) fn read(value: &Value) -> Option<Self> {
         let fields = value.as_object()?;
         let id = text(fields, "id")?;
         Some(Self {
@@ -71,7 +71,7 @@ impl Sandbox {
 }
 
 /// Finds the id in an answer to a create, even in one that was cut short.
-pub(super) fn id_in(body: &[u8]) -> Option<String> {
+pub(crate) fn id_in(body: &[u8]) -> Option<String> {
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
         return value.as_object().and_then(|fields| text(fields, "id"));
     }

@@ -40,6 +40,15 @@ const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a create may take: builds are slow, and each state has its own limit.
 const CREATE_DEADLINE: Duration = Duration::from_secs(900);
 
+/// How a sandbox learns that its owner lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    /// Whether it counts as activity: not where idleness is its maker's own business.
+    pub(crate) activity: bool,
+    /// The minutes it is to live from then on; `None` where it has no time to live of ours.
+    pub(crate) minutes: Option<u64>,
+}
+
 /// The sandboxes of one Daytona organisation.
 #[derive(Debug)]
 pub struct DaytonaProvider {
@@ -53,9 +62,8 @@ pub struct DaytonaProvider {
     /// What our key may do, asked once.
     rights: OnceCell<KeyRights>,
     no_time_to_live: AtomicBool,
-    /// The minutes that each sandbox of ours is to live from a renewal on; `None` where it has
-    /// no time to live.
-    lifetimes: Mutex<HashMap<String, Option<u64>>>,
+    /// How each sandbox of ours is renewed.
+    renewals: Mutex<HashMap<String, Renewal>>,
 }
 
 impl DaytonaProvider {
@@ -79,7 +87,7 @@ impl DaytonaProvider {
             target: environment.target.clone(),
             rights: OnceCell::new(),
             no_time_to_live: AtomicBool::new(false),
-            lifetimes: Mutex::default(),
+            renewals: Mutex::default(),
         })
     }
 
@@ -139,16 +147,14 @@ impl DaytonaProvider {
         if kind != Kind::Sandbox {
             return Err(refused(format!("Daytona has no objects of the kind {kind}")));
         }
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        if !id.starts_with(|first: char| first.is_ascii_alphanumeric()) || !id.bytes().all(allowed)
-        {
+        if !can_be_id(id) {
             return Err(refused(format!("`{id}` is not the id or name of one")));
         }
         Ok(words)
     }
 
     /// Refuses a create whose sandbox could never be deleted again.
-    async fn check_rights(&self, words: &str) -> Result<()> {
+    pub(crate) async fn check_rights(&self, words: &str) -> Result<()> {
         let missing = self.key_rights().await?.missing();
         if missing.is_empty() {
             return Ok(());
@@ -160,21 +166,37 @@ impl DaytonaProvider {
         Err(Refusal::new(ErrorClass::Denied, message).during(words))
     }
 
-    /// Returns the minutes a sandbox is to live from now on, if it is ours and has such a limit.
-    async fn lifetime(&self, id: &str) -> std::result::Result<Option<u64>, Refusal> {
-        if let Some(known) = self.lifetimes().get(id) {
+    /// Says how a sandbox is renewed that somebody else asked for.
+    pub(crate) fn renew_as(&self, id: &str, renewal: Renewal) {
+        self.renewals().insert(id.to_owned(), renewal);
+    }
+
+    /// Changes how a sandbox is renewed, where that is known.
+    pub(crate) fn change_renewal(&self, id: &str, change: impl FnOnce(&mut Renewal)) {
+        self.renewals().get_mut(id).map(change);
+    }
+
+    /// Returns how a sandbox is renewed.
+    async fn renewal(&self, id: &str) -> std::result::Result<Renewal, Refusal> {
+        if let Some(known) = self.renewals().get(id) {
             return Ok(*known);
         }
         // Another process made it: its own switches say how it was meant.
         let sandbox = self.wire.get(id).await?;
-        let lifetime = lifetime_of(&sandbox);
-        self.lifetimes().insert(id.to_owned(), lifetime);
-        Ok(lifetime)
+        let renewal = Renewal { activity: true, minutes: lifetime_of(&sandbox) };
+        self.renew_as(id, renewal);
+        Ok(renewal)
     }
 
-    fn lifetimes(&self) -> MutexGuard<'_, HashMap<String, Option<u64>>> {
-        self.lifetimes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn renewals(&self) -> MutexGuard<'_, HashMap<String, Renewal>> {
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether this can be put into a path. Names that somebody else chose may hold anything.
+fn can_be_id(id: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    id.starts_with(|first: char| first.is_ascii_alphanumeric()) && id.bytes().all(allowed)
 }
 
 /// Returns how long a sandbox that creel made was meant to live without a renewal.
@@ -267,8 +289,8 @@ impl Provider for DaytonaProvider {
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
-        let words = Self::check("find", marks.kind, &marks.name)?;
-        let found = read::find(&*self.wire, marks).await;
+        let words = Self::check("find", marks.kind, &marks.resource.object_name())?;
+        let found = read::find(&*self.wire, marks, can_be_id(&marks.name)).await;
         let found = found.map_err(|refusal| refusal.during(words))?;
         Ok(found.into_iter().map(observed).collect())
     }
@@ -288,8 +310,8 @@ impl Provider for DaytonaProvider {
         };
         let id = maker.make(order, spec).await.map_err(|refusal| refusal.during(words))?;
         let limited = !self.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
-        let lifetime = limited.then(|| create::minutes_of(order.lease));
-        self.lifetimes().insert(id.clone(), lifetime);
+        let minutes = limited.then(|| create::minutes_of(order.lease));
+        self.renew_as(&id, Renewal { activity: true, minutes });
         Ok(id)
     }
 
@@ -302,14 +324,17 @@ impl Provider for DaytonaProvider {
     async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
         let words = Self::check("renew", kind, id)?;
         let renew = async {
-            self.wire.touch(id).await?;
-            if let Some(minutes) = self.lifetime(id).await? {
+            let renewal = self.renewal(id).await?;
+            if renewal.activity {
+                self.wire.touch(id).await?;
+            }
+            if let Some(minutes) = renewal.minutes {
                 match self.wire.set_time_to_live(id, minutes).await {
                     // The server took the limit with the create but has no way to move it, or
                     // never had it: activity is what keeps the sandbox then.
                     Err(refusal) if refusal.is_absence() => {
                         debug!(id, "the server cannot move a time to live");
-                        self.lifetimes().insert(id.to_owned(), None);
+                        self.renew_as(id, Renewal { minutes: None, ..renewal });
                     }
                     answer => answer?,
                 }
@@ -327,7 +352,7 @@ impl Provider for DaytonaProvider {
         if released == Released::Accepted {
             self.destroys.ordered(id);
         }
-        self.lifetimes().remove(id);
+        self.renewals().remove(id);
         Ok(released)
     }
 }

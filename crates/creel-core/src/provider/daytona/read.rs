@@ -69,13 +69,16 @@ pub(super) async fn inspect(
     }
 }
 
-/// Finds what a create left behind: by its name, and by its label where a delete renamed it.
-pub(super) async fn find(wire: &dyn Wire, marks: &Marks) -> Answered<Vec<Sandbox>> {
+/// Finds what a create left behind: by its name, where that can be asked for, and by its label,
+/// which it keeps when a delete renames it.
+pub(super) async fn find(wire: &dyn Wire, marks: &Marks, by_name: bool) -> Answered<Vec<Sandbox>> {
     let mut found = Vec::new();
-    match steadily(|| wire.get(&marks.name)).await {
-        Ok(sandbox) => found.push(sandbox),
-        Err(refusal) if refusal.is_absence() => {}
-        Err(refusal) => return Err(refusal),
+    if by_name {
+        match steadily(|| wire.get(&marks.name)).await {
+            Ok(sandbox) => found.push(sandbox),
+            Err(refusal) if refusal.is_absence() => {}
+            Err(refusal) => return Err(refusal),
+        }
     }
     let query = ListQuery {
         labels: [(labels::RESOURCE.to_owned(), marks.resource.to_string())].into(),

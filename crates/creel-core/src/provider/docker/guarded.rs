@@ -46,7 +46,7 @@ impl DockerProvider {
         own.into_iter().chain(usual).collect()
     }
 
-    /// Returns all images with all their references.
+    /// Returns all images with all their references, the steps of builds included.
     pub(crate) async fn image_names(&self) -> Result<Vec<ImageNames>> {
         let mut names = Vec::new();
         let each = |row: ImageRow| {
@@ -54,21 +54,25 @@ impl DockerProvider {
             references.extend(observe::real_references(&row.repo_digests));
             names.push(ImageNames { id: observe::image_id(&row.id), references });
         };
-        let listed = self.connection().rows("/images/json", &[], each).await;
+        let listed = self.connection().rows("/images/json", &[("all", "1")], each).await;
         listed.map_err(|error| self.classified(error, Act::Ask, "list images"))?;
         Ok(names)
     }
 
-    /// Counts the containers that carry a label, in whatever state.
-    pub(crate) async fn containers_labelled(&self, label: &str) -> Result<usize> {
+    /// Returns the ids of the containers that carry a label, in whatever state.
+    pub(crate) async fn containers_labelled(&self, label: &str) -> Result<Vec<String>> {
         #[derive(Deserialize)]
-        struct Row {}
+        #[serde(rename_all = "PascalCase")]
+        struct Row {
+            id: String,
+        }
         let filters = serde_json::json!({ "label": [label] }).to_string();
-        let mut count = 0;
+        let mut ids = Vec::new();
         let query = [("all", "1"), ("filters", filters.as_str())];
-        let listed = self.connection().rows("/containers/json", &query, |_: Row| count += 1).await;
+        let each = |row: Row| ids.push(row.id);
+        let listed = self.connection().rows("/containers/json", &query, each).await;
         listed.map_err(|error| self.classified(error, Act::Ask, "list containers"))?;
-        Ok(count)
+        Ok(ids)
     }
 
     /// Makes a volume, or finds one of that name; returns the labels it has.

@@ -162,6 +162,9 @@ pub(super) struct ImageDetails {
     pub size: i64,
     #[serde(default, deserialize_with = "lenient")]
     pub config: Config,
+    /// The image it was built upon by the classic builder.
+    #[serde(default, deserialize_with = "lenient")]
+    pub parent: String,
 }
 
 /// The answer to a create.

@@ -111,6 +111,8 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
         created: String::new(),
         size: row.size,
         config: super::model::Config { labels: row.labels },
+        // Sweeps need none: the engine removes what only carried an image with it.
+        parent: String::new(),
     };
     Observed { created_at, ..image(seen) }
 }
@@ -153,6 +155,11 @@ pub(super) fn image(details: ImageDetails) -> Observed {
         state: state.to_owned(),
         created_at: instant(&details.created),
         size: u64::try_from(details.size).ok(),
+        uses: Some(details.parent)
+            .filter(|parent| !parent.is_empty())
+            .map(|parent| (Kind::Image, image_id(&parent)))
+            .into_iter()
+            .collect(),
         ..observed(Kind::Image, id, details.config.labels)
     }
 }

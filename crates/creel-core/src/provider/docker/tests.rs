@@ -193,11 +193,15 @@ async fn a_volume_that_was_there_before_is_not_ours() {
 #[tokio::test]
 async fn an_image_in_use_keeps_its_names() {
     let engine = Scripted::new(&[
-        ("DELETE /images/i", 409, r#"{"message":"conflict: must be forced"}"#),
-        ("GET /images/i/json", 200, r#"{"Id":"i","RepoTags":["a:1","b:1"]}"#),
-        ("GET /containers/json", 200, r#"[{"Id":"c","ImageID":"i"}]"#),
+        ("DELETE /images/0123456789ab", 409, r#"{"message":"conflict: must be forced"}"#),
+        ("GET /images/0123456789ab/json", 200, r#"{"Id":"0123456789ab","RepoTags":["a:1","b:1"]}"#),
+        ("GET /containers/json", 200, r#"[{"Id":"c","ImageID":"0123456789ab"}]"#),
     ]);
-    let error = engine.provider.release(Kind::Image, "i", ReleaseMode::AT_ONCE).await.unwrap_err();
+    let error = engine
+        .provider
+        .release(Kind::Image, "0123456789ab", ReleaseMode::AT_ONCE)
+        .await
+        .unwrap_err();
     assert_eq!(error.class, ErrorClass::InUse);
     assert!(!engine.asked().iter().any(|line| line.contains("/images/a:1")));
 }
@@ -205,17 +209,36 @@ async fn an_image_in_use_keeps_its_names() {
 #[tokio::test]
 async fn an_image_of_several_names_goes_name_by_name() {
     let engine = Scripted::new(&[
-        ("DELETE /images/i", 409, r#"{"message":"conflict: must be forced"}"#),
-        ("GET /images/i/json", 200, r#"{"Id":"i","RepoTags":["b:1","a:1"]}"#),
+        ("DELETE /images/0123456789ab", 409, r#"{"message":"conflict: must be forced"}"#),
+        ("GET /images/0123456789ab/json", 200, r#"{"Id":"0123456789ab","RepoTags":["b:1","a:1"]}"#),
         ("GET /containers/json", 200, "[]"),
         ("DELETE /images/a:1", 200, "[]"),
         ("DELETE /images/b:1", 500, r#"{"message":"busy"}"#),
     ]);
-    let error = engine.provider.release(Kind::Image, "i", ReleaseMode::AT_ONCE).await.unwrap_err();
+    let error = engine
+        .provider
+        .release(Kind::Image, "0123456789ab", ReleaseMode::AT_ONCE)
+        .await
+        .unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient, "{error}");
     let deletes: Vec<String> =
         engine.asked().into_iter().filter(|line| line.starts_with("DELETE")).collect();
     assert!(deletes[1].contains("/images/a:1") && deletes[2].contains("/images/b:1"));
+}
+
+#[tokio::test]
+async fn a_reference_goes_alone_and_leaves_the_other_names_of_its_image() {
+    let engine = Scripted::new(&[
+        ("GET /images/a%3A1/json", 200, r#"{"Id":"0123456789ab","RepoTags":["b:1","a:1"]}"#),
+        ("DELETE /images/a:1", 409, r#"{"message":"conflict: container c is using it"}"#),
+    ]);
+    let seen = engine.provider.inspect(Kind::Image, "a:1").await.unwrap().unwrap();
+    assert_eq!((seen.id.as_str(), seen.name.as_str()), ("a:1", "a:1"));
+    assert_eq!(seen.references().collect::<Vec<_>>(), ["a:1", "0123456789ab"]);
+    let refused = engine.provider.release(Kind::Image, "a:1", ReleaseMode::AT_ONCE).await;
+    assert_eq!(refused.unwrap_err().class, ErrorClass::InUse);
+    let deletes = engine.asked().into_iter().filter(|line| line.starts_with("DELETE"));
+    assert_eq!(deletes.count(), 1);
 }
 
 #[tokio::test]

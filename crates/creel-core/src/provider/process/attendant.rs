@@ -16,11 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, getppid, kill_process, set_child_subreaper,
-    setpgid, wait,
+    Pid, Signal, WaitOptions, getpgrp, getpid, getppid, kill_process, set_child_subreaper, wait,
 };
-use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTOU};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use crate::id::ResourceId;
@@ -29,7 +27,7 @@ use crate::os::{self, ProcessKey};
 use super::channel::{AttendantOrder, AttendantReport, Channel, Heard, write_message};
 use super::holder::{HolderError, ending_of};
 use super::lease::LeaseWatch;
-use super::{cgroup, tree};
+use super::{cgroup, terminal, tree};
 
 /// How long one try to end the tree may take before the next one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -62,19 +60,15 @@ pub fn attend(attendance: &Attendance) -> Result<(), HolderError> {
         Heard::Message(_) | Heard::Silence | Heard::End => return Err(HolderError::NoOrder),
     };
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
-    // A group of its own, so that nothing meant for the guard's group hits the command, and the
-    // other way round. It fails only for one that leads a group already.
-    let _ = setpgid(None, None);
-    // Taking the terminal would stop this process otherwise: it is not in the foreground yet.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGTTOU])?;
-    let terminal = Terminal::of_guard();
-    terminal.take();
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT])?;
     for group in &order.cgroups {
         // A tree outside of its groups is still found by marker and descent.
         let _ = cgroup::join(group);
     }
-    let ended = run(attendance, &mut channel, order, signals, &terminal);
-    terminal.give_back();
+    let guard = getppid().and_then(group_of);
+    let ended = run(attendance, &mut channel, order, signals, guard);
+    // When the guard let go before the command ended.
+    let _ = guard.map(terminal::hand_over);
     ended
 }
 
@@ -88,7 +82,7 @@ fn run(
     channel: &mut Channel,
     begin: Begin,
     signals: Signals,
-    terminal: &Terminal,
+    guard: Option<Pid>,
 ) -> Result<(), HolderError> {
     let Begin { cgroups, mut lease } = begin;
     let command = match spawn(&attendance.command) {
@@ -102,16 +96,13 @@ fn run(
     };
     channel.send(&AttendantReport::Started { attendant: ProcessKey::of_this_process()? })?;
     let (reaps, signalled) = (channel.writer()?, channel.writer()?);
-    let (shown, group) = (terminal.clone(), getpgrp());
-    thread::Builder::new().spawn(move || reap(command, &reaps, &shown))?;
+    let group = getpgrp();
+    thread::Builder::new().spawn(move || reap(command, &reaps, guard))?;
     thread::Builder::new().spawn(move || tell_signals(signals, &signalled))?;
     loop {
         match channel.receive(Some(lease.period())) {
             Ok(Heard::Message(AttendantOrder::Signal { signal })) => signal_group(group, signal),
-            Ok(Heard::Message(AttendantOrder::Resume)) => {
-                terminal.take();
-                signal_group(group, SIGCONT);
-            }
+            Ok(Heard::Message(AttendantOrder::Resume)) => signal_group(group, SIGCONT),
             Ok(Heard::Silence) if !lease.has_expired() => {}
             // The guard let go or died, or nobody has renewed the lease.
             Ok(Heard::Message(AttendantOrder::Begin { .. }) | Heard::Silence | Heard::End)
@@ -129,14 +120,15 @@ fn spawn(command: &[OsString]) -> io::Result<Pid> {
     pid.ok_or_else(|| io::Error::other("the command has no process id"))
 }
 
-/// Reaps every child, and tells the guard when the command is among them.
-fn reap(command: Pid, guard: &UnixStream, terminal: &Terminal) {
+/// Reaps every child, and tells the guard when the command is among them; its group gets the
+/// terminal back first, because it may write to it.
+fn reap(command: Pid, guard: &UnixStream, group: Option<Pid>) {
     while let Ok(ended) = wait(WaitOptions::empty()) {
         let Some((pid, status)) = ended else { continue };
         if pid == command
             && let Some(ending) = ending_of(status)
         {
-            terminal.give_back();
+            let _ = group.map(terminal::hand_over);
             // A guard that is gone needs no telling: the main thread ends the tree.
             let _ = write_message(guard, &AttendantReport::Ended(ending));
         }
@@ -147,7 +139,7 @@ fn reap(command: Pid, guard: &UnixStream, terminal: &Terminal) {
 fn tell_signals(mut signals: Signals, guard: &UnixStream) {
     for signal in signals.forever() {
         let report = match signal {
-            SIGCONT | SIGTTOU => continue,
+            SIGCONT => continue,
             SIGTSTP => AttendantReport::Suspended,
             signal => AttendantReport::Signalled { signal },
         };
@@ -157,45 +149,20 @@ fn tell_signals(mut signals: Signals, guard: &UnixStream) {
     }
 }
 
+/// Returns the group of a process, as far as this process can tell: those of the kernel, and
+/// those of other namespaces, have none.
+fn group_of(pid: Pid) -> Option<Pid> {
+    Pid::from_raw(os::process_stat(pid.as_raw_pid()).ok()?.group)
+}
+
 /// Sends a signal to every process of the group but this one.
 fn signal_group(group: Pid, signal: i32) {
     let Some(signal) = Signal::from_named_raw(signal) else { return };
     let me = getpid();
     for pid in os::all_pids().unwrap_or_default().into_iter().filter_map(Pid::from_raw) {
-        if pid != me && getpgid(Some(pid)) == Ok(group) {
+        if pid != me && group_of(pid) == Some(group) {
             // Whoever ended meanwhile needs none.
             let _ = kill_process(pid, signal);
-        }
-    }
-}
-
-/// The terminal that the guard was called from, if it has the foreground of one.
-#[derive(Debug, Clone)]
-struct Terminal {
-    guards_group: Option<Pid>,
-}
-
-impl Terminal {
-    fn of_guard() -> Self {
-        let guard = getpgid(getppid()).ok();
-        let has_foreground = |group: &Pid| {
-            isatty(io::stdin()) && tcgetpgrp(io::stdin()).is_ok_and(|front| front == *group)
-        };
-        Self { guards_group: guard.filter(has_foreground) }
-    }
-
-    /// Puts the command's group in the foreground.
-    fn take(&self) {
-        if self.guards_group.is_some() {
-            // Without it the command reads nothing, which it will say itself.
-            let _ = tcsetpgrp(io::stdin(), getpgrp());
-        }
-    }
-
-    /// Puts the guard's group in the foreground again.
-    fn give_back(&self) {
-        if let Some(group) = self.guards_group {
-            let _ = tcsetpgrp(io::stdin(), group);
         }
     }
 }
@@ -213,7 +180,10 @@ pub(super) fn start(
         .arg(&attendance.socket)
         .arg(attendance.resource.to_string())
         .args(&attendance.command)
-        .arg0("creel");
+        .arg0("creel")
+        // A group of its own, so that nothing meant for the guard's group hits the command, and
+        // the other way round.
+        .process_group(0);
     for name in &environment.removed {
         command.env_remove(name);
     }

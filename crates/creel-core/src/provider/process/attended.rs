@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use tokio::sync::mpsc;
 
 use crate::provider::{CreateOrder, ErrorClass, Limits, Result};
@@ -18,7 +19,7 @@ use super::channel::{
 };
 use super::sidecar::{Shelf, Sidecar};
 use super::world::{World, failure, io_failure};
-use super::{ProcessProvider, lease};
+use super::{ProcessProvider, lease, terminal};
 
 /// How long an attendant may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
@@ -63,6 +64,8 @@ pub enum Attention {
 pub struct Attended {
     reports: mpsc::Receiver<Attention>,
     orders: std::os::unix::net::UnixStream,
+    /// The command's process group, which its attendant leads.
+    group: Option<Pid>,
 }
 
 impl Attended {
@@ -77,8 +80,9 @@ impl Attended {
         let _ = write_message(&self.orders, &AttendantOrder::Signal { signal });
     }
 
-    /// Lets a suspended command go on, in the foreground.
+    /// Lets a suspended command go on, in the foreground if this process has it.
     pub fn resume(&self) {
+        let _ = self.group.map(terminal::hand_over);
         let _ = write_message(&self.orders, &AttendantOrder::Resume);
     }
 }
@@ -124,7 +128,11 @@ impl World {
         let listener = UnixListener::bind(&socket).map_err(wrong)?;
         let attendance = Attendance { socket, resource: order.resource, command: command.command };
         let child = attendant::start(&self.settings.holder, &attendance, &command.environment);
-        self.adopt(child.map_err(wrong)?);
+        let child = child.map_err(wrong)?;
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // Before the command starts, because it may read from it at once.
+        let _ = group.map(terminal::hand_over);
+        self.adopt(child);
         let stream = accept(&listener).map_err(wrong)?;
         let _ = fs::remove_file(&attendance.socket);
         let mut channel = Channel::over(stream);
@@ -140,7 +148,7 @@ impl World {
                 let tree = TreeRecord { containment, holder: attendant, init: attendant };
                 sidecar.tree = Some(tree);
                 shelf.write(&sidecar).map_err(wrong)?;
-                listen(channel, &shelf, order).map_err(wrong)
+                listen(channel, &shelf, order, group).map_err(wrong)
             }
             Heard::Message(AttendantReport::Refused { reason, not_found }) => {
                 let class = if not_found { ErrorClass::Gone } else { ErrorClass::Invalid };
@@ -176,7 +184,12 @@ fn accept(listener: &UnixListener) -> io::Result<std::os::unix::net::UnixStream>
 }
 
 /// Passes on what the attendant reports, from a thread of its own.
-fn listen(mut channel: Channel, shelf: &Shelf, order: &CreateOrder) -> io::Result<Attended> {
+fn listen(
+    mut channel: Channel,
+    shelf: &Shelf,
+    order: &CreateOrder,
+    group: Option<Pid>,
+) -> io::Result<Attended> {
     let orders = channel.writer()?;
     let (tell, reports) = mpsc::channel(REPORTS);
     let ending_file = shelf.ending_file(&order.resource);
@@ -198,7 +211,7 @@ fn listen(mut channel: Channel, shelf: &Shelf, order: &CreateOrder) -> io::Resul
             }
         }
     })?;
-    Ok(Attended { reports, orders })
+    Ok(Attended { reports, orders, group })
 }
 
 impl Drop for Attended {

@@ -58,6 +58,7 @@ mod observe;
 mod provider;
 mod release;
 mod sidecar;
+mod terminal;
 mod tree;
 mod world;
 

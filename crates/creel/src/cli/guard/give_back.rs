@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
-use creel_core::provider::Providers;
+use creel_core::provider::{ErrorClass, Kind, Providers};
 use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report};
 use jiff::Timestamp;
 
@@ -19,8 +19,8 @@ use super::events::Events;
 /// How long creates that were not answered are waited for; after it they are left to the next
 /// reconcile.
 const LATE: Duration = Duration::from_secs(5);
-/// The pause between two looks for them.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The first pause between two looks for them; later ones grow.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is needed at the end.
 pub(super) struct End<'a> {
@@ -75,7 +75,7 @@ pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
             Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
         })?;
     }
-    let not_gone = left.iter().filter(|item| item.result != Outcome::Spared).count();
+    let not_gone = left.iter().filter(|item| !may_stay(item)).count();
     if not_gone + open_intents == 0 {
         return Ok(());
     }
@@ -84,11 +84,18 @@ pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
         .hint("creel ledger lists it; creel reconcile tries again"))
 }
 
+/// Returns whether something may stay without a failure of the guard: what is protected, and an
+/// image that somebody else uses by now. That one stays on record, and goes when they are done.
+fn may_stay(item: &ItemReport) -> bool {
+    let is_used = item.kind == Kind::Image && item.class == Some(ErrorClass::InUse);
+    item.result == Outcome::Spared || is_used
+}
+
 /// Releases what is on record in this process's name, until nothing is left or can land late.
 async fn release_all(
     supervisor: &creel_core::scope::Supervisor,
 ) -> Result<(Vec<ItemReport>, usize), Failure> {
-    let deadline = Instant::now() + LATE;
+    let (deadline, mut pause) = (Instant::now() + LATE, PAUSE);
     let mut items: Vec<ItemReport> = Vec::new();
     loop {
         let status = supervisor.release_all().await?;
@@ -96,9 +103,13 @@ async fn release_all(
             items.retain(|known| known.id != item.id || known.kind != item.kind);
             items.push(item.clone());
         }
-        if status.is_final() || Instant::now() > deadline {
+        let waits_for_others = status.open_intents == 0
+            && status.unreachable.is_empty()
+            && items.iter().all(|item| item.result == Outcome::Gone || may_stay(item));
+        if status.is_final() || waits_for_others || Instant::now() > deadline {
             return Ok((items, status.open_intents));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
 }

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use creel_core::guard::daytona::{DaytonaGate, GateListener, GateOrder};
 use creel_core::guard::docker::{DockerGate, GateSocket, serve};
-use creel_core::guard::{Claims, Policy, Terms};
+use creel_core::guard::{Claims, Policy, SocketPlace, Terms};
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath};
+use creel_core::provider::daytona::DaytonaProvider;
 use creel_core::provider::docker::DockerProvider;
 use creel_core::provider::process::CommandEnvironment;
 use creel_core::provider::{ProviderName, Spec};
@@ -24,6 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, command_name};
+use crate::environment;
 use crate::output::{Exit, Failure};
 use crate::shutdown::Shutdown;
 
@@ -35,20 +38,23 @@ use pre_sweep::{Means, PreSweepArgs};
 /// How long a thing may live when it is kept and nobody said how long.
 const KEPT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// Run a command; whatever it creates through Docker is given back when it ends
+/// Run a command; whatever it creates through Docker and Daytona is given back when it ends
 ///
-/// The command gets a private Docker socket through DOCKER_HOST. What it
-/// creates there is recorded before it exists, and released and verified gone
-/// when the command ends, however it ends: containers, networks, volumes,
-/// images, processes it left running, and its temporary files. If creel itself
-/// is killed its watchdog does it. The exit code is the command's own; 125
-/// means that creel failed.
+/// The command gets a private Docker socket through DOCKER_HOST and, where
+/// Daytona is configured, a private Daytona endpoint through DAYTONA_API_URL.
+/// What it creates there is recorded before it exists, and released and
+/// verified gone when the command ends, however it ends: containers, networks,
+/// volumes, images, sandboxes, processes it left running, and its temporary
+/// files. Sandboxes that would never stop or end do so when nobody is left to
+/// renew them. If creel itself is killed its watchdog does it. The exit code
+/// is the command's own; 125 means that creel failed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel guard -- harbor run -p tasks/hello -a oracle
   creel guard -- docker compose up --abort-on-container-exit
   creel guard --max-containers 20 --max-memory 4g --deny-privileged -- ./run-benchmark.sh
+  creel guard --max-sandboxes 50 -- harbor run -d terminal-bench -e daytona
   creel guard --pre-sweep --older-than 1d -- harbor run -d terminal-bench
   creel guard --keep --ttl 2h -- pytest tests/         look at what is left, for two hours")]
 pub(crate) struct Guard {
@@ -76,7 +82,7 @@ pub(crate) struct Guard {
     /// Refuse directories of the host in containers
     #[arg(long, help_heading = "Limits")]
     deny_host_mounts: bool,
-    /// Let the command create what cannot be given back: swarm objects, plugins
+    /// Let the command create what cannot be given back: swarm objects, plugins, snapshots
     #[arg(long, help_heading = "Limits")]
     allow_untracked: bool,
     /// Write what is created and released as lines of JSON
@@ -98,8 +104,10 @@ struct Post {
     claims: Claims,
     /// Holds the sockets and the temporary files.
     directory: PathBuf,
+    /// Where in it the sockets are reached.
+    place: SocketPlace,
     held: Vec<Held>,
-    gate: Option<(CancellationToken, JoinHandle<()>)>,
+    gates: Vec<(CancellationToken, JoinHandle<()>)>,
     environment: CommandEnvironment,
 }
 
@@ -112,7 +120,8 @@ impl Guard {
         let mut shutdown = Shutdown::listen()
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let events = Arc::new(Events::open(self.events.as_deref())?);
-        let providers = app.providers(&[])?;
+        let daytona = app.daytona()?.map(Arc::new);
+        let providers = app.providers_with(&[], daytona.clone())?;
         let ledger = app.ledger().await?;
         settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
         let means = Means { app, ledger: &ledger, providers: &providers };
@@ -128,6 +137,9 @@ impl Guard {
         let lease = app.config.lease.duration;
         let keep_alive = supervisor.keep_alive(lease / 3);
         let mut post = self.stand(app, &ledger, supervisor, Arc::clone(&events)).await?;
+        if let Some(provider) = daytona {
+            self.open_daytona(app, &mut post, provider).await?;
+        }
         let ended = command::run(&self.command, app, &mut post, &mut shutdown).await;
         post.close().await;
         keep_alive.abort();
@@ -183,14 +195,52 @@ impl Guard {
         let owner = supervisor.owner().clone();
         let terms = Terms { owner, run, lease, on_owner_death };
         let claims = Claims::new(ledger.clone(), terms, events);
+        let place = SocketPlace::of(&directory)
+            .map_err(|error| Failure::file("cannot open the guard's directory", &error))?;
         let mut environment = CommandEnvironment::default();
         environment.set.push(("TMPDIR".into(), temporary.into()));
-        let mut post =
-            Post { supervisor, claims, directory, held: vec![held], gate: None, environment };
+        let mut post = Post {
+            supervisor,
+            claims,
+            directory,
+            place,
+            held: vec![held],
+            gates: Vec::new(),
+            environment,
+        };
         if let Some(engine) = app.docker()? {
             post.open_docker(engine, self.policy()).await?;
         }
         Ok(post)
+    }
+
+    /// Opens the private endpoint in front of Daytona; the provider is the one that renews.
+    async fn open_daytona(
+        &self,
+        app: &App,
+        post: &mut Post,
+        provider: Arc<DaytonaProvider>,
+    ) -> Result<(), Failure> {
+        // What is kept without a limit must not end by itself.
+        let lease = if self.keep { self.ttl } else { Some(app.config.lease.duration) };
+        let gate = DaytonaGate::new(GateOrder {
+            environment: &app.daytona_environment(),
+            provider,
+            claims: post.claims.clone(),
+            policy: self.policy(),
+            lease,
+        })?;
+        let listener = GateListener::bind()
+            .await
+            .map_err(|error| Failure::internal("cannot open the guard's port", &error))?;
+        let (stop, url) = (gate.stopper(), gate.url(&listener));
+        post.gates.push((stop, task::background(Arc::new(gate).serve(listener))));
+        let addresses =
+            environment::daytona_addresses().into_iter().map(|name| (name, url.clone()));
+        let direct = environment::reached_directly(&["127.0.0.1", "localhost"]);
+        let set = addresses.chain(direct).map(|(name, value)| (name.into(), value.into()));
+        post.environment.set.extend(set);
+        Ok(())
     }
 }
 
@@ -198,14 +248,15 @@ impl Post {
     /// Opens the private socket in front of an engine.
     async fn open_docker(&mut self, engine: DockerProvider, policy: Policy) -> Result<(), Failure> {
         raise_descriptor_limit();
-        let path = self.directory.join("docker.sock");
+        let path = self.place.path().join("docker.sock");
         let like = engine.socket().map(Path::to_owned);
         let socket = GateSocket::bind(&path, like.as_deref())
-            .map_err(|error| Failure::file("cannot open the guard's socket", &error))
-            .map_err(|failure| failure.hint("set CREEL_HOME to a directory with a short path"))?;
-        let gate = Arc::new(DockerGate::new(engine, self.claims.clone(), policy, path.clone()));
+            .map_err(|error| Failure::file("cannot open the guard's socket", &error))?;
+        // An engine that mounts it into a container looks for it from the outside.
+        let real = self.directory.join("docker.sock");
+        let gate = Arc::new(DockerGate::new(engine, self.claims.clone(), policy, real));
         let stop = gate.stopper();
-        self.gate = Some((stop, task::background(serve(gate, socket))));
+        self.gates.push((stop, task::background(serve(gate, socket))));
         let host = format!("unix://{}", path.display());
         self.environment.set.push(("DOCKER_HOST".into(), host.into()));
         // With a socket these only make clients look for certificates that are not there; and a
@@ -217,8 +268,10 @@ impl Post {
 
     /// Closes the gates; creates that were begun are on record afterwards.
     async fn close(&mut self) {
-        if let Some((stop, served)) = self.gate.take() {
+        for (stop, _) in &self.gates {
             stop.cancel();
+        }
+        for (_, served) in self.gates.drain(..) {
             // A panic of the gate has been reported by the panic hook.
             let _ = served.await;
         }

@@ -1,7 +1,7 @@
 //! JSON objects that are changed without being understood.
 //!
-//! The engine reads keys without regard to case, and merges maps that come
-//! twice. So keys are looked up that way, and everything that is not changed,
+//! Docker's engine reads keys without regard to case, and merges maps that
+//! come twice. So keys are looked up that way, and everything that is not changed,
 //! unknown fields and the text of numbers included, is passed on as it came.
 
 use std::fmt;

@@ -1,0 +1,65 @@
+//! A directory for sockets, under a path that is short enough for them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+
+/// The longest path that a socket may have.
+const PATH_LIMIT: usize = 107;
+/// The longest name of a socket here.
+const NAME_LIMIT: usize = "/docker.sock".len();
+
+/// A directory, and the path under which its sockets are reached.
+///
+/// Where the real path is too long it is reached through the descriptor of this process, which
+/// leaves nothing behind when the process dies.
+#[derive(Debug)]
+pub struct SocketPlace {
+    path: PathBuf,
+    _directory: Option<OwnedFd>,
+}
+
+impl SocketPlace {
+    /// Finds a path to a directory.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the directory cannot be opened.
+    pub fn of(directory: &Path) -> io::Result<Self> {
+        if directory.as_os_str().len() + NAME_LIMIT <= PATH_LIMIT {
+            return Ok(Self { path: directory.to_owned(), _directory: None });
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = open(directory, flags, Mode::empty())?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), opened.as_raw_fd());
+        Ok(Self { path: path.into(), _directory: Some(opened) })
+    }
+
+    /// Returns the path; it leads nowhere once this is dropped.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_in_a_deep_directory_is_reached() {
+        let home = tempfile::tempdir().expect("a directory can be made");
+        for depth in [1, 200] {
+            let directory = home.path().join("d".repeat(depth));
+            std::fs::create_dir(&directory).expect("a directory can be made");
+            let place = SocketPlace::of(&directory).expect("it is there");
+            let socket = place.path().join("docker.sock");
+            let _listener = UnixListener::bind(&socket).expect("the path is short");
+            UnixStream::connect(&socket).expect("somebody listens");
+            assert!(directory.join("docker.sock").exists());
+        }
+    }
+}

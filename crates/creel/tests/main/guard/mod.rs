@@ -1,0 +1,15 @@
+//! The guard on real clients and a real engine.
+//!
+//! - `transparency`: what the docker CLI shows is the same with and without it.
+//! - `terminal`: so is what a user at a terminal sees, and what keys do.
+//! - `attribution`, `images`: what is the command's goes, what is not stays.
+//! - `daytona`: the same for sandboxes, with the official SDKs.
+//! - `limits`: refusals, and the file of events.
+
+mod attribution;
+mod daytona;
+mod images;
+mod limits;
+mod scene;
+mod terminal;
+mod transparency;
