@@ -92,17 +92,17 @@ impl Recipe {
 }
 
 impl Court<'_> {
-    /// Judges an object; the first rule that proves it finished wins, and else the first whose
+    /// Judges an object: the first rule that proves it finished wins; else the first whose
     /// states fit says why not.
     fn judge(&self, seen: &Observed) -> Option<Finding> {
-        let mut spared: Option<Finding> = None;
+        let (mut unproven, mut other_state) = (None, None);
         for rule in &self.recipe.rules {
             let proof = match rule.marked(self.recipe, seen, &self.images) {
                 Marked::No => continue,
                 Marked::Doubtful(reason) => Err(reason),
                 Marked::Yes if !rule.takes_state(seen) => {
                     let reason = format!("it is {}, which no rule takes", seen.state);
-                    spared.get_or_insert_with(|| self.found(rule, Verdict::MayLive(reason)));
+                    other_state = Some(self.found(rule, Verdict::MayLive(reason)));
                     continue;
                 }
                 Marked::Yes => self.prove(rule, seen),
@@ -112,14 +112,11 @@ impl Court<'_> {
                     return Some(self.found(rule, Verdict::Finished(evidence.join("; "))));
                 }
                 Err(reason) => {
-                    let telling = spared.as_ref().is_none_or(|known| known.is_about_state());
-                    if telling {
-                        spared = Some(self.found(rule, Verdict::MayLive(reason)));
-                    }
+                    unproven.get_or_insert_with(|| self.found(rule, Verdict::MayLive(reason)));
                 }
             }
         }
-        spared
+        unproven.or(other_state)
     }
 
     fn found(&self, rule: &Rule, verdict: Verdict) -> Finding {
@@ -232,12 +229,6 @@ impl Court<'_> {
             evidence.push(format!("nothing of {session} runs"));
         }
         Ok(evidence.join("; "))
-    }
-}
-
-impl Finding {
-    fn is_about_state(&self) -> bool {
-        matches!(&self.verdict, Verdict::MayLive(reason) if reason.ends_with("no rule takes"))
     }
 }
 
