@@ -220,7 +220,7 @@ impl Cleanup {
         };
         let resource = self.roll().await?.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
-        let item = PlanItem { seen, rule, resource, binding: Binding::Identity };
+        let item = PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None };
         let plan = plan_of_ours(vec![item]);
         let mut report = self.reaper().run(&plan, &self.options, &()).await;
         Ok(report.items.remove(0))
@@ -239,6 +239,7 @@ impl Cleanup {
             inventory: &inventory,
             roll: &self.roll().await?,
             selectors,
+            findings: None,
             protect: &self.options.protect,
             force: false,
             now: Timestamp::now(),

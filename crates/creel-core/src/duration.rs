@@ -33,6 +33,25 @@ pub fn show(duration: Duration) -> String {
     format!("{rounded:#}")
 }
 
+/// Writes a limit for people: `7d` where it is whole days, else as [`show`] does.
+pub fn show_limit(duration: Duration) -> String {
+    const DAY: u64 = 86_400;
+    match duration.as_secs() {
+        seconds if seconds > 0 && seconds.is_multiple_of(DAY) => format!("{}d", seconds / DAY),
+        _ => show(duration),
+    }
+}
+
+/// Writes a duration in its largest unit: `5s`, `12m`, `3h`, `9d`.
+pub fn show_roughly(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// For `#[serde(deserialize_with)]`.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
@@ -69,6 +88,14 @@ pub(crate) mod optional {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_told_in_days_and_ages_in_their_largest_unit() {
+        let limit = |text: &str| show_limit(parse(text).unwrap());
+        assert_eq!([limit("7d"), limit("90m"), limit("0s")], ["7d", "1h 30m", "0s"]);
+        let age = |seconds| show_roughly(Duration::from_secs(seconds));
+        assert_eq!([age(59), age(3_599), age(172_799), age(172_800)], ["59s", "59m", "47h", "2d"]);
+    }
 
     #[test]
     fn people_write_durations_with_units() {

@@ -23,6 +23,7 @@
 //! | [`provider`] | the worlds resources live in: Docker, Daytona, processes |
 //! | [`owner`] | who holds a resource, and whether it is still alive |
 //! | [`select`] | which resources a command means: selectors, presets, protection |
+//! | [`recipe`] | what a harness leaves behind, and what proves it finished |
 //! | [`plan`] | what would be released and why, bound to what was seen |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
 //! | [`reconcile`] | makes ledger and world agree again after a crash |
@@ -57,6 +58,7 @@ pub mod owner;
 pub mod plan;
 pub mod provider;
 pub mod reap;
+pub mod recipe;
 pub mod reconcile;
 pub mod retry;
 pub mod scope;

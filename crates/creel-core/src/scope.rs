@@ -663,6 +663,7 @@ impl Supervisor {
             rule: RULE.to_owned(),
             resource: Some(resource),
             binding: Binding::Identity,
+            evidence: None,
         };
         let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
         let mut report = reaper.run(&plan_of_ours(vec![item]), &self.options, &()).await;

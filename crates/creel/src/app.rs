@@ -6,7 +6,7 @@ use std::sync::Arc;
 use creel_core::config::{Config, Layers};
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
-use creel_core::plan::World;
+use creel_core::plan::{Caps, World};
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
@@ -222,6 +222,15 @@ impl App {
             Ok(World { provider: provider.name(), identity, address: provider.address() })
         });
         join_all(asked).await.into_iter().collect::<Result<_, ProviderError>>().map_err(Into::into)
+    }
+
+    /// Returns how much one plan may take away: as given, or as the settings have it.
+    pub(crate) fn caps(&self, max: Option<usize>, max_percent: Option<u8>) -> Caps {
+        let config = &self.config.release;
+        Caps {
+            max: max.or(Some(config.max).filter(|&max| max > 0)),
+            max_percent: max_percent.or(Some(config.max_percent).filter(|&part| part < 100)),
+        }
     }
 
     /// Returns the options of releases as the settings have them.

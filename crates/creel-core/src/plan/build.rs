@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::owner::Liveness;
 use crate::provider::{Kind, Observed, ProviderError, Providers};
+use crate::recipe::{Finding, Findings, Verdict};
 use crate::select::{LedgerChoice, Ownership, ProtectRule, Roll, Selector, protection};
 
 use super::{Binding, Plan, PlanItem, SparedItem, VERSION, World};
@@ -25,6 +26,9 @@ pub struct PlanInput<'a> {
     pub roll: &'a Roll,
     /// What is meant: whatever one of these fits.
     pub selectors: &'a [Selector],
+    /// What a recipe found, if one narrows the selectors: whatever it does not name is not meant,
+    /// and what it does not prove finished is spared.
+    pub findings: Option<&'a Findings>,
     /// What is never released.
     pub protect: &'a [ProtectRule],
     /// Release even what a live owner holds.
@@ -41,13 +45,17 @@ pub fn build(input: PlanInput<'_>) -> Plan {
         let ownership = input.roll.ownership(seen);
         let fits = |rule: &&Selector| rule.matches(seen, &ownership, input.now);
         let Some(selector) = input.selectors.iter().find(fits) else { continue };
-        let (seen, rule) = (seen.clone(), selector.rule.clone());
-        match refusal(&input, selector, &seen, &ownership) {
+        let finding = input.findings.map(|findings| findings.of(seen));
+        if finding == Some(None) {
+            continue;
+        }
+        let finding = finding.flatten();
+        let rule = finding.map_or(&selector.rule, |finding| &finding.rule).clone();
+        let seen = seen.clone();
+        let refused = refusal(&input, selector, &seen, &ownership);
+        match refused.or_else(|| unproven(finding)) {
             Some(reason) => spared.push(SparedItem { seen, rule, reason }),
-            None => {
-                let resource = ownership.record().map(|record| record.id);
-                chosen.push(PlanItem { seen, rule, resource, binding: Binding::Selected });
-            }
+            None => chosen.push(item(seen, rule, &ownership, finding)),
         }
     }
     let (mut items, in_use) = part_used(chosen, input.inventory);
@@ -55,6 +63,29 @@ pub fn build(input: PlanInput<'_>) -> Plan {
     items.sort_by(|a, b| (a.seen.kind, &a.seen.name).cmp(&(b.seen.kind, &b.seen.name)));
     let listed = input.inventory.iter().filter(|seen| !seen.predefined).count();
     Plan { version: VERSION, made_at: input.now, worlds: input.worlds, listed, items, spared }
+}
+
+/// Makes an item. What a recipe proved finished was looked at closely, and must stay just so.
+fn item(
+    seen: Observed,
+    rule: String,
+    ownership: &Ownership,
+    finding: Option<&Finding>,
+) -> PlanItem {
+    let resource = ownership.record().map(|record| record.id);
+    let (binding, evidence) = match finding.map(|finding| &finding.verdict) {
+        Some(Verdict::Finished(evidence)) => (Binding::Examined, Some(evidence.clone())),
+        Some(Verdict::MayLive(_)) | None => (Binding::Selected, None),
+    };
+    PlanItem { seen, rule, resource, binding, evidence }
+}
+
+/// Says what is missing to the proof that an object has finished, if something is.
+fn unproven(finding: Option<&Finding>) -> Option<String> {
+    match &finding?.verdict {
+        Verdict::Finished(_) => None,
+        Verdict::MayLive(reason) => Some(reason.clone()),
+    }
 }
 
 /// Says why an object that was meant must not go.
@@ -114,13 +145,17 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
     (items, spared)
 }
 
-/// Looks at every item of a plan closely, so that it can be kept and applied later.
+/// Looks at every item of a plan closely, so that it can be kept and applied later. One that was
+/// looked at already stays bound to what was seen then.
 ///
 /// # Errors
 ///
 /// Fails when a provider cannot be asked; an object that vanished is dropped from the plan.
 pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
     let looks = plan.items.into_iter().map(|item| async move {
+        if item.binding == Binding::Examined {
+            return Ok(Some(item));
+        }
         let provider = providers.get(item.seen.provider)?;
         let seen = provider.examine(item.seen.kind, &item.seen.id).await?;
         Ok(seen.map(|seen| PlanItem { seen, binding: Binding::Examined, ..item }))
@@ -151,6 +186,7 @@ mod tests {
             inventory,
             roll: &Roll::default(),
             selectors,
+            findings: None,
             protect: &[],
             force: false,
             now: Timestamp::UNIX_EPOCH,

@@ -40,7 +40,7 @@ mod tests {
     fn planned(binding: Binding) -> PlanItem {
         let mut seen = container("a", "exited");
         seen.users = vec!["u1".to_owned()];
-        PlanItem { seen, rule: String::new(), resource: None, binding }
+        PlanItem { seen, rule: String::new(), resource: None, binding, evidence: None }
     }
 
     fn drifts(binding: Binding, change: impl FnOnce(&mut Observed)) -> bool {

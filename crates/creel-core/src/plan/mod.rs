@@ -55,6 +55,9 @@ pub struct PlanItem {
     pub resource: Option<ResourceId>,
     /// What must still be so.
     pub binding: Binding,
+    /// What proves that it has finished, where a recipe asked for proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
 }
 
 /// One object that was selected but left alone.

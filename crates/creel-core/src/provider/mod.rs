@@ -123,6 +123,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Returns whether those who use this world are processes of this machine, so that one that
+    /// is not running here does not run at all; in doubt they are not.
+    async fn is_used_from_here(&self) -> bool {
+        false
+    }
+
     /// Asks the world for its own lasting identity, so that a plan made for one engine is
     /// never applied to another.
     async fn identity(&self) -> Result<String>;

@@ -147,7 +147,8 @@ pub struct Observed {
     pub state: String,
     /// When it was made, where the provider tells.
     pub created_at: Option<Timestamp>,
-    /// When it last did something, where the provider tells; no proof of life.
+    /// When it last did something, where the provider tells; no proof of life. Of a container
+    /// only a close look tells it: when it last started or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_active_at: Option<Timestamp>,
     /// Its labels.
@@ -195,6 +196,12 @@ impl Observed {
             Kind::Sandbox => matches!(self.state.as_str(), "started" | "paused"),
             _ => matches!(self.state.as_str(), "running" | "restarting" | "paused"),
         }
+    }
+
+    /// Returns all names of an image, which its generation lists after its id.
+    pub fn tags(&self) -> impl Iterator<Item = &str> {
+        let is_image = self.kind == Kind::Image;
+        self.generation.split(' ').skip(1).filter(move |_| is_image)
     }
 
     /// Returns what the `uses` of others may call it: its id; a network also its name, because

@@ -119,6 +119,9 @@ pub struct ItemReport {
     pub tries: u32,
     /// Why, where there is something to say.
     pub reason: Option<String>,
+    /// What proved that it has finished, where a recipe asked for proof.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
     /// The resource, where this ledger tracks it.
     #[serde(skip)]
     pub resource: Option<ResourceId>,
@@ -138,6 +141,7 @@ impl ItemReport {
             result,
             tries: 0,
             reason,
+            evidence: item.evidence.clone(),
             resource: item.resource,
             class: None,
         }
@@ -204,6 +208,7 @@ impl Report {
             result: Outcome::Spared,
             tries: 0,
             reason: Some(spared.reason.clone()),
+            evidence: None,
             resource: None,
             class: None,
         }));

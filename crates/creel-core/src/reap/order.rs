@@ -102,7 +102,13 @@ mod tests {
         seen.kind = kind;
         seen.id = id.to_owned();
         seen.uses = uses.iter().map(|(kind, id)| (*kind, (*id).to_owned())).collect();
-        PlanItem { seen, rule: String::new(), resource: None, binding: Binding::Selected }
+        PlanItem {
+            seen,
+            rule: String::new(),
+            resource: None,
+            binding: Binding::Selected,
+            evidence: None,
+        }
     }
 
     #[test]

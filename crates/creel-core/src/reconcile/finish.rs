@@ -126,7 +126,13 @@ impl Reconciler {
                 self.ledger.append(&[(record.id, found)]).await?;
             }
             let rule = RULE.to_owned();
-            items.push(PlanItem { seen, rule, resource, binding: Binding::Identity });
+            items.push(PlanItem {
+                seen,
+                rule,
+                resource,
+                binding: Binding::Identity,
+                evidence: None,
+            });
         }
         Ok(items)
     }

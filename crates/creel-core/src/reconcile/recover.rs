@@ -53,6 +53,7 @@ impl Reconciler {
                 rule: RULE.to_owned(),
                 resource: Some(resource),
                 binding: Binding::Identity,
+                evidence: None,
             });
         }
         if !items.is_empty() {

@@ -42,6 +42,11 @@ pub struct LabelMatch {
 }
 
 impl LabelMatch {
+    /// Returns the label's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// Returns whether the labels have it.
     pub fn matches(&self, labels: &Labels) -> bool {
         match (labels.get(&self.key), &self.value) {

@@ -266,6 +266,7 @@ async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
             result: if gone { Outcome::Gone } else { Outcome::Failed },
             tries: 1,
             reason: None,
+            evidence: None,
             resource: Some(record.id),
             class: None,
         });

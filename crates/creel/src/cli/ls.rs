@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::app::{App, Listing, UnreachableJson};
 use crate::output::{Exit, Failure, table};
 
+use super::recipes;
 use super::selector_args::SelectorArgs;
 
 /// List what is there, and whose it is
@@ -23,10 +24,14 @@ Examples:
   creel ls --label terminal-bench --older-than 2h
   creel ls --provider daytona --idle-for 1d
   creel ls --owned                         only what creel made
+  creel ls --recipe harbor                 only what Harbor made, finished or not
   creel ls --json | jq '.resources[].name'")]
 pub(crate) struct Ls {
     #[command(flatten)]
     selectors: SelectorArgs,
+    /// Only what bears the marks of this harness, finished or not: harbor, compose …
+    #[arg(long, value_name = "NAME", help_heading = "Selectors")]
+    recipe: Option<String>,
 }
 
 /// The shape scripts rely on; documented in `docs/reference/json.md`.
@@ -103,6 +108,7 @@ impl OwnerJson {
 impl Ls {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let selector = self.selectors.selector()?;
+        let recipe = self.recipe.as_ref().map(|name| recipes::take(app, name)).transpose()?;
         let providers = app.providers(&selector.providers)?;
         let ledger = app.ledger_if_any().await;
         let roll = App::roll(ledger.as_ref()).await?;
@@ -113,7 +119,8 @@ impl Ls {
         for seen in std::mem::take(&mut listing.inventory) {
             let ownership = roll.ownership(&seen);
             orphans += usize::from(is_orphan(&ownership));
-            if selector.matches(&seen, &ownership, now) {
+            let marked = recipe.as_ref().is_none_or(|entry| entry.recipe.marks(&seen));
+            if marked && selector.matches(&seen, &ownership, now) {
                 rows.push((seen, ownership));
             }
         }

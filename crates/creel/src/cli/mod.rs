@@ -12,6 +12,7 @@ pub(crate) mod holder;
 mod ledger;
 mod ls;
 mod named;
+mod recipes;
 mod reconcile;
 mod release_args;
 mod report;
@@ -62,6 +63,7 @@ enum Command {
     Apply(apply::Apply),
     Stop(stop::Stop),
     Rm(rm::Rm),
+    Recipes(recipes::Recipes),
     Reconcile(reconcile::Reconcile),
     Ledger(ledger::LedgerCommand),
     Doctor(doctor::Doctor),
@@ -93,6 +95,7 @@ pub(crate) async fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
         Command::Apply(command) => command.run(&app).await,
         Command::Stop(command) => command.run(&app).await,
         Command::Rm(command) => command.run(&app).await,
+        Command::Recipes(command) => command.run(&app),
         Command::Reconcile(command) => command.run(&app).await,
         Command::Ledger(command) => command.run(&app).await,
         Command::Doctor(command) => command.run(&app).await,

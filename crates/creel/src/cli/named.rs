@@ -132,7 +132,7 @@ impl Finder<'_> {
         }
         let resource = ownership.record().map(|record| record.id);
         let rule = "named".to_owned();
-        Ok(PlanItem { seen, rule, resource, binding: Binding::Identity })
+        Ok(PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None })
     }
 }
 

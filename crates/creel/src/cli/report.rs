@@ -67,6 +67,14 @@ impl Shown<'_> {
         }
     }
 
+    /// Says the outcome on stderr, where stdout belongs to somebody else.
+    pub(crate) fn say(self, app: &App) {
+        if !self.report.items.is_empty() {
+            app.printer.say(&table::render(&items_table(&self.report.items)));
+        }
+        app.printer.say(&format!("before the command: {}", self.totals()));
+    }
+
     fn totals(&self) -> String {
         if !self.applied {
             let spared = self.report.count(Outcome::Spared);
@@ -99,7 +107,8 @@ impl Shown<'_> {
 pub(crate) fn items_table(items: &[ItemReport]) -> comfy_table::Table {
     let mut table = table::new(&["RESULT", "KIND", "ID", "NAME", "RULE", "REASON"]);
     for item in items {
-        let mut reason = item.reason.clone().unwrap_or_default();
+        let mut reason =
+            item.reason.as_ref().or(item.evidence.as_ref()).cloned().unwrap_or_default();
         if item.tries > 1 {
             reason = format!("{reason} ({} tries)", item.tries).trim().to_owned();
         }

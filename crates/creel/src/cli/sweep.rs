@@ -7,9 +7,10 @@ use std::time::Instant;
 use clap::Args;
 use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
-use creel_core::plan::{self, Caps, Plan, PlanInput};
+use creel_core::plan::{self, Plan, PlanInput};
 use creel_core::provider::Providers;
 use creel_core::reap::{Certificate, Evidence, Reaper, Report};
+use creel_core::recipe::Findings;
 use creel_core::select::{Ownership, Preset, Selector};
 use futures::join;
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
+use super::recipes;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 use super::selector_args::SelectorArgs;
@@ -27,8 +29,9 @@ use super::settle::settle;
 ///
 /// Without selectors it means what creel itself made and nobody answers for any
 /// more. Foreign resources need a narrowing selector (--label, --name, --project,
-/// --state, --older-than, --idle-for), a --preset, or --all. What is protected, in
-/// use by something that stays, or held by a live owner is spared and said so.
+/// --state, --older-than, --idle-for), a --preset, a --recipe, or --all. What is
+/// protected, in use by something that stays, or held by a live owner is spared
+/// and said so.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Presets:
@@ -39,12 +42,17 @@ Presets:
                containers and sandboxes in every state, unused networks, unused anonymous
                volumes, dangling images
 
+Recipes: compose, harbor, inspect, openhands, swe-bench, terminal-bench, testcontainers, and
+your own; creel recipes lists them. The other selectors make a recipe stricter.
+
 Examples:
   creel sweep --preset stopped                          look first
   creel sweep --preset stopped --apply                  then do it
   creel sweep --label terminal-bench --apply            all with a label, running ones too
   creel sweep --kind container --older-than 24h --apply
   creel sweep --provider daytona --idle-for 1d --apply
+  creel sweep --recipe harbor                           what a killed harbor left, with proof
+  creel sweep --recipe testcontainers --older-than 2d --apply
   creel sweep --project my-job --plan-out plan.json     keep the plan, apply it later
   creel sweep --label bench --apply --certificate c.json --max 200")]
 pub(crate) struct Sweep {
@@ -53,8 +61,11 @@ pub(crate) struct Sweep {
     /// A named set of selectors: stopped, default, aggressive
     #[arg(long, value_name = "NAME", help_heading = "Selectors")]
     preset: Option<Preset>,
+    /// What a harness left behind and is proven finished: harbor, compose, testcontainers …
+    #[arg(long, value_name = "NAME", help_heading = "Selectors", conflicts_with = "preset")]
+    recipe: Option<String>,
     /// Everything that fits the other selectors, foreign or not; asks for confirmation
-    #[arg(long, help_heading = "Selectors", conflicts_with = "preset")]
+    #[arg(long, help_heading = "Selectors", conflicts_with_all = ["preset", "recipe"])]
     all: bool,
     /// Release; without it the plan is only shown
     #[arg(long)]
@@ -81,10 +92,18 @@ pub(crate) struct Sweep {
     release: ReleaseArgs,
 }
 
+/// What a sweep means.
+struct Meant<'a> {
+    selectors: &'a [Selector],
+    /// What a recipe found, where one narrows the selectors.
+    findings: Option<&'a Findings>,
+}
+
 impl Sweep {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
         let selectors = self.meant()?;
+        let recipe = self.recipe.as_ref().map(|name| recipes::take(app, name)).transpose()?;
         let mut options = self.release.options(app)?;
         options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
@@ -92,7 +111,12 @@ impl Sweep {
         // All kinds are listed, whatever is meant: containers show what is in use.
         let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
         let ledger = ledger?;
-        let plan = self.plan(app, &listing, ledger.as_ref(), &selectors).await?;
+        let findings = match &recipe {
+            Some(recipe) => Some(recipes::judge(recipe, &mut listing, &providers).await?),
+            None => None,
+        };
+        let input = Meant { selectors: &selectors, findings: findings.as_ref() };
+        let plan = self.plan(app, &listing, ledger.as_ref(), input).await?;
         if let Some(path) = &self.plan_out {
             keep(app, &providers, &plan, path).await?;
         }
@@ -135,6 +159,9 @@ impl Sweep {
             return self.selectors.narrow(preset);
         }
         let mut selector = self.selectors.selector()?;
+        if self.recipe.is_some() {
+            return Ok(vec![selector]);
+        }
         let bare = selector.describe().is_empty();
         if self.all {
             selector.all = true;
@@ -176,14 +203,15 @@ impl Sweep {
         app: &App,
         listing: &Listing,
         ledger: Option<&Ledger>,
-        selectors: &[Selector],
+        meant: Meant<'_>,
     ) -> Result<Plan, Failure> {
         let roll = App::roll(ledger).await?;
         let mut plan = plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &listing.inventory,
             roll: &roll,
-            selectors,
+            selectors: meant.selectors,
+            findings: meant.findings,
             protect: &app.config.protect,
             force: self.force,
             now: Timestamp::now(),
@@ -196,12 +224,7 @@ impl Sweep {
 
     /// Refuses plans that are too large or that nobody confirmed.
     fn check(&self, app: &App, plan: &Plan) -> Result<(), Failure> {
-        let config = &app.config.release;
-        Caps {
-            max: self.max.or(Some(config.max).filter(|&max| max > 0)),
-            max_percent: self.max_percent.or(Some(config.max_percent).filter(|&part| part < 100)),
-        }
-        .check(plan)?;
+        app.caps(self.max, self.max_percent).check(plan)?;
         if self.all && !self.yes && !plan.items.is_empty() {
             confirm(app, plan.items.len())?;
         }

@@ -10,6 +10,7 @@ use creel_core::plan::{CapExceeded, PlanFileError};
 use creel_core::provider::daytona::InvalidAccess;
 use creel_core::provider::docker::EndpointError;
 use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
+use creel_core::recipe::RecipeError;
 use creel_core::scope::{ScopeError, TakeError};
 use creel_core::select::InvalidSelector;
 use owo_colors::OwoColorize;
@@ -209,6 +210,18 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::of(Code::Settings, Exit::Usage, &error)
             .hint("creel config defaults prints every setting with its documentation")
+    }
+}
+
+impl From<RecipeError> for Failure {
+    fn from(error: RecipeError) -> Self {
+        let code = match error {
+            RecipeError::Unknown { .. } => Code::Usage,
+            RecipeError::Unreadable { .. } => Code::File,
+            RecipeError::Invalid { .. } => Code::Settings,
+        };
+        Self::of(code, Exit::Usage, &error)
+            .hint("creel recipes lists them; docs/reference/recipes.md documents every key")
     }
 }
 

@@ -22,6 +22,7 @@ mod engine;
 mod guarded;
 mod model;
 mod observe;
+mod place;
 mod pool;
 mod provider;
 mod read;

@@ -49,6 +49,7 @@ pub(super) fn container(details: ContainerDetails) -> Observed {
     Observed {
         name: if name.is_empty() { short(&details.id) } else { name.to_owned() },
         created_at: instant(&details.created),
+        last_active_at: instant(&started).max(instant(&finished)),
         uses: uses(&details.network_settings, &details.mounts, &details.image),
         generation: generation(&details.id, &[&state, &started, &finished]),
         state,

@@ -16,7 +16,7 @@ use super::encode::is_reference;
 use super::endpoint::Endpoint;
 use super::engine::Engine;
 use super::model::Machine;
-use super::{create, read, release};
+use super::{create, place, read, release};
 
 /// The kinds of object an engine has.
 const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
@@ -127,6 +127,13 @@ impl Provider for DockerProvider {
             Kind::Network => true,
             // The name of a volume may be another volume's by now, and tags move.
             _ => false,
+        }
+    }
+
+    async fn is_used_from_here(&self) -> bool {
+        match self.socket() {
+            Some(socket) => place::is_served_here(socket).await,
+            None => false,
         }
     }
 

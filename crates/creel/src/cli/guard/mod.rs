@@ -3,6 +3,7 @@
 mod command;
 mod events;
 mod give_back;
+mod pre_sweep;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use crate::shutdown::Shutdown;
 use super::settle::settle_first;
 use super::watchdog;
 use events::Events;
+use pre_sweep::{Means, PreSweepArgs};
 
 /// How long a thing may live when it is kept and nobody said how long.
 const KEPT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -89,6 +91,8 @@ pub(crate) struct Guard {
     /// Keep the proof: what was there before, what was done, what is left
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
+    #[command(flatten)]
+    before: PreSweepArgs,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -120,6 +124,8 @@ impl Guard {
         let providers = app.providers_with(&[], daytona.clone())?;
         let ledger = app.ledger().await?;
         settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
+        let means = Means { app, ledger: &ledger, providers: &providers };
+        self.before.sweep(means, &mut shutdown).await?;
         let baseline = app.list(&providers, &[]).await;
         if let Some(failure) = baseline.refusal() {
             return Err(failure.hint("creel guard needs every provider that is configured here"));

@@ -331,6 +331,7 @@ async fn what_started_again_right_after_the_look_is_left_alone() {
         inventory: &inventory,
         roll: &Roll::default(),
         selectors: &selectors,
+        findings: None,
         protect: &[],
         force: false,
         now: Timestamp::now(),

@@ -67,6 +67,13 @@ fn releases(command: &str) -> Vec<&'static str> {
         | "creel sweep --provider daytona --older-than 1d"
         | "creel sweep --provider docker --preset stopped"
         | "creel sweep --preset default"
+        // Nothing here is Harbor's; the recipes have tests of their own.
+        | "creel sweep --recipe harbor"
+        | "creel sweep --recipe harbor --apply"
+        | "creel guard --pre-sweep --recipe harbor -- harbor run …"
+        | "creel guard -- harbor run …"
+        // Nothing here is that old and at rest; see below.
+        | "creel guard --pre-sweep --older-than 2d -- harbor run …"
         // No container here is that old; see below.
         | "creel sweep --kind container --older-than 24h --apply"
         | "creel sweep --kind container --older-than 48h --apply" => Vec::new(),
@@ -83,10 +90,12 @@ fn releases(command: &str) -> Vec<&'static str> {
         }
         "creel sweep --provider docker --preset stopped --apply"
         | "creel sweep --preset default --provider docker --apply" => exited.to_vec(),
+        "creel guard --pre-sweep --older-than 1d -- harbor run …" => vec!["s-archived-old"],
         "creel sweep --preset default --provider daytona --apply" => {
             [&failed[..], &["s-archived-old"]].concat()
         }
         "creel sweep --preset default --apply"
+        | "creel guard --pre-sweep -- harbor run …"
         | "creel sweep --preset default --fail-fast --apply" => {
             [&exited[..], &failed, &["s-archived-old"]].concat()
         }
@@ -127,9 +136,11 @@ impl Worlds {
         Self { private, bench, cloud }
     }
 
-    /// Runs a command of the page, with a sandbox of the fixture as its NAME.
+    /// Runs a command of the page, with a sandbox of the fixture as its NAME, and a benchmark
+    /// that finds nothing to do.
     fn run(&self, line: &str) -> Output {
         let line = line.replace("NAME", &self.sandbox_named("-running"));
+        let line = line.replace("harbor run …", "true");
         run(&self.cloud.given_to(self.bench.creel()), &line)
     }
 
@@ -241,6 +252,9 @@ fn check_age(worlds: &Worlds, line: &str) {
     let Some(age) = ages.iter().find(|age| line.contains(&format!("--older-than {age}"))) else {
         return;
     };
+    if line.contains("--pre-sweep") {
+        return check_pre_sweep(worlds, &line.replace(age, "0s"));
+    }
     if !line.contains("--kind container") {
         return;
     }
@@ -248,6 +262,15 @@ fn check_age(worlds: &Worlds, line: &str) {
     let there = worlds.there().into_iter().filter(|name| name.starts_with(|k| kinds.contains(k)));
     let output = worlds.run(&format!("{} --json", line.replace(age, "0s"))).expect_code(0);
     assert_eq!(results(&output, "gone").len(), there.count(), "{output}");
+}
+
+/// Runs a guard whose age is none: then it takes what the preset means, at any age.
+fn check_pre_sweep(worlds: &Worlds, line: &str) {
+    worlds.furnish();
+    let output = worlds.run(line).expect_code(0);
+    let released = releases("creel sweep --preset default --apply");
+    let left: Vec<&str> = ALL.into_iter().filter(|name| !released.contains(name)).collect();
+    assert_eq!(worlds.there(), left, "{output}");
 }
 
 #[test]

@@ -1,0 +1,528 @@
+//! Every recipe over a sample inventory: it takes what it should, spares look-alikes, and spares
+//! what may be alive.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::provider::{Kind, Observed, ProviderName};
+use crate::recipe::{Processes, Recipe, Running, Surroundings, Verdict};
+
+use super::BUILT_IN;
+
+const HOUR: u64 = 3_600;
+const DAY: u64 = 24 * HOUR;
+const IMAGE: &str = "sha256:plain";
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn ago(seconds: u64) -> Timestamp {
+    now() - Duration::from_secs(seconds)
+}
+
+/// A sample object, as a close look shows it.
+fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
+    let provider = if kind == Kind::Sandbox { ProviderName::Daytona } else { ProviderName::Docker };
+    let mut seen = Observed {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        created_at: Some(ago(age)),
+        ..Observed::known_by_id(provider, kind, format!("id-{name}"))
+    };
+    match kind {
+        Kind::Container => {
+            seen.uses = vec![(Kind::Image, IMAGE.to_owned())];
+            seen.last_active_at = (state != "created").then(|| ago(age));
+        }
+        Kind::Image => seen.generation = format!("{} {name}", seen.id),
+        _ => {}
+    }
+    seen
+}
+
+fn labelled(mut seen: Observed, labels: &[(&str, &str)]) -> Observed {
+    for (key, value) in labels {
+        seen.labels.insert(*key, *value);
+        if *key == "com.docker.compose.project" {
+            seen.project = Some((*value).to_owned());
+        }
+    }
+    seen
+}
+
+/// A container as Compose makes it.
+fn service(project: &str, name: &str, state: &str, age: u64) -> Observed {
+    let labels = [
+        ("com.docker.compose.project", project),
+        ("com.docker.compose.service", "main"),
+        ("com.docker.compose.container-number", "1"),
+    ];
+    labelled(object(Kind::Container, name, state, age), &labels)
+}
+
+/// A network as Compose makes it.
+fn network(project: &str, age: u64) -> Observed {
+    let labels =
+        [("com.docker.compose.project", project), ("com.docker.compose.network", "default")];
+    labelled(object(Kind::Network, &format!("{project}_default"), "present", age), &labels)
+}
+
+/// A volume as Compose makes it.
+fn volume(project: &str, age: u64) -> Observed {
+    let labels = [("com.docker.compose.project", project), ("com.docker.compose.volume", "data")];
+    labelled(object(Kind::Volume, &format!("{project}_data"), "named", age), &labels)
+}
+
+fn image(name: &str, age: u64) -> Observed {
+    object(Kind::Image, name, "tagged", age)
+}
+
+fn running(program: &str, age: u64) -> Running {
+    Running {
+        pid: 7,
+        program: program.to_owned(),
+        names: vec!["python3".to_owned(), program.to_owned()],
+        started_at: ago(age),
+        container: None,
+    }
+}
+
+/// One recipe, and what is around the samples.
+struct Scene {
+    name: &'static str,
+    recipe: Recipe,
+    processes: Processes,
+    here: Vec<ProviderName>,
+}
+
+impl Scene {
+    /// An engine on this machine, and nothing that runs.
+    fn of(name: &'static str) -> Self {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
+        let recipe = Recipe::parse(text).unwrap();
+        let here = vec![ProviderName::Docker];
+        Self { name, recipe, processes: Processes::Seen(Vec::new()), here }
+    }
+
+    fn with(mut self, process: Running) -> Self {
+        self.processes = Processes::Seen(vec![process]);
+        self
+    }
+
+    fn remote(mut self) -> Self {
+        self.here.clear();
+        self
+    }
+
+    /// Returns a line for every object that bears a mark: `+` with the rule, or `-` with why not.
+    fn said(&self, mut inventory: Vec<Observed>) -> Vec<String> {
+        inventory.push(Observed {
+            id: IMAGE.to_owned(),
+            ..object(Kind::Image, "debian:12", "tagged", DAY)
+        });
+        let around = Surroundings {
+            inventory: &inventory,
+            here: &self.here,
+            processes: &self.processes,
+            now: now(),
+        };
+        let findings = self.recipe.judge(self.name, &around);
+        let line = |seen: &Observed| {
+            let finding = findings.of(seen)?;
+            let rule = finding.rule.split('/').nth(1).unwrap_or_default();
+            Some(match &finding.verdict {
+                Verdict::Finished(evidence) => {
+                    assert!(evidence.starts_with(&seen.state) && evidence.contains("; "));
+                    format!("+ {} {rule}", seen.name)
+                }
+                Verdict::MayLive(reason) => format!("- {}: {reason}", seen.name),
+            })
+        };
+        inventory.iter().filter_map(line).collect()
+    }
+
+    /// Returns the names of what would go.
+    fn taken(&self, inventory: Vec<Observed>) -> Vec<String> {
+        let said = self.said(inventory);
+        said.iter().filter_map(|line| Some(line.strip_prefix("+ ")?.to_owned())).collect()
+    }
+
+    /// Returns what is said of one object.
+    fn says(&self, seen: Observed) -> String {
+        self.said(vec![seen]).pop().unwrap_or_default()
+    }
+}
+
+const TRIAL: &str = "hello-world__ab3de7f__env";
+
+#[test]
+fn harbor_takes_its_trials_and_spares_look_alikes() {
+    let scene = Scene::of("harbor");
+    let inventory = vec![
+        service(TRIAL, &format!("{TRIAL}-main-1"), "running", 7 * HOUR),
+        service(TRIAL, &format!("{TRIAL}-db-1"), "exited", 2 * HOUR),
+        network(TRIAL, 7 * HOUR),
+        volume(TRIAL, 7 * HOUR),
+        image(&format!("{TRIAL}-main:latest"), 7 * HOUR),
+        // One character off, each.
+        service("hello-world__ab3de7__env", "short-random", "exited", DAY),
+        service("hello-world__ab3de7f__environment", "other-end", "exited", DAY),
+        service("hello-world__ab3de7f", "no-end", "exited", DAY),
+        object(Kind::Container, &format!("{TRIAL}-main-2"), "exited", DAY),
+        object(Kind::Network, &format!("{TRIAL}_other"), "present", DAY),
+        image("hello-world__ab3de7f__env-main:v1", DAY),
+    ];
+    let expected = [
+        format!("{TRIAL}-main-1 abandoned-trial"),
+        format!("{TRIAL}-db-1 ended-trial"),
+        format!("{TRIAL}_default trial-network"),
+        format!("{TRIAL}_data trial-volume"),
+        format!("{TRIAL}-main:latest trial-image"),
+    ];
+    assert_eq!(scene.taken(inventory.clone()), expected);
+    assert_eq!(scene.said(inventory).len(), expected.len(), "look-alikes bear no mark");
+}
+
+#[test]
+fn harbor_spares_what_may_be_alive() {
+    let trial = |state: &str, age| service(TRIAL, "trial", state, age);
+    let scene = Scene::of("harbor");
+    assert_eq!(scene.says(trial("running", HOUR)), "- trial: last changed 1h ago, less than 6h");
+    assert_eq!(scene.says(trial("exited", 60)), "- trial: last changed 1m ago, less than 1h");
+    assert_eq!(scene.says(trial("removing", DAY)), "- trial: it is removing, which no rule takes");
+    let restarted = Observed { last_active_at: Some(ago(60)), ..trial("running", 9 * DAY) };
+    assert_eq!(scene.says(restarted), "- trial: last changed 1m ago, less than 6h");
+    let unknown = Observed { last_active_at: None, ..trial("exited", DAY) };
+    assert_eq!(scene.says(unknown), "- trial: its age is unknown");
+    let unborn = Observed { created_at: None, ..trial("exited", DAY) };
+    assert_eq!(scene.says(unborn), "- trial: its age is unknown");
+    let future =
+        Observed { created_at: Some(now() + Duration::from_secs(60)), ..trial("exited", 0) };
+    assert_eq!(scene.says(future), "- trial: its age is in the future");
+}
+
+#[test]
+fn a_process_of_the_harness_spares_what_it_may_have_made() {
+    let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
+    let older = Scene::of("harbor").with(running("harbor", 8 * HOUR));
+    assert_eq!(older.says(trial()), "- trial: process 7 (harbor) may use it");
+    // It began after the trial was made, so the trial is another's.
+    let younger = Scene::of("harbor").with(running("harbor", 6 * HOUR));
+    assert_eq!(younger.taken(vec![trial()]), ["trial abandoned-trial"]);
+    let other = Scene::of("harbor").with(running("harbormaster", 8 * HOUR));
+    assert_eq!(other.taken(vec![trial()]), ["trial abandoned-trial"]);
+    let mut hidden = Scene::of("harbor");
+    hidden.processes = Processes::Hidden("processes are hidden here".to_owned());
+    assert_eq!(hidden.says(trial()), "- trial: last changed 7h ago, less than 2d");
+}
+
+#[test]
+fn on_a_remote_engine_only_a_greater_age_counts() {
+    let trial = |age| service(TRIAL, "trial", "running", age);
+    let scene = Scene::of("harbor").remote();
+    assert_eq!(scene.says(trial(DAY)), "- trial: last changed 24h ago, less than 2d");
+    assert_eq!(scene.taken(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    // A process here says nothing about trials there.
+    let scene = Scene::of("harbor").with(running("harbor", 9 * DAY)).remote();
+    assert_eq!(scene.taken(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    let image = image("tb__hello__client:latest", 90 * DAY);
+    let said = Scene::of("terminal-bench").remote().says(image);
+    assert!(said.contains("nobody can tell whether terminal-bench still runs"), "{said}");
+}
+
+#[test]
+fn harbor_takes_sandboxes_that_nobody_used_for_long() {
+    let labels = [
+        ("harbor.managed", "true"),
+        ("harbor.session_id", "s"),
+        ("harbor.environment_name", "hello"),
+    ];
+    let sandbox = |name: &str, state: &str, age, idle| Observed {
+        last_active_at: Some(ago(idle)),
+        ..labelled(object(Kind::Sandbox, name, state, age), &labels)
+    };
+    let mut foreign = object(Kind::Sandbox, "foreign", "started", 9 * DAY);
+    foreign.labels.insert("harbor.managed", "false");
+    let mut half = object(Kind::Sandbox, "half", "started", 9 * DAY);
+    half.labels.insert("harbor.managed", "true");
+    let said = Scene::of("harbor").said(vec![
+        sandbox("old", "started", 3 * DAY, 2 * DAY),
+        sandbox("stopped", "stopped", 25 * HOUR, 0),
+        sandbox("busy", "started", 9 * DAY, HOUR),
+        sandbox("young", "started", DAY, DAY),
+        Observed { last_active_at: None, ..sandbox("untold", "started", 9 * DAY, 0) },
+        foreign,
+        half,
+    ]);
+    let expected = [
+        "+ old abandoned-sandbox",
+        "+ stopped ended-sandbox",
+        "- busy: active 1h ago, less than 1d",
+        "- young: made 24h ago, less than 2d",
+        "- untold: its last activity is unknown",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn inherited_labels_are_no_mark_of_the_harness() {
+    let scene = Scene::of("harbor");
+    let own = service(TRIAL, "own", "exited", DAY);
+    // Committed from a trial's container, and run by somebody.
+    let committed = Observed {
+        id: "sha256:committed".to_owned(),
+        labels: own.labels.clone(),
+        ..image("mine:1", DAY)
+    };
+    let heir = Observed {
+        name: "heir".to_owned(),
+        id: "heir".to_owned(),
+        uses: vec![(Kind::Image, committed.id.clone())],
+        ..own.clone()
+    };
+    let homeless = Observed {
+        name: "homeless".to_owned(),
+        id: "homeless".to_owned(),
+        uses: vec![(Kind::Image, "sha256:gone".to_owned())],
+        ..own.clone()
+    };
+    let expected = [
+        "+ own ended-trial",
+        "- heir: its labels may be inherited from its image",
+        "- homeless: its image is gone, so its labels may be inherited",
+    ];
+    assert_eq!(scene.said(vec![own, heir, homeless, committed]), expected);
+}
+
+#[test]
+fn terminal_bench_takes_containers_called_like_their_project() {
+    let scene = Scene::of("terminal-bench");
+    let trial = "hello-world-1-of-1-2026-11-14__10-20-30";
+    let client = |project: &str, name: &str, state: &str, age| {
+        labelled(service(project, name, state, age), &[("com.docker.compose.service", "client")])
+    };
+    let inventory = vec![
+        client(trial, trial, "running", 7 * HOUR),
+        client("fix-2-of-5-mine", "fix-2-of-5-mine", "exited", 2 * HOUR),
+        network(trial, 2 * HOUR),
+        volume(trial, 2 * HOUR),
+        image("tb__hello-world__client:latest", 8 * DAY),
+        // A job of somebody's that numbers its parts.
+        client("shard-1-of-4-nightly", "shard-1-of-4-nightly-client-1", "exited", DAY),
+        service("shard-1-of-4-nightly", "shard-1-of-4-nightly", "exited", DAY),
+        network("shard-1-of-4-nightly", DAY),
+        image("tb__hello-world__server:latest", 8 * DAY),
+    ];
+    let expected = [
+        format!("{trial} abandoned-trial"),
+        "fix-2-of-5-mine ended-trial".to_owned(),
+        format!("{trial}_default trial-network"),
+        format!("{trial}_data trial-volume"),
+        "tb__hello-world__client:latest task-image".to_owned(),
+    ];
+    assert_eq!(scene.taken(inventory.clone()), expected);
+    assert_eq!(scene.said(inventory).len(), expected.len());
+    let alive = Scene::of("terminal-bench").with(running("tb", 8 * HOUR));
+    let said = alive.says(client(trial, trial, "running", 7 * HOUR));
+    assert!(said.ends_with("process 7 (tb) may use it"), "{said}");
+    let young = scene.says(image("tb__a__client:latest", DAY));
+    assert!(young.ends_with("made 24h ago, less than 7d"), "{young}");
+}
+
+#[test]
+fn compose_takes_projects_that_rest_as_a_whole() {
+    let scene = Scene::of("compose");
+    let inventory = vec![
+        service("ended", "ended-web-1", "exited", 8 * DAY),
+        service("ended", "ended-db-1", "created", 8 * DAY),
+        network("ended", 30 * DAY),
+        volume("ended", 30 * DAY),
+        service("half", "half-web-1", "exited", 30 * DAY),
+        service("half", "half-db-1", "running", 30 * DAY),
+        network("half", 30 * DAY),
+        service("recent", "recent-web-1", "exited", 30 * DAY),
+        service("recent", "recent-db-1", "exited", DAY),
+        network("recent", 30 * DAY),
+        network("empty", 30 * DAY),
+    ];
+    let expected = [
+        "+ ended-web-1 ended-service",
+        "+ ended-db-1 ended-service",
+        "+ ended_default unused-network",
+        "- half-web-1: half-db-1 of half is running",
+        "- half-db-1: it is running, which no rule takes",
+        "- half_default: half-db-1 of half is running",
+        "- recent-web-1: recent-db-1 ran 24h ago, less than 7d",
+        "- recent-db-1: last changed 24h ago, less than 7d",
+        "- recent_default: recent-db-1 ran 24h ago, less than 7d",
+        "+ empty_default unused-network",
+    ];
+    assert_eq!(scene.said(inventory), expected);
+    // From an image that Compose built: it has the project, but no number.
+    let heir = labelled(
+        object(Kind::Container, "heir", "exited", 30 * DAY),
+        &[("com.docker.compose.project", "ended")],
+    );
+    assert_eq!(scene.says(heir), "");
+}
+
+#[test]
+fn testcontainers_takes_sessions_whose_reaper_is_gone() {
+    let scene = Scene::of("testcontainers");
+    let of = |kind, name: &str, state: &str, age, key: &str, session: &str| {
+        let labels = [("org.testcontainers", "true"), (key, session)];
+        labelled(object(kind, name, state, age), &labels)
+    };
+    let (java, python) = ("org.testcontainers.sessionId", "org.testcontainers.session-id");
+    let container = |name: &str, state: &str, age, key: &str, session: &str| {
+        of(Kind::Container, name, state, age, key, session)
+    };
+    let reused = labelled(
+        container("reused", "running", 9 * DAY, java, "dead"),
+        &[("org.testcontainers.hash", "h")],
+    );
+    let inventory = vec![
+        container("db", "exited", 2 * HOUR, java, "dead"),
+        container("kafka", "running", 25 * HOUR, python, "dead"),
+        container("fresh", "running", 2 * HOUR, java, "dead"),
+        of(Kind::Network, "net", "present", 25 * HOUR, java, "dead"),
+        of(Kind::Volume, "vol", "named", 2 * HOUR, python, "quiet"),
+        // Two sessions that go on, one of them by the name that Go gives.
+        object(Kind::Container, "testcontainers-ryuk-live", "running", 25 * HOUR),
+        container("live-db", "running", 25 * HOUR, python, "live"),
+        of(Kind::Network, "live-net", "present", 25 * HOUR, python, "live"),
+        object(Kind::Container, "reaper_going", "running", 25 * HOUR),
+        container("going-db", "exited", 25 * HOUR, java, "going"),
+        // Nobody knows the session.
+        labelled(
+            object(Kind::Container, "bare", "exited", 9 * DAY),
+            &[("org.testcontainers", "true")],
+        ),
+        reused,
+        image("localhost/testcontainers/abcdefgh12345678:latest", 25 * HOUR),
+        image("localhost/testcontainers-mine:latest", 25 * HOUR),
+    ];
+    let expected = [
+        "+ db ended-container",
+        "+ kafka abandoned-container",
+        "- fresh: last changed 2h ago, less than 1d",
+        "+ net abandoned-session",
+        "+ vol quiet-session",
+        "- live-db: testcontainers-ryuk-live is running: its session may go on",
+        "- live-net: testcontainers-ryuk-live is running: its session may go on",
+        "- going-db: reaper_going is running: its session may go on",
+        "+ localhost/testcontainers/abcdefgh12345678:latest built-image",
+    ];
+    assert_eq!(scene.said(inventory), expected);
+}
+
+#[test]
+fn a_keeper_is_also_known_by_its_label() {
+    let scene = Scene::of("testcontainers");
+    let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
+    let keeper = labelled(
+        labelled(object(Kind::Container, "any-name", "running", DAY), &labels),
+        &[("org.testcontainers.ryuk", "true")],
+    );
+    let db = labelled(object(Kind::Container, "db", "exited", DAY), &labels);
+    assert_eq!(scene.taken(vec![keeper.clone(), db.clone()]), [""; 0]);
+    let ended = Observed { state: "exited".to_owned(), ..keeper };
+    assert_eq!(scene.taken(vec![ended, db]).len(), 2);
+}
+
+#[test]
+fn swe_bench_takes_evaluations_and_images_built_here() {
+    let scene = Scene::of("swe-bench");
+    let container = |name: &str, state: &str, age| object(Kind::Container, name, state, age);
+    let inventory = vec![
+        container("sweb.eval.django__django-11099.gold", "running", 7 * HOUR),
+        container("sweb.eval.astropy__astropy-12907.my.run", "exited", 2 * HOUR),
+        image("sweb.eval.x86_64.django__django-11099:latest", 8 * DAY),
+        image("sweb.eval.arm64.astropy_1776_astropy-12907:latest", 8 * DAY),
+        // From a registry; named by somebody; without a run; not an instance; also kept by name.
+        image("swebench/sweb.eval.x86_64.django_1776_django-11099:latest", 8 * DAY),
+        container("my-sweb.eval.django__django-11099.gold", "exited", DAY),
+        container("sweb.eval.django__django-11099", "exited", DAY),
+        container("sweb.eval.dashboard", "exited", DAY),
+        Observed {
+            generation: "id sweb.eval.x86_64.a__a-1:latest mine:keep".to_owned(),
+            ..image("sweb.eval.x86_64.a__a-1:latest", 8 * DAY)
+        },
+    ];
+    let expected = [
+        "sweb.eval.django__django-11099.gold abandoned-evaluation",
+        "sweb.eval.astropy__astropy-12907.my.run ended-evaluation",
+        "sweb.eval.x86_64.django__django-11099:latest instance-image",
+        "sweb.eval.arm64.astropy_1776_astropy-12907:latest instance-image",
+    ];
+    assert_eq!(scene.taken(inventory.clone()), expected);
+    assert_eq!(scene.said(inventory).len(), expected.len());
+    let alive = Scene::of("swe-bench").with(running("swebench.harness.run_evaluation", 8 * HOUR));
+    assert_eq!(alive.taken(vec![container("sweb.eval.a__a-1.r", "running", 7 * HOUR)]), [""; 0]);
+}
+
+#[test]
+fn inspect_takes_its_samples_and_spares_look_alikes() {
+    let scene = Scene::of("inspect");
+    let project = "inspect-ctf_easy-iabc123";
+    let inventory = vec![
+        service(project, &format!("{project}-default-1"), "running", 25 * HOUR),
+        service(project, &format!("{project}-victim-1"), "exited", 7 * HOUR),
+        network(project, 7 * HOUR),
+        volume(project, 7 * HOUR),
+        image(&format!("{project}-default:latest"), 25 * HOUR),
+        service("inspect-ctf-abc123", "other-random", "exited", 9 * DAY),
+        service("my-inspect-ctf-iabc123", "prefixed", "exited", 9 * DAY),
+        service("inspect-ctf-iabc12", "short", "exited", 9 * DAY),
+        network("inspector-x-iabc123", 9 * DAY),
+        image("inspect-computer-tool:latest", 90 * DAY),
+    ];
+    let expected = [
+        format!("{project}-default-1 abandoned-sample"),
+        format!("{project}-victim-1 ended-sample"),
+        format!("{project}_default sample-network"),
+        format!("{project}_data sample-volume"),
+        format!("{project}-default:latest sample-image"),
+    ];
+    assert_eq!(scene.taken(inventory.clone()), expected);
+    assert_eq!(scene.said(inventory).len(), expected.len());
+    let alive = Scene::of("inspect").with(running("inspect", 26 * HOUR));
+    assert_eq!(alive.taken(vec![service(project, "c", "running", 25 * HOUR)]), [""; 0]);
+}
+
+#[test]
+fn openhands_spares_everything_while_any_openhands_runs() {
+    let uuid = "agent-server-0f2ce279-55d2-4de5-a2dd-c958ea1c8e28";
+    let runtime = |name: &str, state: &str, age| object(Kind::Container, name, state, age);
+    let inventory = || {
+        vec![
+            runtime("openhands-runtime-4f1d", "running", 25 * HOUR),
+            runtime("oh-agent-server-4Xy7Zq", "paused", 8 * DAY),
+            runtime(uuid, "exited", 8 * DAY),
+            object(Kind::Volume, "openhands-workspace-oh-agent-server-4Xy7Zq", "named", 8 * DAY),
+            runtime("openhands-app", "exited", 30 * DAY),
+            runtime("agent-server-prod", "running", 30 * DAY),
+            runtime("my-openhands-runtime-1", "exited", 30 * DAY),
+            object(Kind::Volume, "openhands-workspace-mine", "named", 30 * DAY),
+        ]
+    };
+    let expected = [
+        "openhands-runtime-4f1d abandoned-runtime",
+        "oh-agent-server-4Xy7Zq resting-runtime",
+        &format!("{uuid} resting-runtime"),
+        "openhands-workspace-oh-agent-server-4Xy7Zq workspace",
+    ];
+    let scene = Scene::of("openhands");
+    assert_eq!(scene.taken(inventory()), expected);
+    assert_eq!(scene.said(inventory()).len(), expected.len());
+    let rests = scene.says(runtime("openhands-runtime-1", "exited", 6 * DAY));
+    assert!(rests.ends_with("last changed 6d ago, less than 7d"), "{rests}");
+    // A server that began a moment ago goes on with all of them.
+    let server = || running("openhands.server.listen:app", 1);
+    assert_eq!(Scene::of("openhands").with(server()).taken(inventory()), [""; 0]);
+    // What runs inside of a runtime is not its owner.
+    let inside = Running { container: Some("id-openhands-runtime-4f1d".to_owned()), ..server() };
+    assert_eq!(Scene::of("openhands").with(inside).taken(inventory()).len(), expected.len());
+}

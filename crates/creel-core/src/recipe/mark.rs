@@ -1,0 +1,100 @@
+//! Marks: whether an object is the harness's at all.
+//!
+//! Containers take over the labels of their image, so a container that is known by labels alone
+//! must have at least one of them from its own create.
+
+use std::collections::HashMap;
+
+use crate::labels::{self, Labels};
+use crate::provider::{Kind, Observed, ProviderName};
+
+use super::session::session_of;
+use super::{Recipe, Rule};
+
+/// Whether an object bears the marks of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Marked {
+    /// It does not.
+    No,
+    /// It does, but perhaps by inheritance.
+    Doubtful(String),
+    /// It does.
+    Yes,
+}
+
+/// The labels of all images, to tell a container's own labels from those of its image.
+#[derive(Debug)]
+pub(super) struct Images<'a>(HashMap<(ProviderName, &'a str), &'a Labels>);
+
+impl<'a> Images<'a> {
+    pub(super) fn among(inventory: &'a [Observed]) -> Self {
+        let images = inventory.iter().filter(|seen| seen.kind == Kind::Image);
+        Self(images.map(|seen| ((seen.provider, seen.id.as_str()), &seen.labels)).collect())
+    }
+
+    /// Returns the labels of a container's image, where it is still there.
+    fn of(&self, container: &Observed) -> Option<&'a Labels> {
+        let (_, image) = container.uses.iter().find(|(kind, _)| *kind == Kind::Image)?;
+        self.0.get(&(container.provider, image.as_str())).copied()
+    }
+}
+
+impl Recipe {
+    /// Returns whether an object bears the marks of some rule.
+    pub fn marks(&self, seen: &Observed) -> bool {
+        self.rules.iter().any(|rule| rule.claims(self, seen))
+    }
+}
+
+impl Rule {
+    pub(super) fn marked(&self, recipe: &Recipe, seen: &Observed, images: &Images<'_>) -> Marked {
+        if !self.claims(recipe, seen) {
+            return Marked::No;
+        }
+        // A name is never inherited.
+        if seen.kind != Kind::Container || self.object.is_some() {
+            return Marked::Yes;
+        }
+        let Some(inherited) = images.of(seen) else {
+            return Marked::Doubtful(
+                "its image is gone, so its labels may be inherited".to_owned(),
+            );
+        };
+        let is_own = |key: &str| seen.labels.get(key) != inherited.get(key);
+        if self.label_keys(recipe, seen).into_iter().any(is_own) {
+            Marked::Yes
+        } else {
+            Marked::Doubtful("its labels may be inherited from its image".to_owned())
+        }
+    }
+
+    fn claims(&self, recipe: &Recipe, seen: &Observed) -> bool {
+        let project = seen.project.as_deref();
+        self.kinds.contains(&seen.kind)
+            && self.object.as_ref().is_none_or(|pattern| names_fit(pattern, seen))
+            && self.project.as_ref().is_none_or(|pattern| project.is_some_and(|p| pattern.fits(p)))
+            && self.labels.iter().all(|label| label.matches(&seen.labels))
+            && !self.without_labels.iter().any(|label| label.matches(&seen.labels))
+            && (!self.named_as_project || project == Some(seen.name.as_str()))
+            && (!self.in_session || session_of(recipe, seen).is_some())
+    }
+
+    /// Returns the keys of the labels that the rule knows this object by.
+    fn label_keys<'a>(&'a self, recipe: &'a Recipe, seen: &'a Observed) -> Vec<&'a str> {
+        let mut keys: Vec<&str> = self.labels.iter().map(|label| label.key()).collect();
+        keys.extend(self.project.is_some().then_some(labels::COMPOSE_PROJECT));
+        keys.extend(
+            self.in_session.then(|| session_of(recipe, seen)).flatten().map(|(key, _)| key),
+        );
+        keys
+    }
+}
+
+/// Returns whether the name fits; an image with several names must have none that does not.
+fn names_fit(pattern: &super::Pattern, seen: &Observed) -> bool {
+    if seen.kind == Kind::Image {
+        let mut tags = seen.tags().peekable();
+        return tags.peek().is_some() && tags.all(|tag| pattern.fits(tag));
+    }
+    pattern.fits(&seen.name)
+}

@@ -1,0 +1,52 @@
+//! Regular expressions over whole texts.
+
+use std::str::FromStr;
+
+use regex::Regex;
+use serde::{Deserialize, Deserializer};
+
+/// A regular expression that a whole text must fit.
+#[derive(Debug, Clone)]
+pub struct Pattern(Regex);
+
+impl Pattern {
+    /// Returns whether the whole text fits.
+    pub fn fits(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = regex::Error;
+
+    fn from_str(text: &str) -> Result<Self, regex::Error> {
+        // Checked alone first: an expression must not close the group that anchors it.
+        Regex::new(text)?;
+        Regex::new(&format!(r"\A(?:{text})\z")).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_means_the_whole_text() {
+        let pattern: Pattern = "a|bc".parse().unwrap();
+        assert!(pattern.fits("a") && pattern.fits("bc"));
+        for other in ["", "ab", "abc", "xa", "a\n", "bc "] {
+            assert!(!pattern.fits(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_cannot_slip_out_of_its_anchors() {
+        assert!("a)|(b".parse::<Pattern>().is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! Sessions: objects that belong together, such as a Compose project or one run of a test suite.
+
+use std::time::Duration;
+
+use crate::duration;
+use crate::provider::{Kind, Observed};
+
+use super::judge::{Surroundings, last_change};
+use super::{Recipe, Session};
+
+/// The states of containers that do nothing and will do nothing by themselves.
+const AT_REST: [&str; 5] = ["created", "configured", "exited", "stopped", "dead"];
+
+/// Returns the session an object names, with the label that names it.
+pub(super) fn session_of<'a>(recipe: &'a Recipe, seen: &'a Observed) -> Option<(&'a str, &'a str)> {
+    let labels = &recipe.session.as_ref()?.labels;
+    let named = labels.iter().find_map(|key| Some((key.as_str(), seen.labels.get(key)?)))?;
+    Some(named).filter(|(_, session)| !session.is_empty())
+}
+
+/// Returns whether a container may do something now or soon; a state nobody has heard of may.
+pub(super) fn may_run(container: &Observed) -> bool {
+    !AT_REST.contains(&container.state.as_str())
+}
+
+/// One session, and what is around it.
+pub(super) struct Company<'a> {
+    pub(super) recipe: &'a Recipe,
+    pub(super) session: &'a str,
+    pub(super) around: &'a Surroundings<'a>,
+}
+
+impl Company<'_> {
+    /// Says that a keeper of the session runs, if one does.
+    pub(super) fn live_keeper(&self) -> Option<String> {
+        let keeper = self.containers().find(|seen| self.is_keeper(seen) && may_run(seen))?;
+        Some(format!("{} is {}: its session may go on", keeper.name, keeper.state))
+    }
+
+    /// Says that a container of the session is not at rest for that long, if one is not.
+    pub(super) fn unrest(&self, least: Duration) -> Option<String> {
+        let members = self.containers().filter(|seen| {
+            session_of(self.recipe, seen).is_some_and(|(_, session)| session == self.session)
+        });
+        for member in members {
+            if may_run(member) {
+                return Some(format!("{} of {} is {}", member.name, self.session, member.state));
+            }
+            let quiet = last_change(member).and_then(|at| self.around.since(at));
+            let Some(quiet) = quiet else {
+                return Some(format!("nobody can tell when {} last ran", member.name));
+            };
+            if quiet < least {
+                let (quiet, least) = (duration::show_roughly(quiet), duration::show_limit(least));
+                return Some(format!("{} ran {quiet} ago, less than {least}", member.name));
+            }
+        }
+        None
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &Observed> {
+        self.around.inventory.iter().filter(|seen| seen.kind == Kind::Container)
+    }
+
+    fn is_keeper(&self, seen: &Observed) -> bool {
+        let Some(Session { keepers, keeper_labels, .. }) = &self.recipe.session else {
+            return false;
+        };
+        let named = |name: &String| name.replace("{session}", self.session) == seen.name;
+        let same = session_of(self.recipe, seen).is_some_and(|(_, it)| it == self.session);
+        keepers.iter().any(named)
+            || (same && keeper_labels.iter().any(|label| label.matches(&seen.labels)))
+    }
+}

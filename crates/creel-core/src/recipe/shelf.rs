@@ -1,0 +1,232 @@
+//! Where recipes come from: those built in, and those of the user, which win.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::builtin::BUILT_IN;
+use super::{InvalidRecipe, Recipe};
+
+/// How alike a name must be to be suggested.
+const LIKENESS: f64 = 0.8;
+
+/// A recipe that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipeError {
+    /// There is none of this name.
+    #[error("unknown recipe `{name}`; {suggestion}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What could have been meant.
+        suggestion: String,
+    },
+    /// The file or its directory cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not right.
+    #[error("the recipe in {origin} is not right")]
+    Invalid {
+        /// Where it is.
+        origin: Origin,
+        /// What is wrong.
+        source: InvalidRecipe,
+    },
+}
+
+/// Where a recipe comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// It is built in.
+    BuiltIn,
+    /// It is the user's.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Whether it stands in for one of the same name that is built in.
+        replaces: bool,
+    },
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built in"),
+            Self::File { path, .. } => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A recipe, its text and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The text it was read from.
+    pub text: String,
+    /// What it says.
+    pub recipe: Recipe,
+}
+
+/// All recipes at hand.
+#[derive(Debug, Clone)]
+pub struct Shelf {
+    directory: PathBuf,
+}
+
+impl Shelf {
+    /// Returns the shelf of a state directory.
+    pub fn of(home: &Path) -> Self {
+        Self { directory: home.join("recipes") }
+    }
+
+    /// Returns the names of all recipes, sorted.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the user's directory is there and cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, RecipeError> {
+        let mut names: BTreeSet<String> =
+            BUILT_IN.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let unreadable = |source| RecipeError::Unreadable { path: self.directory.clone(), source };
+        let entries = match std::fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if is_absent(&error) => return Ok(names.into_iter().collect()),
+            Err(error) => return Err(unreadable(error)),
+        };
+        for entry in entries {
+            let path = entry.map_err(unreadable)?.path();
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if path.extension().is_some_and(|end| end == "toml") && is_name(name) {
+                names.insert(name.to_owned());
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// Takes a recipe; the user's of that name wins over the one built in.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is none of that name, or it cannot be read or is not right.
+    pub fn take(&self, name: &str) -> Result<Entry, RecipeError> {
+        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+        let (origin, text) = match (self.users(name)?, built_in) {
+            (Some((path, text)), _) => (Origin::File { path, replaces: built_in.is_some() }, text),
+            (None, Some(text)) => (Origin::BuiltIn, text.to_owned()),
+            (None, None) => return Err(self.unknown(name)?),
+        };
+        let recipe = Recipe::parse(&text)
+            .map_err(|source| RecipeError::Invalid { origin: origin.clone(), source })?;
+        Ok(Entry { name: name.to_owned(), origin, text, recipe })
+    }
+
+    /// Reads the user's recipe of a name, if there is one.
+    fn users(&self, name: &str) -> Result<Option<(PathBuf, String)>, RecipeError> {
+        // A name is not a path: it must not lead out of the directory.
+        if !is_name(name) {
+            return Ok(None);
+        }
+        let path = self.directory.join(format!("{name}.toml"));
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(source) => Err(RecipeError::Unreadable { path, source }),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Result<RecipeError, RecipeError> {
+        let known = self.names()?;
+        let alike = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
+        let nearest = alike.filter(|(likeness, _)| *likeness > LIKENESS);
+        let suggestion = match nearest.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((_, nearest)) => format!("did you mean `{nearest}`?"),
+            None => format!("known are {}", known.join(", ")),
+        };
+        Ok(RecipeError::Unknown { name: name.to_owned(), suggestion })
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(fits)
+}
+
+/// Where there is no directory at all, there is no recipe in it either.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINE: &str = "summary = \"mine\"\n[[rule]]\nname = \"r\"\nkinds = [\"network\"]\n\
+                        object = \"x\"\nolder_than = \"1h\"\n";
+
+    fn home_with(name: &str, text: &str) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("recipes")).unwrap();
+        std::fs::write(home.path().join("recipes").join(name), text).unwrap();
+        home
+    }
+
+    #[test]
+    fn every_recipe_that_is_built_in_is_right() {
+        let home = tempfile::tempdir().unwrap();
+        let shelf = Shelf::of(home.path());
+        let names = shelf.names().unwrap();
+        let expected = [
+            "compose",
+            "harbor",
+            "inspect",
+            "openhands",
+            "swe-bench",
+            "terminal-bench",
+            "testcontainers",
+        ];
+        assert_eq!(names, expected);
+        for name in names {
+            let entry = shelf.take(&name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(entry.origin, Origin::BuiltIn);
+        }
+    }
+
+    #[test]
+    fn the_users_recipe_wins_and_says_whether_it_replaces_one() {
+        let home = home_with("harbor.toml", MINE);
+        let shelf = Shelf::of(home.path());
+        let entry = shelf.take("harbor").unwrap();
+        assert_eq!(entry.recipe.summary, "mine");
+        assert!(matches!(entry.origin, Origin::File { replaces: true, .. }));
+        let home = home_with("mine.toml", MINE);
+        let shelf = Shelf::of(home.path());
+        assert_eq!(shelf.names().unwrap().len(), BUILT_IN.len() + 1);
+        let origin = shelf.take("mine").unwrap().origin;
+        assert!(matches!(origin, Origin::File { replaces: false, .. }), "{origin}");
+    }
+
+    #[test]
+    fn a_name_that_is_unknown_is_answered_with_the_nearest_and_is_never_a_path() {
+        let home = home_with("mine.toml", MINE);
+        let shelf = Shelf::of(home.path());
+        let said = |name: &str| shelf.take(name).unwrap_err().to_string();
+        assert_eq!(said("harbour"), "unknown recipe `harbour`; did you mean `harbor`?");
+        assert!(said("../recipes/mine").starts_with("unknown recipe"));
+        assert!(said("zzz").contains("known are compose, harbor, inspect, mine,"));
+    }
+
+    #[test]
+    fn a_recipe_that_is_not_right_is_named_with_its_file() {
+        let home = home_with("mine.toml", "summary = 1");
+        let error = Shelf::of(home.path()).take("mine").unwrap_err().to_string();
+        assert!(error.contains("mine.toml is not right"), "{error}");
+    }
+}

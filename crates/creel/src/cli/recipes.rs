@@ -1,0 +1,154 @@
+//! `creel recipes`: what recipes there are, and what they say.
+
+use clap::{Args, Subcommand};
+use creel_core::provider::Providers;
+use creel_core::recipe::{self, Entry, Findings, Origin, Processes, Shelf, Surroundings};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::app::{App, Listing};
+use crate::output::{Exit, Failure, table};
+
+/// List the recipes: what harnesses leave behind, and what proves it finished
+///
+/// A recipe selects what bears a harness's own names and labels and is proven
+/// finished; see `creel sweep --recipe`. Your own are files NAME.toml in the
+/// directory recipes of CREEL_HOME; one with the name of a built-in recipe is
+/// used in its place.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  creel recipes                          what there is, and where it comes from
+  creel recipes show harbor              by what it knows things, and what it asks for
+  creel sweep --recipe harbor            what would go by it, and what stays, and why"
+)]
+pub(crate) struct Recipes {
+    #[command(subcommand)]
+    command: Option<RecipesSubcommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum RecipesSubcommand {
+    /// Print a recipe, ready to be edited
+    #[command(after_help = "\
+Examples:
+  creel recipes show testcontainers
+  creel recipes show harbor > ~/.local/state/creel/recipes/harbor.toml")]
+    Show {
+        /// The recipe's name
+        name: String,
+    },
+}
+
+#[derive(Serialize)]
+struct RecipesJson {
+    version: u32,
+    recipes: Vec<RecipeJson>,
+}
+
+#[derive(Serialize)]
+struct RecipeJson {
+    name: String,
+    origin: String,
+    replaces_built_in: bool,
+    summary: String,
+}
+
+#[derive(Serialize)]
+struct ShownJson {
+    version: u32,
+    name: String,
+    origin: String,
+    replaces_built_in: bool,
+    text: String,
+}
+
+impl Recipes {
+    pub(crate) fn run(self, app: &App) -> Result<Exit, Failure> {
+        let shelf = Shelf::of(&app.environment.home);
+        match self.command {
+            Some(RecipesSubcommand::Show { name }) => show(app, shelf.take(&name)?),
+            None => list(app, &shelf)?,
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn list(app: &App, shelf: &Shelf) -> Result<(), Failure> {
+    let entries = shelf.names()?.into_iter().map(|name| shelf.take(&name));
+    let entries: Vec<Entry> = entries.collect::<Result<_, _>>()?;
+    if app.printer.json {
+        let recipes = entries.into_iter().map(|entry| RecipeJson {
+            origin: entry.origin.to_string(),
+            replaces_built_in: replaces(&entry),
+            summary: entry.recipe.summary,
+            name: entry.name,
+        });
+        app.printer.json(&RecipesJson { version: 1, recipes: recipes.collect() });
+        return Ok(());
+    }
+    let mut table = table::new(&["NAME", "ORIGIN", "LEFTOVERS"]);
+    for entry in entries {
+        let instead = if replaces(&entry) { " (instead of the built-in one)" } else { "" };
+        let origin = format!("{}{instead}", entry.origin);
+        table.add_row([entry.name, origin, entry.recipe.summary]);
+    }
+    app.printer.data(&table::render(&table));
+    Ok(())
+}
+
+fn show(app: &App, entry: Entry) {
+    if app.printer.json {
+        app.printer.json(&ShownJson {
+            version: 1,
+            origin: entry.origin.to_string(),
+            replaces_built_in: replaces(&entry),
+            name: entry.name,
+            text: entry.text,
+        });
+        return;
+    }
+    say_if_replaced(app, &entry);
+    app.printer.data(entry.text.trim_end());
+}
+
+/// Takes a recipe off the shelf, and says so where it is not the one people know by that name.
+pub(super) fn take(app: &App, name: &str) -> Result<Entry, Failure> {
+    let entry = Shelf::of(&app.environment.home).take(name)?;
+    say_if_replaced(app, &entry);
+    Ok(entry)
+}
+
+/// Looks closely at what bears the recipe's marks, and says of each whether it has finished.
+pub(super) async fn judge(
+    entry: &Entry,
+    listing: &mut Listing,
+    providers: &Providers,
+) -> Result<Findings, Failure> {
+    let listed = std::mem::take(&mut listing.inventory);
+    listing.inventory = recipe::look_closer(&entry.recipe, listed, providers).await?;
+    let mut here = Vec::new();
+    for provider in providers.iter() {
+        if provider.is_used_from_here().await {
+            here.push(provider.name());
+        }
+    }
+    // Looked at after the objects: a process that began meanwhile counts.
+    let processes = Processes::seen_here();
+    let (inventory, now) = (&listing.inventory, Timestamp::now());
+    let around = Surroundings { inventory, here: &here, processes: &processes, now };
+    Ok(entry.recipe.judge(&entry.name, &around))
+}
+
+fn say_if_replaced(app: &App, entry: &Entry) {
+    if replaces(entry) {
+        let (name, origin) = (&entry.name, &entry.origin);
+        app.printer.say(&format!("the recipe {name} is yours: {origin}, not the built-in one"));
+    }
+}
+
+fn replaces(entry: &Entry) -> bool {
+    matches!(entry.origin, Origin::File { replaces: true, .. })
+}
