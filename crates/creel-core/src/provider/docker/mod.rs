@@ -39,4 +39,5 @@ pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
 pub use engine::{Component, Engine};
 pub(crate) use guarded::ImageNames;
 pub use provider::DockerProvider;
+pub(crate) use read::step_name;
 pub(crate) use transport::RawStream;

@@ -4,9 +4,11 @@
 //! - `terminal`: so is what a user at a terminal sees, and what keys do.
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
 //! - `limits`: refusals, and the file of events.
+//! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
 mod images;
+pub(crate) mod kills;
 mod limits;
 mod scene;
 mod terminal;
