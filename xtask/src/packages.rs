@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{child, sdks};
+use crate::{child, venvs};
 
 /// Something the suite needs, and the package that brings it.
 struct Part {
@@ -79,7 +79,7 @@ fn is_there(part: &Part) -> bool {
         return fs::read(part.file).is_ok_and(|bytes| !contains(&bytes, b"/ld-linux"));
     }
     if part.package == "python3-venv" {
-        return sdks::has_venv();
+        return venvs::has_venv();
     }
     if part.file.starts_with('/') { Path::new(part.file).exists() } else { in_path(part.file) }
 }

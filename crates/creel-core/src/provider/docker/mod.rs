@@ -35,6 +35,7 @@ mod transport;
 mod tests;
 
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
+pub(crate) use classify::advice;
 pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
 pub use engine::{Component, Engine};
 pub(crate) use guarded::ImageNames;

@@ -3,13 +3,17 @@
 //! - `transparency`: what the docker CLI shows is the same with and without it.
 //! - `terminal`: so is what a user at a terminal sees, and what keys do.
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
+//! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
+//! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `limits`: refusals, and the file of events.
 //! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
+mod clients;
 mod images;
 pub(crate) mod kills;
 mod limits;
 mod scene;
 mod terminal;
 mod transparency;
+mod weather;
