@@ -6,6 +6,7 @@
 //! program itself is killed, its next start clears what stayed.
 #![expect(clippy::print_stdout, reason = "a chore talks to the developer who typed it")]
 
+mod archive;
 mod bench;
 mod child;
 mod deny;
@@ -13,6 +14,7 @@ mod engine;
 mod packages;
 mod parts;
 mod plugins;
+mod rootfs;
 mod step;
 mod suite;
 mod tally;

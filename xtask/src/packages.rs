@@ -20,7 +20,7 @@ struct Part {
     package: &'static str,
 }
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part { file: "dockerd", package: "docker.io" },
     Part { file: "docker", package: "docker.io" },
     Part { file: "iptables", package: "iptables" },
@@ -34,6 +34,7 @@ const PARTS: [Part; 13] = [
     Part { file: "/etc/ssl/certs/ca-certificates.crt", package: "ca-certificates" },
     Part { file: "nsenter", package: "util-linux" },
     Part { file: "python3", package: "python3-venv" },
+    Part { file: "debootstrap", package: "debootstrap" },
 ];
 
 /// Where Debian asks whether a freshly installed service may start.

@@ -5,18 +5,19 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::step::step;
-use crate::{packages, plugins, venvs};
+use crate::{packages, plugins, rootfs, venvs};
 
 /// Installs what is missing.
 pub(crate) fn install_missing() -> Result<()> {
     step("packages", packages::install_missing)?;
     step("python", venvs::install_missing)?;
-    step("plugins", plugins::install_missing)
+    step("plugins", plugins::install_missing)?;
+    step("debian", rootfs::install_missing)
 }
 
 /// Tells a command where the parts are.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
-    plugins::point(venvs::point(command))
+    rootfs::point(plugins::point(venvs::point(command)))
 }
 
 /// Installs what is missing, and prints how tests find it.

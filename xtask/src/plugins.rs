@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{child, workspace};
+use crate::{archive, child, workspace};
 
 /// The release that has both.
 const RELEASE: &str = "trixie";
@@ -56,7 +56,7 @@ fn fetch(directory: &Path) -> Result<()> {
         fs::create_dir_all(directory.join(part))?;
     }
     let sources = directory.join("sources.list");
-    let source = format!("deb [signed-by={KEYRING}] {} {RELEASE} main\n", archive()?);
+    let source = format!("deb [signed-by={KEYRING}] {} {RELEASE} main\n", archive::address()?);
     fs::write(&sources, source)?;
     let option = |name: &str, value: &Path| format!("{name}={}", value.display());
     let options = [
@@ -76,22 +76,6 @@ fn fetch(directory: &Path) -> Result<()> {
     };
     apt(&["update"])?;
     apt(&[&["download"], &PACKAGES[..]].concat())
-}
-
-/// Returns where this machine gets Debian's own packages from.
-fn archive() -> Result<String> {
-    let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
-    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let codename = codename.context("this machine's release has no name: it must be a Debian")?;
-    let mut command = Command::new("apt-get");
-    command.args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Component: main"]);
-    let output = command.output().context("cannot run apt-get")?;
-    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let wanted = format!("{} ", codename.trim_matches('"'));
-    match listed.lines().find_map(|line| line.strip_prefix(&wanted)) {
-        Some(address) => Ok(address.to_owned()),
-        None => bail!("apt has no source for {codename}/main to take the archive's address from"),
-    }
 }
 
 fn unpack(directory: &Path) -> Result<()> {

@@ -4,12 +4,14 @@
 //! - `terminal`: so is what a user at a terminal sees, and what keys do.
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
 //! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
+//! - `harbor`: a benchmark harness, with a task of its own.
 //! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `limits`: refusals, and the file of events.
 //! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
 mod clients;
+mod harbor;
 mod images;
 pub(crate) mod kills;
 mod limits;
