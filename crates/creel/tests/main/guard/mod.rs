@@ -7,10 +7,12 @@
 //! - `harbor`: a benchmark harness, with a task of its own.
 //! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `limits`: refusals, and the file of events.
+//! - `endings`: exit codes, what is kept, what the command finds around it.
 //! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
 mod clients;
+mod endings;
 mod harbor;
 mod images;
 pub(crate) mod kills;
