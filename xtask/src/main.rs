@@ -6,16 +6,20 @@
 //! program itself is killed, its next start clears what stayed.
 #![expect(clippy::print_stdout, reason = "a chore talks to the developer who typed it")]
 
+mod archive;
 mod bench;
 mod child;
 mod deny;
 mod engine;
 mod packages;
-mod sdks;
+mod parts;
+mod plugins;
+mod rootfs;
 mod step;
 mod suite;
 mod tally;
 mod torture_tier;
+mod venvs;
 mod workspace;
 
 use std::process::ExitCode;
@@ -56,6 +60,8 @@ enum Chore {
     },
     /// Check the dependencies' bans, licenses and sources with cargo-deny
     Deny,
+    /// Install what the tests need besides an engine, and print how they find it
+    Parts,
     /// Keep an engine running for single tests by hand
     Engine {
         #[command(subcommand)]
@@ -81,6 +87,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
         Chore::Bench { name, effort } => bench::run(name.as_deref(), &effort),
         Chore::Deny => deny::run(),
+        Chore::Parts => parts::run(),
         Chore::Engine { act } => engine::run(&act),
     }
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{child, sdks};
+use crate::{child, venvs};
 
 /// Something the suite needs, and the package that brings it.
 struct Part {
@@ -20,7 +20,7 @@ struct Part {
     package: &'static str,
 }
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part { file: "dockerd", package: "docker.io" },
     Part { file: "docker", package: "docker.io" },
     Part { file: "iptables", package: "iptables" },
@@ -34,6 +34,7 @@ const PARTS: [Part; 13] = [
     Part { file: "/etc/ssl/certs/ca-certificates.crt", package: "ca-certificates" },
     Part { file: "nsenter", package: "util-linux" },
     Part { file: "python3", package: "python3-venv" },
+    Part { file: "debootstrap", package: "debootstrap" },
 ];
 
 /// Where Debian asks whether a freshly installed service may start.
@@ -79,7 +80,7 @@ fn is_there(part: &Part) -> bool {
         return fs::read(part.file).is_ok_and(|bytes| !contains(&bytes, b"/ld-linux"));
     }
     if part.package == "python3-venv" {
-        return sdks::has_venv();
+        return venvs::has_venv();
     }
     if part.file.starts_with('/') { Path::new(part.file).exists() } else { in_path(part.file) }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::step::{seconds, step};
 use crate::tally::Tally;
-use crate::{child, engine, packages, sdks, workspace};
+use crate::{child, engine, parts, workspace};
 
 /// The part of a test's path that moves it to the second tier.
 pub(crate) const TORTURE: &str = "torture::";
@@ -23,8 +23,7 @@ pub(crate) fn run(filters: &[String]) -> Result<ExitCode> {
 }
 
 fn check() -> Result<()> {
-    step("packages", packages::install_missing)?;
-    step("sdks", sdks::install_missing)?;
+    parts::install_missing()?;
     step("fmt", || child::run(&mut workspace::cargo(&["fmt", "--all", "--check"])))?;
     step("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
@@ -37,7 +36,7 @@ fn test(filters: &[String]) -> Result<Tally> {
         step("test", || {
             let arguments = ["test", "--workspace", "--no-fail-fast", "--", "--skip", TORTURE];
             let mut command = workspace::cargo(&arguments);
-            sdks::point(engine::point(command.args(filters), engine));
+            parts::point(engine::point(command.args(filters), engine));
             let mut tally = Tally::default();
             let status = child::run_reading(&mut command, |line| tally.add_line(line))?;
             if !status.success() && tally.failed == 0 {

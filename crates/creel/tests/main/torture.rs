@@ -1,4 +1,4 @@
-//! The second tier: `cargo xtask torture crash` and `cargo xtask torture daytona`.
+//! The second tier: `cargo xtask torture crash`, `… daytona` and `… guard`.
 
 mod crash {
     use std::collections::BTreeMap;
@@ -124,5 +124,25 @@ mod daytona {
              in ten fails: nothing left"
         );
         println!("report: of the records they left open, these were {found:?}");
+    }
+}
+
+mod guard {
+    use crate::guard::kills::{cells, run_all};
+
+    /// How many random instants each cell is struck at.
+    const INSTANTS: usize = 20;
+
+    #[test]
+    fn whatever_is_killed_at_a_random_instant_nothing_is_left() {
+        let cells = cells(INSTANTS);
+        run_all(&cells);
+        println!(
+            "report: {} guards: KILL, TERM, HUP, INT and INT twice, to the command, to the guard, \
+             and to the guard and its watchdog, each at {INSTANTS} random instants: nothing left, \
+             and still nothing 15 s later",
+            cells.len(),
+        );
+        println!("report: no decoy touched; a second guard on the same ledger kept what it had");
     }
 }

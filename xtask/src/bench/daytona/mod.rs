@@ -12,8 +12,8 @@ mod stage;
 use anyhow::{Result, bail};
 
 use super::{Effort, page};
-use crate::sdks;
 use crate::step::step;
+use crate::venvs;
 
 const PARTS: [&str; 2] = ["limits", "sdk"];
 
@@ -25,7 +25,7 @@ pub(super) fn run(effort: &Effort) -> Result<()> {
     }
     let limits = limited.then(|| step("limits", || limits::measure(effort))).transpose()?;
     let sdk = if beside {
-        step("official SDK", sdks::install_missing)?;
+        step("official SDK", venvs::install_missing)?;
         Some(step("sdk", || sdk::measure(effort))?)
     } else {
         None

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::stage::{LABEL, Stage};
 use crate::bench::Effort;
-use crate::{child, sdks};
+use crate::{child, venvs};
 
 /// How many sandboxes each way releases.
 pub(super) const COUNT: usize = 300;
@@ -152,7 +152,7 @@ fn by_creel(stage: &Stage, label: &str) -> Result<Duration> {
 
 /// Returns how long it took, and when it was done.
 fn by_sdk(stage: &Stage, way: Way, label: &str) -> Result<(Duration, SystemTime)> {
-    let mut python = Command::new(sdks::newest_python());
+    let mut python = Command::new(venvs::newest_sdk());
     python.arg(stage.directory.join("release.py")).args([way.name(), LABEL, label]);
     python.envs(stage.server.environment()).env("NO_PROXY", "*");
     let mut said = Value::Null;

@@ -17,11 +17,13 @@ pub(super) struct Named {
     pub(super) references: Vec<String>,
     /// Ids that were made.
     pub(super) ids: Vec<String>,
+    /// The containers in which steps of a build run.
+    pub(super) steps: Vec<String>,
 }
 
 impl Named {
     fn is_empty(&self) -> bool {
-        self.references.is_empty() && self.ids.is_empty()
+        self.references.is_empty() && self.ids.is_empty() && self.steps.is_empty()
     }
 }
 
@@ -138,6 +140,7 @@ impl Named {
         self.references.extend(reference.map(|name| name.trim().to_owned()));
         let aux = message.pointer("/aux/ID").and_then(Value::as_str);
         // The classic builder tells each step, and a build that fails leaves the last one.
+        self.steps.extend(after("---> Running in ").map(|id| id.trim().to_owned()));
         let step = after("---> ").filter(|id| is_short_id(id));
         let id = after("Loaded image ID: ").or_else(|| after("Successfully built ")).or(aux);
         let id = id.or(step);
@@ -300,7 +303,7 @@ mod tests {
 
     #[test]
     fn names_are_read_from_chunks_of_any_size() {
-        let body = "{\"stream\":\" ---> 0123456789ab\\n\"}\n{\"stream\":\" ---> Running in 11\"}\n\
+        let body = "{\"stream\":\" ---> 0123456789ab\\n\"}\n{\"stream\":\" ---> Running in 11\\n\"}\n\
             {\"stream\":\"Loaded image: a:1\\n\"}\n{\"aux\":{\"ID\":\"sha256:22\"}}\r\n\
             {\"stream\":\"Successfully built 0123\\n\"}\n{\"stream\":\"Successfully tagged b:2\\n\"}\n";
         let answer = format!(
@@ -311,6 +314,7 @@ mod tests {
         let expected = Named {
             references: vec!["a:1".to_owned(), "b:2".to_owned()],
             ids: ["0123456789ab", "sha256:22", "0123"].map(str::to_owned).to_vec(),
+            steps: vec!["11".to_owned()],
         };
         for piece in [1, 2, 7, 64, 4096] {
             assert_eq!(watched(answer.as_bytes(), piece), Some((200, expected.clone())));

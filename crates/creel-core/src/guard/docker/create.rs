@@ -3,15 +3,14 @@
 //! The outcome is recorded after the client has its answer: a crash in between
 //! leaves an open intent, which a search by label settles.
 
-use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing::warn;
 
 use crate::guard::claims::Claim;
 use crate::labels;
+use crate::provider::docker::advice;
 use crate::provider::{ErrorClass, Kind, Provider, ProviderName};
 
 use super::chunked::Dechunker;
@@ -45,38 +44,13 @@ impl Outcome {
             Self::Answered(_) | Self::Unknown(_) => None,
         }
     }
-}
 
-/// The volumes of a container that are not its own.
-#[derive(Debug)]
-enum Borrowed {
-    These(HashSet<String>),
-    /// It could not be found out: none of its volumes may be taken for its own.
-    Anything,
-}
-
-/// The containers that use what is not their own.
-#[derive(Debug, Default)]
-pub(super) struct Borrowers {
-    by_container: Mutex<HashMap<String, Borrowed>>,
-}
-
-impl Borrowers {
-    fn note(&self, container: String, borrowed: Borrowed) {
-        if matches!(&borrowed, Borrowed::These(names) if names.is_empty()) {
-            return;
-        }
-        let mut known = self.by_container.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(container, borrowed);
-    }
-
-    fn has(&self, container: &str, volume: &str) -> bool {
-        let known = self.by_container.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(container) {
-            Some(Borrowed::These(names)) => names.contains(volume),
-            Some(Borrowed::Anything) => true,
-            None => false,
-        }
+    /// Returns a refusal with what to do about it, where there is something to add.
+    fn advised(&self) -> Option<(u16, String)> {
+        let Self::Answered(answer) = self else { return None };
+        let said = answer.body.text("message").filter(|_| answer.status / 100 != 2)?;
+        let advice = advice(&said)?;
+        Some((answer.status, format!("{said} ({advice}; creel sweep --kind network lists them)")))
     }
 }
 
@@ -92,7 +66,11 @@ impl DockerGate {
         add_labels(&mut body, &claim.labels);
         request.set_body(body.to_bytes());
         let outcome = self.send(&mut request).await;
-        let answered = request.forward(&outcome).await;
+        let answered = match outcome.advised() {
+            // The one refusal whose words lead nobody to what to do.
+            Some((status, words)) => request.refuse(status, &words).await,
+            None => request.forward(&outcome).await,
+        };
         self.settle(&claim, &outcome, "Id").await;
         answered
     }
@@ -214,24 +192,6 @@ impl DockerGate {
             mounts.push(mount);
         }
         Some((claim, mounts))
-    }
-
-    /// Returns the volumes of a container that are not its own: those it names, and those of the
-    /// containers it shares volumes with.
-    async fn borrowed_by(&self, body: &ContainerBody) -> Borrowed {
-        let mut names: HashSet<String> = body.volume_names().into_iter().collect();
-        for container in body.volumes_from() {
-            match self.engine.inspect(Kind::Container, &container).await {
-                Ok(seen) => names.extend(seen.into_iter().flat_map(|seen| {
-                    seen.uses.into_iter().filter(|(kind, _)| *kind == Kind::Volume).map(|it| it.1)
-                })),
-                Err(error) => {
-                    warn!(%error, "the volumes that a container shares are not known");
-                    return Borrowed::Anything;
-                }
-            }
-        }
-        Borrowed::These(names)
     }
 
     /// Makes a volume that a container create would make by itself, without a label; one that

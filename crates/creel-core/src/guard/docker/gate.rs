@@ -14,8 +14,8 @@ use crate::guard::{Claims, Policy};
 use crate::provider::docker::{DockerProvider, RawStream};
 use crate::provider::{Kind, ProviderName};
 
+use super::borrowed::Borrowers;
 use super::chunked::Dechunker;
-use super::create::Borrowers;
 use super::head::{self, Framing, Head};
 use super::route::{self, Pruned, Route};
 use super::stream::{self, Foresight};
@@ -281,6 +281,7 @@ async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<
         200 => "OK",
         400 => "Bad Request",
         403 => "Forbidden",
+        404 => "Not Found",
         409 => "Conflict",
         502 => "Bad Gateway",
         _ => "Internal Server Error",

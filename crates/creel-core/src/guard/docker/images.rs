@@ -18,8 +18,8 @@ use tracing::warn;
 
 use crate::guard::claims::Claim;
 use crate::labels;
-use crate::provider::docker::ImageNames;
-use crate::provider::{Kind, ProviderName};
+use crate::provider::docker::{ImageNames, step_name};
+use crate::provider::{Kind, Provider, ProviderError, ProviderName};
 
 use super::answer::{AnswerWatch, Named, SessionWatch, SessionWishes, Watch};
 use super::gate::{DockerGate, Request};
@@ -33,6 +33,8 @@ struct Work {
     before: Before,
     /// The references it asks for, each with its claim.
     asked: Vec<(String, Claim)>,
+    /// The steps of a build that were begun last: what they make has no name yet.
+    steps: Vec<Claim>,
 }
 
 /// How a request that makes images ended.
@@ -107,7 +109,7 @@ impl DockerGate {
 
     async fn begin(&self, asked: Vec<String>) -> Result<Work, String> {
         let names = self.engine.image_names().await.map_err(|error| error.to_string())?;
-        let mut work = Work { before: Before::of(&names), asked: Vec::new() };
+        let mut work = Work { before: Before::of(&names), asked: Vec::new(), steps: Vec::new() };
         self.intend_references(&mut work, asked).await?;
         Ok(work)
     }
@@ -129,31 +131,69 @@ impl DockerGate {
 
     /// Claims what is named, as it is named.
     async fn claim_named(&self, work: &Mutex<Work>, mut named: UnboundedReceiver<Named>) {
-        while let Some(mut batch) = named.recv().await {
-            while let Ok(more) = named.try_recv() {
-                batch.references.extend(more.references);
-                batch.ids.extend(more.ids);
-            }
-            let names = match self.engine.image_names().await {
-                Ok(names) => names,
-                Err(error) => {
-                    warn!(%error, "new images cannot be listed");
-                    continue;
-                }
-            };
+        while let Some(named) = named.recv().await {
             let mut work = work.lock().await;
-            for object in newly_named(&work, &names, &batch) {
-                let adopted = self.claims.adopt(ProviderName::Docker, Kind::Image, &object).await;
-                if let Err(error) = adopted {
-                    warn!(object, %error, "an image could not be claimed, and stays");
-                }
-                work.before.note(object);
+            let over = self.begin_steps(&mut work, &named).await;
+            if let Err(error) = self.claim_new(&mut work, &named).await {
+                warn!(%error, "new images cannot be listed");
+                work.steps.extend(over);
+                continue;
+            }
+            for step in over {
+                self.claims.refute(&step, "its image is on record by its id".to_owned()).await;
+            }
+        }
+    }
+
+    /// Puts steps of a build on record that have begun; returns those that are over with it.
+    async fn begin_steps(&self, work: &mut Work, named: &Named) -> Vec<Claim> {
+        if named.ids.is_empty() && named.steps.is_empty() {
+            return Vec::new();
+        }
+        let over = std::mem::take(&mut work.steps);
+        for container in &named.steps {
+            let name = Some(step_name(container));
+            match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
+                Ok(claim) => work.steps.push(claim),
+                Err(error) => warn!(%error, "a step of a build is not on record"),
+            }
+        }
+        over
+    }
+
+    /// Claims what was named and is new.
+    async fn claim_new(&self, work: &mut Work, named: &Named) -> Result<(), ProviderError> {
+        if named.references.is_empty() && named.ids.is_empty() {
+            return Ok(());
+        }
+        let names = self.engine.image_names().await?;
+        for object in newly_named(work, &names, named) {
+            let adopted = self.claims.adopt(ProviderName::Docker, Kind::Image, &object).await;
+            if let Err(error) = adopted {
+                warn!(object, %error, "an image could not be claimed, and stays");
+            }
+            work.before.note(object);
+        }
+        Ok(())
+    }
+
+    /// Records what came of steps whose images nobody named; the engine is done with them.
+    async fn settle_steps(&self, steps: Vec<Claim>) {
+        for claim in steps {
+            match self.engine.find(&claim.marks()).await.as_deref() {
+                Ok([image, ..]) => self.claims.confirm(&claim, &image.id).await,
+                Ok([]) => self.claims.refute(&claim, "the step made no image".to_owned()).await,
+                Err(error) => warn!(%error, "what a step of a build made is left to the end"),
             }
         }
     }
 
     /// Records what came of the references that were asked for.
-    async fn end(&self, work: Work, ending: Ending) {
+    async fn end(&self, mut work: Work, ending: Ending) {
+        if ending == Ending::GivenUp && !work.steps.is_empty() {
+            tokio::time::sleep(NOTICE).await;
+        }
+        self.settle_steps(std::mem::take(&mut work.steps)).await;
         let mut there = self.references(&work).await;
         let is_absent = |there: &Option<Before>| {
             let has =
@@ -310,7 +350,7 @@ mod tests {
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
         let before = Before::of(&[image("11", &["old:1"]), image("22", &[])]);
-        let work = Work { before, asked: Vec::new() };
+        let work = Work { before, asked: Vec::new(), steps: Vec::new() };
         let now = [
             image("11", &["old:1", "new:1", "foreign:1"]),
             image("22", &[]),
@@ -320,6 +360,7 @@ mod tests {
         let named = Named {
             references: vec!["docker.io/library/new:1".into(), "old:1".into(), "lost:1".into()],
             ids: vec!["22".into(), "sha256:33".into(), "11".into()],
+            steps: Vec::new(),
         };
         assert_eq!(newly_named(&work, &now, &named), ["new:1", "sha256:33"]);
     }

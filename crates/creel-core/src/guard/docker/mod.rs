@@ -10,6 +10,7 @@
 //! - `images` attributes what builds, pulls, loads, commits and tags make.
 
 mod answer;
+mod borrowed;
 mod chunked;
 mod container;
 mod create;

@@ -113,16 +113,21 @@ const IN_USE: [&str; 4] =
 const NAMED_WRONGLY: [&str; 3] =
     ["network not found", "command that was not found", "executable file not found"];
 
+/// Says what to do when no network can be made any more, if that is what the engine says.
+pub(crate) fn advice(message: &str) -> Option<&'static str> {
+    let lower = message.to_ascii_lowercase();
+    let is_used_up = ADDRESS_POOL_USED_UP.iter().any(|sign| lower.contains(sign));
+    is_used_up.then_some("remove networks nobody uses, or give the engine more address pools")
+}
+
 /// Adds to the engine's words where they do not say what to do.
 fn explained(class: ErrorClass, status: u16, message: String) -> String {
     let lower = message.to_ascii_lowercase();
     if message.is_empty() {
         return format!("the engine answered with status {status} and no words");
     }
-    if ADDRESS_POOL_USED_UP.iter().any(|sign| lower.contains(sign)) {
-        return format!(
-            "{message} (remove networks nobody uses, or give the engine more address pools)"
-        );
+    if let Some(advice) = advice(&message) {
+        return format!("{message} ({advice})");
     }
     let runs =
         ["cannot remove a running container", "cannot remove a paused container", "without force"];

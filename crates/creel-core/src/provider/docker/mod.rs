@@ -36,8 +36,10 @@ mod transport;
 mod tests;
 
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
+pub(crate) use classify::advice;
 pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
 pub use engine::{Component, Engine};
 pub(crate) use guarded::ImageNames;
 pub use provider::DockerProvider;
+pub(crate) use read::step_name;
 pub(crate) use transport::RawStream;

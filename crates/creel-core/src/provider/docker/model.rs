@@ -165,6 +165,9 @@ pub(super) struct ImageDetails {
     /// The image it was built upon by the classic builder.
     #[serde(default, deserialize_with = "lenient")]
     pub parent: String,
+    /// The container that it was made from.
+    #[serde(default, deserialize_with = "lenient")]
+    pub container: String,
 }
 
 /// The answer to a create.

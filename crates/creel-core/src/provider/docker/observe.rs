@@ -113,6 +113,7 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
         config: super::model::Config { labels: row.labels },
         // Sweeps need none: the engine removes what only carried an image with it.
         parent: String::new(),
+        container: String::new(),
     };
     Observed { created_at, ..image(seen) }
 }

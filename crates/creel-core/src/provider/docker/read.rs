@@ -11,7 +11,7 @@ use crate::provider::{Kind, Marks, Observed};
 
 use super::connection::Connection;
 use super::encode::encoded;
-use super::model::{ContainerRow, ImageRow, Network, Volumes};
+use super::model::{ContainerRow, ImageDetails, ImageRow, Network, Volumes};
 use super::observe;
 
 /// Lists all objects of the given kinds, concurrently.
@@ -159,6 +159,11 @@ fn filters(name: &str, value: &str) -> String {
 /// else. And a container that carries it under another name is left out if its image carries
 /// it too, because then anyone's container may have it.
 pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
+    if marks.kind == Kind::Image
+        && let Some(container) = marks.name.strip_prefix(STEP)
+    {
+        return step_of(connection, container).await;
+    }
     if marks.kind == Kind::Image {
         // Images carry no label of ours. Their intent is recorded only when nothing has the
         // reference yet, so whatever has it now came of that create.
@@ -182,6 +187,34 @@ pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<O
         Ok::<_, Error>(ours.then_some(seen))
     });
     Ok(try_join_all(checked).await?.into_iter().flatten().collect())
+}
+
+/// What the names of images begin with that a step of a build makes; the container in which
+/// the step runs follows. No reference looks like it.
+const STEP: &str = "step of container ";
+
+/// Returns the name under which the image of a step is put on record before it exists.
+pub(crate) fn step_name(container: &str) -> String {
+    format!("{STEP}{container}")
+}
+
+/// Finds the image that a step of a build made: nobody but the builder knows its container.
+async fn step_of(connection: &Connection, container: &str) -> Result<Vec<Observed>, Error> {
+    let mut nameless = Vec::new();
+    let each = |row: ImageRow| {
+        if observe::real_references(&row.repo_tags).is_empty() {
+            nameless.push(row.id);
+        }
+    };
+    connection.rows("/images/json", &[("all", "1")], each).await?;
+    for id in nameless {
+        let details: Option<ImageDetails> =
+            connection.get_if_any(&format!("/images/{}/json", encoded(&id))).await?;
+        if let Some(details) = details.filter(|one| one.container.starts_with(container)) {
+            return Ok(vec![observe::image_by(&id, details)]);
+        }
+    }
+    Ok(Vec::new())
 }
 
 async fn matching(

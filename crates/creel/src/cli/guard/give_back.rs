@@ -7,6 +7,7 @@ use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
 use creel_core::provider::{ErrorClass, Kind, Providers};
 use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report};
+use creel_core::reconcile::{Status, Unreachable};
 use jiff::Timestamp;
 
 use crate::app::{App, Listing};
@@ -39,13 +40,13 @@ pub(super) struct End<'a> {
 pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
     let (started_at, started) = (Timestamp::now(), Instant::now());
     let app = end.app;
-    let (items, open_intents) = if end.kept {
+    let (items, unsettled) = if end.kept {
         let mut items = Vec::new();
         for held in end.post.held {
             // One that is not gone stays on record, for the next reconcile.
             items.extend(end.post.supervisor.release(held).await.ok());
         }
-        (items, 0)
+        (items, Unsettled::default())
     } else {
         end.post.held.into_iter().for_each(creel_core::scope::Held::forget);
         release_all(&end.post.supervisor).await?
@@ -75,13 +76,25 @@ pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
             Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
         })?;
     }
-    let not_gone = left.iter().filter(|item| !may_stay(item)).count();
-    if not_gone + open_intents == 0 {
-        return Ok(());
+    let not_gone = left.iter().filter(|item| !may_stay(item)).count() + unsettled.open_intents;
+    let failure = |message: String| {
+        Err(Failure::new(Code::NotGone, Exit::Guard, message)
+            .hint("creel ledger lists it; creel reconcile tries again"))
+    };
+    match unsettled.unreachable.first() {
+        Some(world) => failure(format!("what was created may still be there: {}", world.error)),
+        None if not_gone > 0 => failure(format!("{not_gone} not verified gone")),
+        None => Ok(()),
     }
-    let message = format!("{} not verified gone", not_gone + open_intents);
-    Err(Failure::new(Code::NotGone, Exit::Guard, message)
-        .hint("creel ledger lists it; creel reconcile tries again"))
+}
+
+/// What nobody can say yet.
+#[derive(Debug, Default)]
+struct Unsettled {
+    /// Creates that were not answered, and may still land.
+    open_intents: usize,
+    /// Worlds that could not be asked.
+    unreachable: Vec<Unreachable>,
 }
 
 /// Returns whether something may stay without a failure of the guard: what is protected, and an
@@ -94,7 +107,7 @@ fn may_stay(item: &ItemReport) -> bool {
 /// Releases what is on record in this process's name, until nothing is left or can land late.
 async fn release_all(
     supervisor: &creel_core::scope::Supervisor,
-) -> Result<(Vec<ItemReport>, usize), Failure> {
+) -> Result<(Vec<ItemReport>, Unsettled), Failure> {
     let (deadline, mut pause) = (Instant::now() + LATE, PAUSE);
     let mut items: Vec<ItemReport> = Vec::new();
     loop {
@@ -107,7 +120,8 @@ async fn release_all(
             && status.unreachable.is_empty()
             && items.iter().all(|item| item.result == Outcome::Gone || may_stay(item));
         if status.is_final() || waits_for_others || Instant::now() > deadline {
-            return Ok((items, status.open_intents));
+            let Status { open_intents, unreachable, .. } = status;
+            return Ok((items, Unsettled { open_intents, unreachable }));
         }
         tokio::time::sleep(pause).await;
         pause *= 2;

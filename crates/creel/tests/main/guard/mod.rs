@@ -3,13 +3,23 @@
 //! - `transparency`: what the docker CLI shows is the same with and without it.
 //! - `terminal`: so is what a user at a terminal sees, and what keys do.
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
+//! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
+//! - `harbor`: a benchmark harness, with a task of its own.
+//! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `daytona`: the same for sandboxes, with the official SDKs.
 //! - `limits`: refusals, and the file of events.
+//! - `endings`: exit codes, what is kept, what the command finds around it.
+//! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
+mod clients;
 mod daytona;
+mod endings;
+mod harbor;
 mod images;
+pub(crate) mod kills;
 mod limits;
 mod scene;
 mod terminal;
 mod transparency;
+mod weather;

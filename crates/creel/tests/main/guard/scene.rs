@@ -1,6 +1,7 @@
 //! Where a guard is tried: an engine that nobody else uses, and a home.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,6 +108,13 @@ impl Scene {
         self.home.path(name)
     }
 
+    /// Gives the docker CLI of this home Compose and Buildx.
+    pub(crate) fn add_plugins(&self) {
+        let configuration = part("CREEL_TEST_DOCKER_CONFIG");
+        fs::create_dir(self.path(".docker")).unwrap();
+        symlink(configuration.join("cli-plugins"), self.path(".docker/cli-plugins")).unwrap();
+    }
+
     /// Puts a program into the home that sends one request as it is given, where the CLI would
     /// say it in another way: `python3 api.py PATH BODY` prints the status.
     pub(crate) fn write_api(&self) {
@@ -147,14 +155,14 @@ impl Scene {
     /// Removes what scripts left on the engine.
     pub(crate) fn clear(&self) {
         let docker = self.docker();
-        for kind in [Kind::Container, Kind::Network, Kind::Volume, Kind::Image] {
+        // Twice for images: what others are built on goes only after them.
+        for kind in [Kind::Container, Kind::Network, Kind::Volume, Kind::Image, Kind::Image] {
             let left = World::snapshot(&self.engine()).unwrap().minus(&self.baseline);
             let ids = left.of_kind(kind).ids();
             let removed = concurrently(&ids, 4, |id| match kind {
                 Kind::Container => docker.remove_container(id),
                 Kind::Network => docker.remove_network(id),
                 Kind::Volume => docker.remove_volume(id),
-                // One that has children goes with the last of them.
                 Kind::Image => docker.remove_image(id).or(Ok(())),
             });
             removed.unwrap();
@@ -165,9 +173,9 @@ impl Scene {
     }
 
     /// Checks that a script says and does the same with a guard as without, and that nothing of
-    /// it is left after the guard.
+    /// it is left after the guard. Returns what it said and did without.
     #[track_caller]
-    pub(crate) fn assert_same(&self, script: &str) {
+    pub(crate) fn assert_same(&self, script: &str) -> Output {
         let direct = self.direct(script);
         self.clear();
         let guarded = self.guarded(script);
@@ -177,7 +185,19 @@ impl Scene {
             "\nthe script:\n{script}\n"
         );
         self.assert_nothing_left();
+        direct
     }
+}
+
+/// Returns where a part of the suite is; one that is missing is never skipped.
+pub(crate) fn part(variable: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_default();
+    assert!(
+        path.exists(),
+        "{variable} names nothing: run the tests with `cargo xtask test`, or install the parts with \
+         `cargo xtask parts` and type the export lines it prints"
+    );
+    path
 }
 
 /// Returns a script that leaves its files in the home.

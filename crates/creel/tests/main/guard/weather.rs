@@ -1,0 +1,133 @@
+//! Engines in bad weather: they restart, are slow, have no room left, or are asked for the same
+//! thing twice at once.
+
+use std::fs;
+use std::time::Duration;
+
+use creel_testkit::engine::EngineOptions;
+use creel_testkit::wait::eventually;
+use creel_testkit::wire::{Fault, Rule, Wire};
+
+use super::scene::Scene;
+use crate::support::{Home, PATIENCE};
+
+#[test]
+fn an_engine_may_restart_under_a_guard() {
+    let mut scene = Scene::set_up();
+    let script = format!(
+        "docker run -d --init --name before --network bridge -v data:/d -v /a creel-test sleep 1000 >/dev/null
+         docker tag creel-test before:1; echo ready >{}
+         until [ -e {} ]; do sleep 0.05; done
+         docker run --name after creel-test echo again; docker network create after >/dev/null",
+        scene.path("ready").display(),
+        scene.path("go").display(),
+    );
+    let guard = scene.start(&[], &script);
+    scene.await_word("ready");
+    scene.engine.kill_hard().unwrap();
+    scene.engine.restart().unwrap();
+    fs::write(scene.path("go"), "go").unwrap();
+    let output = guard.wait().expect_code(0);
+    assert_eq!(output.stdout, "again\n", "{output}");
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn an_engine_that_is_away_at_the_end_leaves_records_that_a_reconcile_settles() {
+    let mut scene = Scene::set_up();
+    let script = format!(
+        "docker run -d --init -v data:/d creel-test sleep 1000 >/dev/null; echo ready >{}
+         until [ -e {} ]; do sleep 0.05; done; docker ps; exit 0",
+        scene.path("ready").display(),
+        scene.path("go").display(),
+    );
+    let guard = scene.start(&[], &script);
+    scene.await_word("ready");
+    scene.engine.kill_hard().unwrap();
+    fs::write(scene.path("go"), "go").unwrap();
+    // The command ended well, but nobody can say what became of its things.
+    let output = guard.wait().expect_code(125);
+    assert!(output.stderr.contains("creel guard: cannot reach the Docker Engine"), "{output}");
+    assert!(output.stderr.contains("creel reconcile"), "{output}");
+    scene.engine.restart().unwrap();
+    let given_back = eventually(PATIENCE, || {
+        scene.home.creel.run(["reconcile"]);
+        scene.home.open_records().is_empty()
+    });
+    assert!(given_back, "{:#?}", scene.home.open_records());
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn a_slow_engine_only_takes_longer() {
+    let scene = Scene::set_up();
+    let wire = Wire::start(&scene.engine(), 0).unwrap();
+    let slow = Fault::Delay { by: Duration::from_millis(700) };
+    let created =
+        wire.add(Rule::new("/(containers|networks|volumes)/", slow.clone()).method("POST"));
+    let removed = wire.add(Rule::new("/(containers|networks|volumes)/", slow).method("DELETE"));
+    let mut home = Home::on(&wire.engine());
+    home.creel = home.creel.clone().deadline(Duration::from_secs(60));
+    let script = "docker network create net >/dev/null
+        docker run --name one --network net -v data:/d creel-test sh -c 'echo slow; exit 3'";
+    let output = home.creel.run(["guard", "--", "sh", "-c", script]).expect_code(3);
+    assert_eq!(output.stdout, "slow\n", "{output}");
+    assert!(created.fired() >= 4 && removed.fired() >= 3, "{created:?} {removed:?}");
+    assert!(home.open_records().is_empty(), "{:#?}", home.open_records());
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn a_lost_answer_loses_nothing() {
+    let scene = Scene::set_up();
+    let wire = Wire::start(&scene.engine(), 0).unwrap();
+    let lost = [
+        wire.add(Rule::new("/containers/create", Fault::LoseAnswer).method("POST").times(1)),
+        wire.add(Rule::new("/networks/create", Fault::LoseAnswer).method("POST").times(1)),
+        wire.add(Rule::new("/volumes/create", Fault::LoseAnswer).method("POST").times(1)),
+    ];
+    let home = Home::on(&wire.engine());
+    let script = "docker create --name one creel-test true || docker network create net || \
+        docker volume create data || exit 9";
+    let output = home.creel.run(["guard", "--", "sh", "-c", script]).expect_code(9);
+    assert!(output.stderr.contains("cannot reach the Docker Engine"), "{output}");
+    assert!(lost.iter().all(|rule| rule.fired() == 1), "{lost:?}");
+    assert!(home.open_records().is_empty(), "{:#?}", home.open_records());
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn an_address_pool_that_is_used_up_is_explained_and_asked_once() {
+    let address_pool = "base=10.214.0.0/24,size=26".to_owned();
+    let scene = Scene::with(EngineOptions { address_pool, ..EngineOptions::default() });
+    let wire = Wire::start(&scene.engine(), 0).unwrap();
+    let asked = wire.add(Rule::new("/networks/create", Fault::Delay { by: Duration::ZERO }));
+    let home = Home::on(&wire.engine());
+    // The engine's own bridge has an address range of its own.
+    let script =
+        "for i in 1 2 3 4 5 6; do docker network create net-$i >/dev/null || exit $i; done";
+    let direct = scene.direct(script);
+    scene.clear();
+    let output = home.creel.run(["guard", "--", "sh", "-c", script]);
+    assert_eq!(output.code(), direct.code(), "{direct}\n{output}");
+    assert!(output.stderr.contains("non-overlapping IPv4 address pool"), "{output}");
+    assert!(output.stderr.contains("remove networks nobody uses"), "{output}");
+    let count = u64::try_from(output.code().unwrap()).unwrap();
+    assert_eq!(asked.fired(), count, "{output}");
+    assert!(home.open_records().is_empty(), "{:#?}", home.open_records());
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn of_two_creates_of_one_name_one_wins_and_both_are_settled() {
+    let scene = Scene::set_up();
+    let script = "for round in 1 2 3 4 5; do
+            docker create --name same-$round creel-test true >/dev/null 2>&1 & one=$!
+            docker create --name same-$round creel-test true >/dev/null 2>&1 & two=$!
+            docker volume create same-$round >/dev/null & docker volume create same-$round >/dev/null &
+            wait $one; first=$?; wait $two; echo $((first + $?)); wait
+        done; docker ps -a -q | wc -l; docker volume ls -q | wc -l";
+    let output = scene.guarded(script).expect_code(0);
+    assert_eq!(output.stdout, "1\n1\n1\n1\n1\n5\n5\n", "{output}");
+    scene.assert_nothing_left();
+}
