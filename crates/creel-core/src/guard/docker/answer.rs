@@ -199,9 +199,14 @@ pub(super) struct SessionWishes {
     told: Vec<String>,
 }
 
-impl SessionWishes {
+/// Reads what a client asks for.
+pub(super) trait Asks: Send {
     /// Takes the next bytes of the client, and returns the names among them that are new.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
+    fn feed(&mut self, bytes: &[u8]) -> Vec<String>;
+}
+
+impl Asks for SessionWishes {
+    fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut new = Vec::new();
         self.tail.extend_from_slice(bytes);
         for names in attributes(&self.tail, b"name") {

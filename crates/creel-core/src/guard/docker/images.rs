@@ -21,7 +21,8 @@ use crate::labels;
 use crate::provider::docker::{ImageNames, step_name};
 use crate::provider::{Kind, Provider, ProviderError, ProviderName};
 
-use super::answer::{AnswerWatch, Named, SessionWatch, SessionWishes, Watch};
+use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch};
+use super::archive::ArchiveWishes;
 use super::gate::{DockerGate, Request};
 use super::reference::{familiar, joined};
 use super::route::{self, Route};
@@ -68,11 +69,17 @@ impl DockerGate {
             Ok(work) => Mutex::new(work),
             Err(reason) => return request.refuse(500, &reason).await,
         };
-        let (passed, is_over) = if route == Route::BuildSession {
-            let wishes = Wishes { gate: self, work: &work, seen: SessionWishes::default() };
-            self.watch_images::<SessionWatch>(request, wishes, &work).await
-        } else {
-            self.watch_images::<AnswerWatch>(request, (), &work).await
+        let (passed, is_over) = match route {
+            Route::BuildSession => {
+                let wishes = Wishes { gate: self, work: &work, asks: SessionWishes::default() };
+                self.watch_images::<SessionWatch>(request, wishes, &work).await
+            }
+            Route::LoadImages => {
+                let asks = ArchiveWishes::of(request.head.framing());
+                let wishes = Wishes { gate: self, work: &work, asks };
+                self.watch_images::<AnswerWatch>(request, wishes, &work).await
+            }
+            _ => self.watch_images::<AnswerWatch>(request, (), &work).await,
         };
         let ending = match route {
             _ if is_over => Ending::Answered,
@@ -231,23 +238,28 @@ impl DockerGate {
     }
 }
 
-/// Puts what a BuildKit session is asked for on record, before the engine hears of it.
-struct Wishes<'a> {
+/// Puts what only the body of a request asks for on record, before the engine hears of it.
+struct Wishes<'a, A> {
     gate: &'a DockerGate,
     work: &'a Mutex<Work>,
-    seen: SessionWishes,
+    asks: A,
 }
 
-impl Foresight for Wishes<'_> {
+impl<A: Asks> Foresight for Wishes<'_, A> {
     async fn foresee(&mut self, bytes: &[u8]) {
-        let asked = self.seen.feed(bytes);
+        let asked = self.asks.feed(bytes);
         if asked.is_empty() {
             return;
         }
         let asked = asked.iter().map(|name| familiar(name)).collect();
         let mut work = self.work.lock().await;
+        // Such a request takes long: somebody may have made a reference since it began.
+        match self.gate.engine.image_names().await {
+            Ok(names) => work.before.references.extend(Before::of(&names).references),
+            Err(error) => return warn!(%error, "images cannot be listed"),
+        }
+        // If it fails, the answer names it once more.
         if let Err(error) = self.gate.intend_references(&mut work, asked).await {
-            // The answer names it once more.
             warn!(error, "an image is not on record before it is built");
         }
     }

@@ -10,6 +10,7 @@
 //! - `images` attributes what builds, pulls, loads, commits and tags make.
 
 mod answer;
+mod archive;
 mod borrowed;
 mod chunked;
 mod container;

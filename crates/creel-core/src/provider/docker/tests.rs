@@ -18,7 +18,7 @@ use crate::provider::{
 };
 use crate::task;
 
-use super::{DockerProvider, Endpoint};
+use super::{DockerProvider, Endpoint, step_name};
 
 const VERSION: &str = r#"{"Version":"29.0","ApiVersion":"1.52","MinAPIVersion":"1.44"}"#;
 const PODMAN: &str =
@@ -190,6 +190,9 @@ async fn a_volume_that_was_there_before_is_not_ours() {
     assert_eq!(error.class, ErrorClass::Invalid, "{error}");
 }
 
+/// What looks like the id of an image; anything else is one of its names.
+const ID: &str = "0123456789ab";
+
 #[tokio::test]
 async fn an_image_in_use_keeps_its_names() {
     let engine = Scripted::new(&[
@@ -197,11 +200,7 @@ async fn an_image_in_use_keeps_its_names() {
         ("GET /images/0123456789ab/json", 200, r#"{"Id":"0123456789ab","RepoTags":["a:1","b:1"]}"#),
         ("GET /containers/json", 200, r#"[{"Id":"c","ImageID":"0123456789ab"}]"#),
     ]);
-    let error = engine
-        .provider
-        .release(Kind::Image, "0123456789ab", ReleaseMode::AT_ONCE)
-        .await
-        .unwrap_err();
+    let error = engine.provider.release(Kind::Image, ID, ReleaseMode::AT_ONCE).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::InUse);
     assert!(!engine.asked().iter().any(|line| line.contains("/images/a:1")));
 }
@@ -215,11 +214,7 @@ async fn an_image_of_several_names_goes_name_by_name() {
         ("DELETE /images/a:1", 200, "[]"),
         ("DELETE /images/b:1", 500, r#"{"message":"busy"}"#),
     ]);
-    let error = engine
-        .provider
-        .release(Kind::Image, "0123456789ab", ReleaseMode::AT_ONCE)
-        .await
-        .unwrap_err();
+    let error = engine.provider.release(Kind::Image, ID, ReleaseMode::AT_ONCE).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient, "{error}");
     let deletes: Vec<String> =
         engine.asked().into_iter().filter(|line| line.starts_with("DELETE")).collect();
@@ -239,6 +234,32 @@ async fn a_reference_goes_alone_and_leaves_the_other_names_of_its_image() {
     assert_eq!(refused.unwrap_err().class, ErrorClass::InUse);
     let deletes = engine.asked().into_iter().filter(|line| line.starts_with("DELETE"));
     assert_eq!(deletes.count(), 1);
+}
+
+#[tokio::test]
+async fn the_image_of_a_step_is_found_by_the_container_that_ran_it() {
+    let engine = Scripted::new(&[
+        (
+            "GET /images/json",
+            200,
+            r#"[{"Id":"sha256:aa","RepoTags":["kept:1"]},{"Id":"sha256:bb","RepoTags":null},
+                {"Id":"sha256:cc","RepoTags":["<none>:<none>"]}]"#,
+        ),
+        ("GET /images/sha256%3Abb/json", 200, r#"{"Id":"sha256:bb","Container":"0123ff"}"#),
+        ("GET /images/sha256%3Acc/json", 200, r#"{"Id":"sha256:cc","Container":"012345"}"#),
+    ]);
+    let find = |container: &str| {
+        let marks =
+            Marks { kind: Kind::Image, resource: ResourceId::new(), name: step_name(container) };
+        let provider = &engine.provider;
+        async move {
+            let found = provider.find(&marks).await.unwrap();
+            found.into_iter().map(|seen| seen.id).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(find("01234").await, ["sha256:cc"]);
+    assert_eq!(find("99999").await, [""; 0]);
+    assert!(!engine.asked().iter().any(|line| line.contains("sha256%3Aaa")));
 }
 
 #[tokio::test]
