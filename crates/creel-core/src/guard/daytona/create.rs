@@ -65,12 +65,35 @@ impl DaytonaGate {
         order: Order,
         body: Incoming,
     ) -> Result<Response<Body>, Cut> {
-        let body = forward::read(body).await.ok_or(Cut::CLOSED)?;
         let gate = Arc::clone(self);
-        // A client that hangs up must not stop it half-way.
-        let made = self.tasks.spawn(async move { gate.create_to_the_end(order, body).await });
+        let work = move |body| async move { gate.create_to_the_end(order, body).await };
+        self.finish(body, work).await
+    }
+
+    /// Reads a body, and carries out in a task of its own what it asks for: a client that hangs
+    /// up must not stop it half-way.
+    pub(super) async fn finish<F, W>(&self, body: Incoming, work: F) -> Result<Response<Body>, Cut>
+    where
+        F: FnOnce(Bytes) -> W,
+        W: Future<Output = Result<Response<Body>, Cut>> + Send + 'static,
+    {
+        let body = forward::read(body).await.ok_or(Cut::CLOSED)?;
         // A panic has been reported by the panic hook.
-        made.await.unwrap_or(Err(Cut::CLOSED))
+        self.tasks.spawn(work(body)).await.unwrap_or(Err(Cut::CLOSED))
+    }
+
+    /// Reads what is to be made, and records the intent; or says why it must not be made.
+    pub(super) async fn read_claimed(
+        self: &Arc<Self>,
+        order: &Order,
+        body: &[u8],
+    ) -> Result<(Object, Claim), Response<Body>> {
+        let Ok(body) = Object::parse(body) else {
+            let reason = "the body of the request is no JSON object";
+            return Err(refuse(StatusCode::BAD_REQUEST, &order.path, reason));
+        };
+        let claim = self.admit(order, body.text("name")).await?;
+        Ok((body, claim))
     }
 
     async fn create_to_the_end(
@@ -78,12 +101,8 @@ impl DaytonaGate {
         order: Order,
         body: Bytes,
     ) -> Result<Response<Body>, Cut> {
-        let Ok(mut body) = Object::parse(&body) else {
-            let reason = "the body of the request is no JSON object";
-            return Ok(refuse(StatusCode::BAD_REQUEST, &order.path, reason));
-        };
-        let claim = match self.admit(&order, body.text("name")).await {
-            Ok(claim) => claim,
+        let (mut body, claim) = match self.read_claimed(&order, &body).await {
+            Ok(claimed) => claimed,
             Err(refused) => return Ok(refused),
         };
         if body::is_absent(&body, "name") {

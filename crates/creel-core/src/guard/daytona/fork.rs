@@ -6,19 +6,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hyper::Response;
 use hyper::body::Incoming;
-use hyper::{Response, StatusCode};
 use tracing::warn;
 
 use crate::guard::claims::Claim;
-use crate::guard::json::Object;
 use crate::provider::daytona::{Answered, Renewal};
 
 use super::body::{self, Armed, Switches};
 use super::create::{Origin, Outcome};
-use super::forward::{self, Answer, Body, Order};
+use super::forward::{Answer, Body, Order};
 use super::gate::{Cut, DaytonaGate};
-use super::refusal::refuse;
 
 impl DaytonaGate {
     pub(super) async fn fork(
@@ -26,12 +24,9 @@ impl DaytonaGate {
         order: Order,
         body: Incoming,
     ) -> Result<Response<Body>, Cut> {
-        let body = forward::read(body).await.ok_or(Cut::CLOSED)?;
         let gate = Arc::clone(self);
-        // A client that hangs up must not stop it half-way.
-        let made = self.tasks.spawn(async move { gate.fork_to_the_end(order, body).await });
-        // A panic has been reported by the panic hook.
-        made.await.unwrap_or(Err(Cut::CLOSED))
+        let work = move |body| async move { gate.fork_to_the_end(order, body).await };
+        self.finish(body, work).await
     }
 
     async fn fork_to_the_end(
@@ -39,12 +34,8 @@ impl DaytonaGate {
         order: Order,
         body: Bytes,
     ) -> Result<Response<Body>, Cut> {
-        let Ok(mut body) = Object::parse(&body) else {
-            let reason = "the body of the request is no JSON object";
-            return Ok(refuse(StatusCode::BAD_REQUEST, &order.path, reason));
-        };
-        let claim = match self.admit(&order, body.text("name")).await {
-            Ok(claim) => claim,
+        let (mut body, claim) = match self.read_claimed(&order, &body).await {
+            Ok(claimed) => claimed,
             Err(refused) => return Ok(refused),
         };
         let named = body::is_absent(&body, "name");
