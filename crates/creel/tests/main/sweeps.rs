@@ -108,6 +108,36 @@ fn two_sweeps_at_once_over_the_same_containers_both_end_well() {
 }
 
 #[test]
+fn a_container_is_killed_from_here_where_that_is_safe_and_by_the_engine_elsewhere() {
+    let label = &unique("sweeps.kill");
+    let engine = Engine::from_env();
+    let docker = engine.docker();
+    let stubborn =
+        |name: &str| ContainerSpec::stubborn(&format!("{label}-{name}")).label(label, "");
+    let cli = |arguments: &[&str]| {
+        let output = docker.cli(arguments).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let plain = docker.run(&stubborn("plain")).unwrap();
+    let returning = docker.run(&stubborn("returning")).unwrap();
+    cli(&["update", "--restart", "always", &returning]);
+    let frozen = docker.run(&stubborn("frozen")).unwrap();
+    cli(&["pause", &frozen]);
+    let began_at = cli(&["info", "--format", "{{.SystemTime}}"]);
+    Home::on(&engine).creel.run(["sweep", "--label", label, "--apply"]).expect_code(0);
+    assert!(left(&engine, label).is_empty());
+    let ended_at = cli(&["info", "--format", "{{.SystemTime}}"]);
+    let by_label = format!("label={label}");
+    let during = ["--since", began_at.trim(), "--until", ended_at.trim(), "--filter", &by_label];
+    let told = cli(&[&["events", "--format", "{{.Action}} {{.ID}}"], &during[..]].concat());
+    let happened =
+        |action: &str, id: &str| told.lines().any(|line| line == format!("{action} {id}"));
+    assert!(happened("die", &plain) && !happened("kill", &plain), "{told}");
+    assert!(happened("kill", &returning) && happened("kill", &frozen), "{told}");
+}
+
+#[test]
 fn a_daemon_killed_in_the_middle_of_a_sweep_is_reported_truthfully_and_swept_again() {
     let label = &unique("sweeps.killed");
     let mut private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();

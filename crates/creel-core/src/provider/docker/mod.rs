@@ -20,6 +20,7 @@ mod encode;
 mod endpoint;
 mod engine;
 mod guarded;
+mod kill;
 mod model;
 mod observe;
 mod place;

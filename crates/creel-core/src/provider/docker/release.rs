@@ -15,7 +15,7 @@ use super::classify::is_absence;
 use super::connection::{Connection, REQUEST_TIMEOUT};
 use super::encode::encoded;
 use super::model::{ImageDetails, Network};
-use super::{observe, read};
+use super::{kill, observe, read};
 
 /// Why a release did not succeed.
 pub(super) enum Refusal {
@@ -61,6 +61,8 @@ pub(super) async fn container(
             Err(_) if mode.kill_running => {}
             Err(error) => return Err(error.into()),
         }
+    } else if mode.kill_running {
+        kill::first_process(connection, id).await;
     }
     let options = RemoveContainerOptions { v: true, force: mode.kill_running, link: false };
     let library = connection.library().await?;
