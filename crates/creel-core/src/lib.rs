@@ -27,6 +27,9 @@
 //! | [`plan`] | what would be released and why, bound to what was seen |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
 //! | [`reconcile`] | makes ledger and world agree again after a crash |
+//! | [`run`] | a workflow's way from nothing to a known outcome |
+//! | [`sandbox`] | the way into a sandbox, whoever provides it |
+//! | [`sanitise`] | what of the outside's words may be kept or shown |
 //! | [`scope`] | creates or adopts, and releases on every path |
 //! | [`cleanup`] | the library face of the cleanup commands |
 //! | [`guard`] | stands between a command and the providers, and owns what it creates |
@@ -61,6 +64,9 @@ pub mod reap;
 pub mod recipe;
 pub mod reconcile;
 pub mod retry;
+pub mod run;
+pub mod sandbox;
+pub mod sanitise;
 pub mod scope;
 pub mod select;
 pub mod size;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::id::LedgerId;
 use crate::os;
@@ -15,7 +15,7 @@ use crate::provider::{Kind, Observed, ProviderName};
 use super::{ItemReport, Outcome, Report};
 
 /// One object in an inventory.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entry {
     /// The world.
     pub provider: ProviderName,

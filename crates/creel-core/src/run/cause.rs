@@ -1,0 +1,242 @@
+//! Causes: why a run did not go on, named once and never hidden by a symptom.
+
+use serde::{Deserialize, Serialize};
+
+use crate::provider::UnknownName;
+use crate::sanitise::Diagnostic;
+
+macro_rules! classes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, retryable: $retryable:literal, $action:literal;)+) => {
+        /// What sort of thing went wrong.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum CauseClass {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl CauseClass {
+            /// All classes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the name that scripts know.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// Returns whether another attempt, with nothing changed, may come out otherwise.
+            pub const fn is_retryable(self) -> bool {
+                match self { $(Self::$variant => $retryable,)+ }
+            }
+
+            /// Returns in one sentence what to do.
+            pub const fn action(self) -> &'static str {
+                match self { $(Self::$variant => $action,)+ }
+            }
+        }
+    };
+}
+
+classes! {
+    /// No sandbox could be had.
+    ProvisionFailed = "provision_failed", retryable: true,
+        "Look at the provider with `creel doctor`, then try again.";
+    /// A step of the bootstrap failed that no other class names.
+    BootstrapFailed = "bootstrap_failed", retryable: true,
+        "Read the step's tail with `creel show`, mend the step, then try again.";
+    /// A required repository is not there as it should be.
+    WorkspaceIncomplete = "workspace_incomplete", retryable: true,
+        "Check the repository's address, ref and path in the workflow, then try again.";
+    /// A credential is missing, or was refused.
+    CredentialUnavailable = "credential_unavailable", retryable: false,
+        "Set the credential that the workflow names, or renew it, then try again.";
+    /// The agent program does not run: not the agent's fault.
+    AgentLaunchFailed = "agent_launch_failed", retryable: false,
+        "Install the agent program in the image or in a setup step; the agent itself did nothing wrong.";
+    /// The agent kept on calling a tool that is forbidden here.
+    ToolPolicyLoop = "tool_policy_loop", retryable: false,
+        "Allow the tool, or tell the agent in the task to do without it.";
+    /// The agent kept on making the same failing call.
+    ToolLoop = "tool_loop", retryable: true,
+        "Look at the failing call with `creel events`, then change the task or the workspace.";
+    /// Nothing happened for too long.
+    NoProgress = "no_progress", retryable: true,
+        "Raise `limits.idle` if such a silence is normal, else try again.";
+    /// The model did not answer in time.
+    ModelTimeout = "model_timeout", retryable: true,
+        "Configure a fallback model or raise the profile's timeouts, then try again.";
+    /// The model's provider limits us.
+    ModelRateLimited = "model_rate_limited", retryable: true,
+        "Wait for the limit to pass, or configure a fallback model.";
+    /// The model's provider refuses the key.
+    ModelAuth = "model_auth", retryable: false,
+        "Check the provider's `api_key` in the workflow.";
+    /// The model's provider wants to be paid.
+    ModelQuota = "model_quota", retryable: false,
+        "Raise the quota at the model's provider, or configure a fallback model.";
+    /// The model's provider cannot be reached.
+    ModelUnreachable = "model_unreachable", retryable: true,
+        "Check the provider's `base_url` and the sandbox's network, then try again.";
+    /// The model's settings make no sense to its provider.
+    ModelConfig = "model_config", retryable: false,
+        "Check the model's name and settings in the workflow.";
+    /// The conversation does not fit the model.
+    ContextOverflow = "context_overflow", retryable: false,
+        "Give the agent a smaller task, or a model with a larger context.";
+    /// The sandbox vanished or died.
+    SandboxLost = "sandbox_lost", retryable: true,
+        "Look at the provider with `creel doctor`, then try again from scratch.";
+    /// The agent program ended with an error.
+    AgentCrashed = "agent_crashed", retryable: true,
+        "Read the end of its output with `creel events`, then try again.";
+    /// The sandbox could not be reached any more.
+    Offline = "offline", retryable: true,
+        "Check the network to the provider, then try again.";
+    /// A limit of the workflow was reached.
+    BudgetExceeded = "budget_exceeded", retryable: false,
+        "Raise the limit that the message names, if the work is worth it.";
+    /// Nobody answered or renewed before the lease ended.
+    LeaseExpired = "lease_expired", retryable: true,
+        "Try again, with a longer `sandbox.lease` if nobody can answer sooner.";
+    /// Somebody cancelled it.
+    Cancelled = "cancelled", retryable: true,
+        "Try again when you want it to go on.";
+    /// Whoever drove the run died, or could not keep its records.
+    HubError = "hub_error", retryable: true,
+        "Try again; `creel reconcile` has given back what was held.";
+}
+
+impl std::fmt::Display for CauseClass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for CauseClass {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        UnknownName::pick(text, "class", Self::ALL, Self::name)
+    }
+}
+
+/// Why an attempt did not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// What sort of thing it is.
+    pub class: CauseClass,
+    /// What happened, in one sentence.
+    pub message: Diagnostic,
+    /// Whether another attempt may come out otherwise.
+    pub retryable: bool,
+    /// The step of the bootstrap in which it happened.
+    pub step: Option<String>,
+    /// The attempt in which it happened.
+    pub attempt: u32,
+}
+
+impl Cause {
+    /// Names a cause, as retryable as its class.
+    pub fn new(class: CauseClass, message: Diagnostic, attempt: u32) -> Self {
+        Self { class, message, retryable: class.is_retryable(), step: None, attempt }
+    }
+
+    /// Returns in one sentence what to do.
+    pub fn action(&self) -> &'static str {
+        self.class.action()
+    }
+}
+
+/// The causes of a run: the first and the latest, and the chain between, of limited length.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Causes(Vec<Cause>);
+
+impl Causes {
+    /// How many are kept; beyond it those in the middle go.
+    pub const MOST: usize = 8;
+
+    /// Adds a cause behind the others. The first of an attempt is never replaced: what follows
+    /// may be a symptom of it.
+    pub fn latch(&mut self, cause: Cause) {
+        if self.0.last() == Some(&cause) {
+            return;
+        }
+        if self.0.len() == Self::MOST {
+            let newest = self.0.last().map_or(0, |last| last.attempt);
+            let first_of_newest = self.0.iter().position(|one| one.attempt == newest);
+            // The very first and the first of this attempt say the most.
+            let spared = first_of_newest.unwrap_or(0);
+            let dropped = (1..self.0.len()).find(|at| *at != spared).unwrap_or(1);
+            self.0.remove(dropped);
+        }
+        self.0.push(cause);
+    }
+
+    /// Returns the first cause of an attempt: the one that counts.
+    pub fn first_of(&self, attempt: u32) -> Option<&Cause> {
+        self.0.iter().find(|cause| cause.attempt == attempt)
+    }
+
+    /// Returns the very first.
+    pub fn first(&self) -> Option<&Cause> {
+        self.0.first()
+    }
+
+    /// Returns the latest.
+    pub fn latest(&self) -> Option<&Cause> {
+        self.0.last()
+    }
+
+    /// Returns all that are kept, oldest first.
+    pub fn chain(&self) -> &[Cause] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(class: CauseClass, attempt: u32) -> Cause {
+        Cause::new(class, Diagnostic::ours("so it was"), attempt)
+    }
+
+    #[test]
+    fn every_class_is_found_by_its_name_and_says_what_to_do() {
+        for class in CauseClass::ALL {
+            assert_eq!(class.name().parse(), Ok(*class));
+            assert_eq!(serde_json::to_value(class).unwrap(), class.name());
+            assert!(class.action().ends_with('.'), "{class}");
+        }
+    }
+
+    #[test]
+    fn a_symptom_never_takes_the_place_of_the_first_cause() {
+        let mut causes = Causes::default();
+        causes.latch(cause(CauseClass::ModelTimeout, 1));
+        causes.latch(cause(CauseClass::SandboxLost, 1));
+        assert_eq!(causes.first_of(1).unwrap().class, CauseClass::ModelTimeout);
+        assert_eq!(causes.latest().unwrap().class, CauseClass::SandboxLost);
+    }
+
+    #[test]
+    fn a_long_chain_keeps_the_first_of_all_and_the_first_of_the_attempt() {
+        let mut causes = Causes::default();
+        causes.latch(cause(CauseClass::ProvisionFailed, 1));
+        causes.latch(cause(CauseClass::ModelTimeout, 2));
+        for class in CauseClass::ALL.iter().cycle().take(40) {
+            causes.latch(cause(*class, 2));
+        }
+        assert_eq!(causes.chain().len(), Causes::MOST);
+        assert_eq!(causes.first().unwrap().class, CauseClass::ProvisionFailed);
+        assert_eq!(causes.first_of(2).unwrap().class, CauseClass::ModelTimeout);
+    }
+
+    #[test]
+    fn the_same_cause_is_latched_once() {
+        let mut causes = Causes::default();
+        causes.latch(cause(CauseClass::Offline, 1));
+        causes.latch(cause(CauseClass::Offline, 1));
+        assert_eq!(causes.chain().len(), 1);
+    }
+}
