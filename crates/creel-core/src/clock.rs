@@ -87,3 +87,8 @@ impl Clock for ManualClock {
 pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+/// Returns the present time in milliseconds since the epoch, for what is only shown.
+pub fn now_ms() -> i64 {
+    Timestamp::now().as_millisecond()
+}

@@ -160,6 +160,11 @@ pub fn claimed_resource(labels: &Labels) -> Option<ResourceId> {
     labels.get(RESOURCE)?.parse().ok()
 }
 
+/// Returns the run the labels claim, if it is one.
+pub fn claimed_run(labels: &Labels) -> Option<RunId> {
+    labels.get(RUN)?.parse().ok()
+}
+
 /// Returns the owner the labels claim, if it is one.
 pub fn claimed_owner(labels: &Labels) -> Option<Owner> {
     labels.get(OWNER)?.parse().ok()

@@ -511,6 +511,22 @@ impl Supervisor {
         self.reconciler().resume().await
     }
 
+    /// Gives back everything this process still holds for a run, unanswered creates included.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn release_run(&self, run: RunId) -> Result<Status, LedgerError> {
+        self.reconciler().resume_run(run).await
+    }
+
+    /// Holds something that is on record in this process's name; `None` if its object is not known.
+    pub fn hold_again(&self, record: &Record) -> Option<Held> {
+        let is_mine = record.owner.owner == self.me.owner;
+        let object = record.state.object().filter(|_| is_mine)?;
+        Some(self.hold(record, object.to_owned()))
+    }
+
     /// Renews the leases of what this process holds, until the handle is aborted.
     pub fn keep_alive(&self, period: Duration) -> JoinHandle<()> {
         let supervisor = self.clone();

@@ -52,6 +52,11 @@ pub enum Event {
         /// The new owner.
         owner: OwnerRecord,
     },
+    /// It is left standing for people to look at, whether its owner lives or not.
+    Kept {
+        /// For how long from now, in milliseconds.
+        lease_ms: i64,
+    },
     /// The clocks jumped: one full lease was granted from here.
     LeaseGranted {
         /// When.
@@ -72,6 +77,7 @@ impl Event {
             Self::Quarantined { .. } => "quarantined",
             Self::Vanished => "called vanished",
             Self::OwnerChanged { .. } => "given to another owner",
+            Self::Kept { .. } => "kept",
             Self::LeaseGranted { .. } => "granted a lease",
         }
     }

@@ -141,6 +141,8 @@ pub struct RecordFilter {
     pub states: Vec<StateName>,
     /// Only those of this owner.
     pub owner: Option<Owner>,
+    /// Only those of this run.
+    pub run: Option<RunId>,
 }
 
 impl RecordFilter {
@@ -148,8 +150,13 @@ impl RecordFilter {
     pub fn open() -> Self {
         Self {
             states: StateName::ALL.into_iter().filter(|state| state.is_open()).collect(),
-            owner: None,
+            ..Self::default()
         }
+    }
+
+    /// Wants those of a run, closed ones included.
+    pub fn of_run(run: RunId) -> Self {
+        Self { run: Some(run), ..Self::default() }
     }
 
     /// Wants only those of one owner.

@@ -181,7 +181,10 @@ impl State {
                 }
                 _ => Err(illegal()),
             },
-            (Some(state), Event::OwnerChanged { .. } | Event::LeaseGranted { .. }) => {
+            (
+                Some(state),
+                Event::OwnerChanged { .. } | Event::LeaseGranted { .. } | Event::Kept { .. },
+            ) => {
                 if state.name().is_open() { Ok(state.clone()) } else { Err(illegal()) }
             }
         }

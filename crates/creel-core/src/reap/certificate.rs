@@ -28,7 +28,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn of(seen: &Observed) -> Self {
+    /// Describes something that was seen.
+    pub(crate) fn of(seen: &Observed) -> Self {
         Self {
             provider: seen.provider,
             kind: seen.kind,

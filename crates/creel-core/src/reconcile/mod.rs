@@ -212,8 +212,22 @@ impl Reconciler {
     ///
     /// Fails when the ledger cannot be used.
     pub async fn resume(&self) -> Result<Status, LedgerError> {
+        self.finish(&RecordFilter::open().of(&self.me.owner)).await
+    }
+
+    /// As [`Reconciler::resume`], for what this process holds for one run.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn resume_run(&self, run: RunId) -> Result<Status, LedgerError> {
+        let mine = RecordFilter::open().of(&self.me.owner);
+        self.finish(&RecordFilter { run: Some(run), ..mine }).await
+    }
+
+    async fn finish(&self, wanted: &RecordFilter) -> Result<Status, LedgerError> {
         let mut status = Status::default();
-        let mine = self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await?;
+        let mine = self.ledger.records(wanted).await?;
         status.examined = mine.len();
         let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();

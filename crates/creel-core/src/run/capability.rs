@@ -22,6 +22,19 @@ pub enum Capability {
     Network,
 }
 
+impl Capability {
+    /// Returns the word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Elevated => "elevated",
+            Self::Browser => "browser",
+            Self::File => "file",
+            Self::Process => "process",
+            Self::Network => "network",
+        }
+    }
+}
+
 /// What is known of a capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ability {

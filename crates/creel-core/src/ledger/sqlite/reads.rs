@@ -38,10 +38,12 @@ impl Inner {
             "SELECT * FROM resources
              WHERE (?1 IS NULL OR owner = ?1)
                AND (?2 = '' OR instr(?2, ',' || state || ','))
+               AND (?3 IS NULL OR run = ?3)
              ORDER BY intended_at_ms, id",
         )
         .bind(filter.owner.as_ref().map(ToString::to_string))
         .bind(if states.is_empty() { String::new() } else { format!(",{},", states.join(",")) })
+        .bind(filter.run.map(|run| run.to_string()))
         .fetch_all(from)
         .await
         .map_err(|e| self.error(e))?;

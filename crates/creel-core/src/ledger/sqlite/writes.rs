@@ -1,5 +1,7 @@
 //! Writing the ledger: each function is one transaction.
 
+use std::time::Duration;
+
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{Executor, QueryBuilder, Transaction};
 
@@ -9,7 +11,7 @@ use crate::owner::Owner;
 
 use super::super::event::VERSION;
 use super::super::{
-    Event, Intent, Lease, LedgerError, OwnerRecord, Record, RecordFilter, Result, State, Try,
+    Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Result, State, Try,
 };
 use super::Inner;
 use super::rows::Columns;
@@ -142,6 +144,11 @@ impl Inner {
                 after.lease.renewed = *from;
                 after.lease.boot.clone_from(&self.boot);
             }
+            Event::Kept { lease_ms } => {
+                after.on_owner_death = OnOwnerDeath::Hold;
+                let lease = Duration::from_millis(u64::try_from(*lease_ms).unwrap_or_default());
+                after.lease = Lease::starting(lease, now, self.boot.clone());
+            }
             _ => {}
         }
         if after == before {
@@ -156,8 +163,8 @@ impl Inner {
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
         sqlx::query(
             "UPDATE resources SET state = ?, object = ?, reason = ?, owner = ?,
-                 owner_command = ?, owner_started_ms = ?, renewed_wall_ms = ?,
-                 renewed_awake_ms = ?, renewed_boot = ?, changed_at_ms = ?
+                 owner_command = ?, owner_started_ms = ?, on_owner_death = ?, lease_ms = ?,
+                 renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?, changed_at_ms = ?
              WHERE id = ?",
         )
         .bind(record.state.name().name())
@@ -166,6 +173,8 @@ impl Inner {
         .bind(record.owner.owner.to_string())
         .bind(&record.owner.command)
         .bind(record.owner.started_at_ms)
+        .bind(record.on_owner_death.name())
+        .bind(record.lease.duration_ms)
         .bind(record.lease.renewed.wall_ms)
         .bind(record.lease.renewed.awake_ms)
         .bind(&record.lease.boot)

@@ -1,0 +1,101 @@
+//! The bootstrap: every step in order, and nothing starts on an incomplete workspace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::run::{ConditionType, Phase, RunEvent, Status};
+use crate::sandbox::{Command, Sandbox};
+use crate::sanitise::Diagnostic;
+use crate::workflow::Script;
+
+use super::checklist::{Look, Plan, run};
+use super::{Drive, Stopped};
+
+/// How long a sandbox may take to answer for the first time.
+const REACH_LIMIT: Duration = Duration::from_secs(60);
+/// How often it is asked.
+const REACH_TRIES: u32 = 3;
+
+impl Drive {
+    pub(super) async fn bootstrap(&mut self) -> Result<(), Stopped> {
+        self.enter(Phase::Bootstrapping).await?;
+        let sandbox = self.sandbox();
+        self.reach(&sandbox).await?;
+        for script in self.workflow.setup.clone() {
+            self.set_up(&sandbox, &script).await?;
+        }
+        self.prove_runtime_version(&sandbox).await?;
+        for plugin in self.workflow.runtime.plugins.clone() {
+            self.prove_plugin(&sandbox, &plugin).await?;
+        }
+        self.make_workspace(&sandbox).await?;
+        self.probe_capabilities(&sandbox).await?;
+        self.prove_agent(&sandbox).await?;
+        self.record(RunEvent::BootstrapOk).await?;
+        self.enter(Phase::Ready).await
+    }
+
+    /// Returns the way into the sandbox.
+    pub(super) fn sandbox(&self) -> Arc<dyn Sandbox> {
+        Arc::clone(self.sandbox.as_ref().expect("the sandbox was made before"))
+    }
+
+    async fn reach(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+        let expected = Diagnostic::ours("the sandbox runs a command of ours");
+        let plan = Plan { tries: REACH_TRIES, ..Plan::new("sandbox_reachable", expected, REACH_LIMIT) };
+        self.step(plan, || {
+            let sandbox = Arc::clone(sandbox);
+            async move {
+                sandbox.probe().await?;
+                Ok(Look::good(Diagnostic::ours("it does")))
+            }
+        })
+        .await?;
+        self.sandbox_is_ready().await
+    }
+
+    async fn set_up(&mut self, sandbox: &Arc<dyn Sandbox>, script: &Script) -> Result<(), Stopped> {
+        let plan = Plan {
+            silence: script.inactivity,
+            tries: script.tries,
+            optional: script.optional,
+            ..Plan::new(
+                format!("setup:{}", script.name),
+                Diagnostic::ours("the command ends with code 0"),
+                script.timeout,
+            )
+        };
+        let command = self.script_command(script);
+        self.command_step(sandbox, plan, command).await
+    }
+
+    /// Returns a script of the workflow as a command.
+    pub(super) fn script_command(&self, script: &Script) -> Command {
+        Command {
+            silence: script.inactivity,
+            env: self.environment(),
+            ..Command::shell(&script.run, script.timeout)
+        }
+    }
+
+    /// Works through a step that is one command, which must succeed.
+    pub(super) async fn command_step(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+        plan: Plan,
+        command: Command,
+    ) -> Result<(), Stopped> {
+        let masker = self.masker.clone();
+        self.step(plan, || {
+            let (sandbox, masker, command) = (Arc::clone(sandbox), masker.clone(), command.clone());
+            async move { Ok(run(sandbox.as_ref(), &command).await?.look(&masker)) }
+        })
+        .await
+        .map(drop)
+    }
+
+    pub(super) async fn workspace_is_ready(&mut self) -> Result<(), Stopped> {
+        let message = Diagnostic::ours("files and repositories are as the workflow wants them");
+        self.condition(ConditionType::WorkspaceReady, Status::True, "Verified", message).await
+    }
+}

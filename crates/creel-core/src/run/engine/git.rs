@@ -1,0 +1,295 @@
+//! Repositories: cloned, then verified by a step of its own, however they came.
+//!
+//! A credential reaches git through its environment, as a helper that prints
+//! what the environment holds: never as an argument, never in the repository's
+//! settings, never on disk. Only a key for ssh has to be a file; it is written
+//! below creel's own directory for the clone and removed after it on every path.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::provider::ProviderError;
+use crate::run::CauseClass;
+use crate::sandbox::{Command, Sandbox};
+use crate::sanitise::{Diagnostic, Masker};
+use crate::workflow::Repository;
+
+use super::checklist::{Look, Plan, Ran, Verdict, run};
+use super::credential::Login;
+use super::workspace::{INCOMPLETE, within};
+use super::{Drive, Stopped};
+
+/// How long a clone may take, unless the workflow says otherwise.
+const CLONE_LIMIT: Duration = Duration::from_secs(900);
+/// How long git may say nothing while it clones, unless the workflow says otherwise.
+const CLONE_SILENCE: Duration = Duration::from_secs(120);
+/// How often a clone is tried.
+const CLONE_TRIES: u32 = 2;
+/// How long looking at a repository may take.
+const VERIFY_LIMIT: Duration = Duration::from_secs(60);
+/// What git prints of a login that the other side does not take.
+const REFUSALS: [&str; 8] = [
+    "authentication failed",
+    "could not read username",
+    "could not read password",
+    "invalid credentials",
+    "permission denied (publickey",
+    "the requested url returned error: 401",
+    "the requested url returned error: 403",
+    "terminal prompts disabled",
+];
+/// Prints what the environment holds, for git.
+const HELPER: &str = "!f() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \
+                      \"$CREEL_GIT_USERNAME\" \"$CREEL_GIT_PASSWORD\"; }; f";
+/// The exit codes of [`VERIFY`].
+const NO_DIRECTORY: i32 = 11;
+const NO_REPOSITORY: i32 = 12;
+/// Looks at a repository: its directory, its `.git`, the commit it stands at.
+const VERIFY: &str = "test -d \"$1\" || exit 11; test -e \"$1/.git\" || exit 12; \
+                      exec git -C \"$1\" rev-parse --verify --quiet 'HEAD^{commit}'";
+
+impl Drive {
+    /// Clones a repository; returns whether it may be there now.
+    pub(super) async fn clone_repository(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+        repository: &Repository,
+        login: &Login,
+    ) -> Result<bool, Stopped> {
+        let plan = Plan {
+            silence: Some(repository.inactivity.unwrap_or(CLONE_SILENCE)),
+            tries: CLONE_TRIES,
+            optional: !repository.required,
+            class: INCOMPLETE,
+            ..Plan::new(
+                format!("clone:{}", repository.path),
+                Diagnostic::ours("the repository is cloned"),
+                repository.timeout.unwrap_or(CLONE_LIMIT),
+            )
+        };
+        let clone = Cloning {
+            sandbox: Arc::clone(sandbox),
+            repository: repository.clone(),
+            login: login.clone(),
+            path: within(&self.workspace_path(sandbox.as_ref()), &repository.path),
+            env: self.environment(),
+            limit: plan.limit,
+            silence: plan.silence,
+            masker: self.masker.clone(),
+        };
+        let clone = Arc::new(clone);
+        let look = self.step(plan, || { let clone = Arc::clone(&clone); async move { clone.try_once().await } }).await?;
+        Ok(look.verdict == Verdict::Good)
+    }
+
+    /// Verifies that a repository is there and stands where it should.
+    pub(super) async fn verify_repository(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+        repository: &Repository,
+    ) -> Result<(), Stopped> {
+        let wanted = repository.reference.as_deref().unwrap_or("its default branch");
+        let expected = format!("{} with .git, at {wanted}", repository.path);
+        let plan = Plan {
+            optional: !repository.required,
+            class: INCOMPLETE,
+            ..Plan::new(format!("verify:{}", repository.path), self.masker.diagnostic(&expected), VERIFY_LIMIT)
+        };
+        let path = within(&self.workspace_path(sandbox.as_ref()), &repository.path);
+        let (masker, reference) = (self.masker.clone(), repository.reference.clone());
+        self.step(plan, || {
+            let (sandbox, path) = (Arc::clone(sandbox), path.clone());
+            let (masker, reference) = (masker.clone(), reference.clone());
+            async move { verify(sandbox.as_ref(), &path, reference.as_deref(), &masker).await }
+        })
+        .await
+        .map(drop)
+    }
+}
+
+/// One clone, to be tried.
+struct Cloning {
+    sandbox: Arc<dyn Sandbox>,
+    repository: Repository,
+    login: Login,
+    /// Where it goes.
+    path: String,
+    env: BTreeMap<String, SecretString>,
+    limit: Duration,
+    silence: Option<Duration>,
+    masker: Masker,
+}
+
+impl Cloning {
+    async fn try_once(&self) -> Result<Look, ProviderError> {
+        // What an earlier try left would be in the way.
+        let _ = self.git_free(["rm", "-rf", "--", &self.path]).await?;
+        let mut env = self.environment();
+        let key = self.lend_key(&mut env).await?;
+        let cloned = self.clone_and_check_out(&env).await;
+        if let Some(key) = key {
+            let _ = self.git_free(["rm", "-f", "--", &key]).await?;
+        }
+        let ran = cloned?;
+        let look = ran.look(&self.masker);
+        Ok(match look.verdict {
+            Verdict::Bad if is_refused(&ran) => Look {
+                verdict: Verdict::Hopeless(CauseClass::CredentialUnavailable),
+                found: self.masker.diagnostic(&format!("the login was refused ({})", look.found)),
+                ..look
+            },
+            _ => look,
+        })
+    }
+
+    async fn clone_and_check_out(&self, env: &BTreeMap<String, SecretString>) -> Result<Ran, ProviderError> {
+        let (url, path) = (self.repository.url.as_str(), self.path.as_str());
+        let clone = ["git", "clone", "--progress"];
+        let reference = self.repository.reference.as_deref();
+        let command: Vec<&str> = match reference {
+            Some(commit) if is_commit(commit) => [&clone[..], &["--no-checkout", "--", url, path]].concat(),
+            Some(name) => [&clone[..], &["--branch", name, "--", url, path]].concat(),
+            None => [&clone[..], &["--", url, path]].concat(),
+        };
+        let ran = self.git(command, env).await?;
+        match reference {
+            Some(commit) if is_commit(commit) && ran.is_success() => {
+                self.git(["git", "-C", path, "checkout", "--detach", commit], env).await
+            }
+            _ => Ok(ran),
+        }
+    }
+
+    async fn git<'a>(
+        &self,
+        command: impl IntoIterator<Item = &'a str>,
+        env: &BTreeMap<String, SecretString>,
+    ) -> Result<Ran, ProviderError> {
+        let command = Command {
+            env: env.clone(),
+            silence: self.silence,
+            ..Command::new(command, self.limit)
+        };
+        run(self.sandbox.as_ref(), &command).await
+    }
+
+    /// Runs something that needs no login.
+    async fn git_free<'a>(&self, command: impl IntoIterator<Item = &'a str>) -> Result<Ran, ProviderError> {
+        run(self.sandbox.as_ref(), &Command::new(command, VERIFY_LIMIT)).await
+    }
+
+    /// Returns the environment of git, with the login in it.
+    fn environment(&self) -> BTreeMap<String, SecretString> {
+        let mut env = self.env.clone();
+        let mut set = |name: &str, value: &str| env.insert(name.to_owned(), value.into());
+        set("GIT_TERMINAL_PROMPT", "0");
+        set("GIT_ASKPASS", "true");
+        set("LC_ALL", "C");
+        if let Login::Password { username, password } = &self.login {
+            set("CREEL_GIT_USERNAME", username);
+            set("CREEL_GIT_PASSWORD", password.expose_secret());
+            set("GIT_CONFIG_COUNT", "2");
+            // An empty one first: helpers of the sandbox's own must neither answer nor remember.
+            set("GIT_CONFIG_KEY_0", "credential.helper");
+            set("GIT_CONFIG_VALUE_0", "");
+            set("GIT_CONFIG_KEY_1", &format!("credential.{}.helper", origin(&self.repository.url)));
+            set("GIT_CONFIG_VALUE_1", HELPER);
+        }
+        env
+    }
+
+    /// Writes the key for ssh where only its owner can read it; returns where.
+    async fn lend_key(
+        &self,
+        env: &mut BTreeMap<String, SecretString>,
+    ) -> Result<Option<String>, ProviderError> {
+        let Login::SshKey { private_key, known_hosts } = &self.login else { return Ok(None) };
+        let path = format!("{}/key", self.sandbox.creel_directory());
+        let text = format!("{}\n", private_key.expose_secret().trim_end());
+        self.sandbox.upload(&path, Bytes::from(text), 0o600).await?;
+        let hosts = format!("{}/known_hosts", self.sandbox.creel_directory());
+        let checking = match known_hosts {
+            Some(known) => {
+                self.sandbox.upload(&hosts, Bytes::from(known.clone()), 0o600).await?;
+                "yes"
+            }
+            None => "accept-new",
+        };
+        let command = format!(
+            "ssh -i '{path}' -o IdentitiesOnly=yes -o BatchMode=yes -o UserKnownHostsFile='{hosts}' \
+             -o StrictHostKeyChecking={checking}"
+        );
+        env.insert("GIT_SSH_COMMAND".to_owned(), command.into());
+        Ok(Some(path))
+    }
+}
+
+async fn verify(
+    sandbox: &dyn Sandbox,
+    path: &str,
+    reference: Option<&str>,
+    masker: &Masker,
+) -> Result<Look, ProviderError> {
+    let ran = run(sandbox, &Command::new(["sh", "-c", VERIFY, "sh", path], VERIFY_LIMIT)).await?;
+    let look = ran.look(masker);
+    let bad = |found: &'static str| Look { found: Diagnostic::ours(found), ..look.clone() };
+    let head = match ran.code() {
+        Some(0) => ran.line(),
+        Some(NO_DIRECTORY) => return Ok(bad("the path does not exist")),
+        Some(NO_REPOSITORY) => return Ok(bad("the path has no .git")),
+        Some(_) => return Ok(bad("it has no commit: the repository is empty or damaged")),
+        None => return Ok(look),
+    };
+    let Some(reference) = reference else {
+        return Ok(Look::good(masker.diagnostic(&format!("at {head}"))));
+    };
+    let wanted = format!("{reference}^{{commit}}");
+    let command = ["git", "-C", path, "rev-parse", "--verify", "--quiet", &wanted];
+    let ran = run(sandbox, &Command::new(command, VERIFY_LIMIT)).await?;
+    let found = masker.diagnostic(&format!("at {head}, {reference} is {}", ran.line()));
+    let stands = ran.is_success() && ran.line() == head;
+    Ok(if stands { Look::good(found) } else { Look::bad(found) })
+}
+
+/// Returns whether git failed because the other side did not take the login.
+fn is_refused(ran: &Ran) -> bool {
+    let said = String::from_utf8_lossy(&ran.mixed).to_lowercase();
+    REFUSALS.iter().any(|refusal| said.contains(refusal))
+}
+
+/// Returns whether a ref is the whole id of a commit.
+fn is_commit(reference: &str) -> bool {
+    matches!(reference.len(), 40 | 64) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns the scheme and host of an address: where the login is for, and nowhere else.
+fn origin(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let host = rest.split('/').next().unwrap_or_default();
+            format!("{scheme}://{host}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_for_one_host_only() {
+        assert_eq!(origin("https://example.org/a/b.git"), "https://example.org");
+        assert_eq!(origin("http://127.0.0.1:8080/x"), "http://127.0.0.1:8080");
+    }
+
+    #[test]
+    fn only_whole_ids_are_commits() {
+        assert!(is_commit(&"a1".repeat(20)));
+        assert!(!is_commit("main") && !is_commit("a1b2c3") && !is_commit(&"g".repeat(40)));
+    }
+}

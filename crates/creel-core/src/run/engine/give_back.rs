@@ -1,0 +1,189 @@
+//! The way out, the same on every path: end the runtime, tear down, release, prove, conclude.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use creel_bridge::serve;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use crate::clock::{millis, now_ms};
+use crate::id::RunId;
+use crate::labels;
+use crate::ledger::{Event, Ledger, LedgerError, RecordFilter};
+use crate::provider::{ProviderName, Providers};
+use crate::reap::Entry;
+use crate::run::records::JournalError;
+use crate::run::{Certified, CauseClass, Connection, Phase, RunEvent, RunState};
+use crate::sandbox::Sandbox;
+use crate::scope::Held;
+
+use super::checklist::run;
+use super::tail::{Heard, Tail};
+use super::turns::bridge_directory;
+use super::{Drive, DriveError, Stopped};
+
+/// How long the runtime has to end by itself: it may have a database to close.
+const GRACE: Duration = Duration::from_secs(10);
+/// How much longer its end is waited for.
+const MARGIN: Duration = Duration::from_secs(5);
+/// How long creates without an answer, and releases that are under way, are waited for.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
+/// The first pause between two rounds of releasing.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+impl Drive {
+    /// Gives everything back and records the outcome; `broken` is why nothing can be recorded.
+    pub(super) async fn give_back(
+        mut self,
+        broken: Option<JournalError>,
+    ) -> Result<RunState, DriveError> {
+        let closed = match broken {
+            None => self.close_down().await,
+            Some(error) => Err(Stopped::Journal(error)),
+        };
+        let keeps = closed.is_ok() && self.keeps().await?;
+        let certificate = match keeps {
+            true => None,
+            false => Some(self.release().await?),
+        };
+        if let Err(Stopped::Journal(error)) = closed {
+            return Err(error.into());
+        }
+        if let Some(certificate) = certificate {
+            self.journal.record(RunEvent::Released { certificate }).await?;
+        }
+        let phase = self.journal.state().verdict();
+        self.journal.record(RunEvent::PhaseEntered { phase }).await?;
+        self.journal.finish().await?;
+        info!(run = %self.journal.run(), %phase, "the run has ended");
+        Ok(self.journal.state().clone())
+    }
+
+    /// Ends the runtime with grace and runs the teardown; neither changes the cause.
+    async fn close_down(&mut self) -> Result<(), Stopped> {
+        self.enter(Phase::Releasing).await?;
+        let Some(sandbox) = self.sandbox.clone() else { return Ok(()) };
+        let lost = self.journal.state().cause().is_some_and(|cause| cause.class == CauseClass::SandboxLost);
+        if !lost {
+            if self.has_bridge {
+                self.end_runtime(&sandbox).await;
+            }
+            self.tear_down(sandbox.as_ref()).await?;
+        }
+        self.connect(Connection::None).await
+    }
+
+    async fn end_runtime(&self, sandbox: &Arc<dyn Sandbox>) {
+        let stop = serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
+        let told = timeout(GRACE, self.tell_bridge(sandbox.as_ref(), &stop)).await;
+        if !matches!(told, Ok(Ok(()))) {
+            warn!("the runtime could not be told to end; it ends with the sandbox");
+            return;
+        }
+        let directory = bridge_directory(sandbox.as_ref());
+        let from = self.journal.state().spooled + 1;
+        let mut tail = Tail::follow(Arc::clone(sandbox), directory, from);
+        let ended = async {
+            while let Some(heard) = tail.heard.recv().await {
+                if matches!(heard, Heard::BridgeEnded | Heard::SandboxGone) {
+                    return;
+                }
+            }
+        };
+        if timeout(GRACE + MARGIN, ended).await.is_err() {
+            warn!("the runtime did not end in time; it ends with the sandbox");
+        }
+    }
+
+    async fn tear_down(&mut self, sandbox: &dyn Sandbox) -> Result<(), Stopped> {
+        for script in self.workflow.teardown.clone() {
+            let command = self.script_command(&script);
+            let ran = timeout(script.timeout + MARGIN, run(sandbox, &command)).await;
+            let found = match ran {
+                Ok(Ok(ran)) => ran.found(&self.masker),
+                Ok(Err(error)) => self.masker.diagnostic(&error.to_string()),
+                Err(_) => self.masker.diagnostic("no answer within its time limit"),
+            };
+            self.record(RunEvent::TeardownEnded { name: script.name.clone(), found }).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the sandbox standing, if the workflow wants that of a failure.
+    async fn keeps(&mut self) -> Result<bool, DriveError> {
+        let keep = self.workflow.on_failure.keep;
+        let failed = self.journal.state().verdict() == Phase::Failed;
+        if !failed || keep.is_zero() || self.held.is_empty() {
+            return Ok(false);
+        }
+        let lease_ms = millis(keep);
+        let kept: Vec<_> =
+            self.held.iter().map(|held| (held.resource, Event::Kept { lease_ms })).collect();
+        self.means.ledger.append(&kept).await?;
+        self.held.drain(..).for_each(Held::forget);
+        let until_ms = now_ms().saturating_add(lease_ms);
+        self.journal.record(RunEvent::Kept { until_ms }).await?;
+        Ok(true)
+    }
+
+    /// Releases everything that this process holds for the run, and proves it.
+    async fn release(&mut self) -> Result<Certified, DriveError> {
+        // The engine may hold several runs at once: only this one's are released here.
+        for held in self.held.drain(..).rev() {
+            if let Err(error) = self.means.supervisor.release(held).await {
+                warn!(%error, "not given back at the first try");
+            }
+        }
+        let run = self.journal.run();
+        let (deadline, mut pause) = (Instant::now() + RELEASE_PATIENCE, FIRST_PAUSE);
+        loop {
+            let certificate = certify(&self.means.ledger, &self.means.providers, run).await?;
+            if certificate.verified || Instant::now() > deadline {
+                return Ok(certificate);
+            }
+            self.means.supervisor.release_run(run).await?;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+}
+
+/// Looks whether anything of a run is left, on record or in the worlds.
+///
+/// # Errors
+///
+/// Fails when the ledger cannot be read.
+pub async fn certify(
+    ledger: &Ledger,
+    providers: &Providers,
+    run: RunId,
+) -> Result<Certified, LedgerError> {
+    let records = ledger.records(&RecordFilter::of_run(run)).await?;
+    let used: BTreeSet<ProviderName> = records.iter().map(|record| record.provider).collect();
+    let open = records.iter().filter(|record| record.state.name().is_open());
+    let mut left: BTreeSet<Entry> = open
+        .map(|record| Entry {
+            provider: record.provider,
+            kind: record.kind,
+            id: record.state.object().unwrap_or(&record.name).to_owned(),
+            name: record.name.clone(),
+        })
+        .collect();
+    let mut all_asked = true;
+    for provider in providers.iter().filter(|provider| used.contains(&provider.name())) {
+        match provider.list(provider.kinds()).await {
+            Ok(seen) => left.extend(
+                seen.iter()
+                    .filter(|one| labels::claimed_run(&one.labels) == Some(run))
+                    .map(Entry::of),
+            ),
+            Err(error) => {
+                warn!(%error, "what is left could not be looked for");
+                all_asked = false;
+            }
+        }
+    }
+    Ok(Certified { verified: all_asked && left.is_empty(), left: left.into_iter().collect() })
+}

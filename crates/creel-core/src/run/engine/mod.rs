@@ -1,0 +1,298 @@
+//! The engine: drives one run from nothing to its outcome, and gives everything back.
+//!
+//! ```text
+//!   provision ─▶ bootstrap (checklist) ─▶ turns (bridge) ─┐
+//!       │               │                     │           │
+//!       └─── cause ─────┴──── cause ──────────┴── cause ──┴─▶ teardown ─▶ release ─▶ outcome
+//! ```
+//!
+//! Whatever ends the work (success, a cause, a cancel, a limit, a panic), the
+//! way out is the same: the runtime is ended with grace, teardown steps run, all
+//! that was taken is released and verified, and only then the outcome is
+//! recorded. A process that is killed in the middle leaves this to its watchdog
+//! or to the next reconcile.
+
+mod agent;
+mod bootstrap;
+mod checklist;
+mod credential;
+mod git;
+mod give_back;
+mod provision;
+mod resume;
+mod tail;
+mod turns;
+mod workspace;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use crate::clock::now_ms;
+use crate::ledger::{Ledger, LedgerError, OnOwnerDeath};
+use crate::provider::Providers;
+use crate::sandbox::{Sandbox, Sandboxes};
+use crate::sanitise::{Diagnostic, Masker, Secrets};
+use crate::scope::{Held, Supervisor};
+use crate::workflow::Resolved;
+
+use super::orders::Order;
+use super::records::{Journal, JournalError};
+use super::{
+    AttemptFrom, Cause, CauseClass, Condition, ConditionType, Connection, Phase, RunEvent,
+    RunState, Status,
+};
+
+pub use give_back::certify;
+
+/// What a run is driven with.
+#[derive(Debug, Clone)]
+pub struct Means {
+    /// Where everything is on record.
+    pub ledger: Ledger,
+    /// Takes and gives back in the name of this process.
+    pub supervisor: Supervisor,
+    /// The worlds at hand.
+    pub providers: Providers,
+    /// The ways into sandboxes.
+    pub sandboxes: Sandboxes,
+    /// What becomes of the sandbox when this process dies.
+    pub on_owner_death: OnOwnerDeath,
+}
+
+/// What others tell a run while it is driven.
+#[derive(Debug)]
+pub struct Orders {
+    /// Messages and the like, in order.
+    pub incoming: mpsc::Receiver<Order>,
+    /// Set when the run is to end.
+    pub cancel: CancellationToken,
+}
+
+/// Why a run could not be driven to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// Its records could not be kept.
+    #[error("the run's records could not be kept")]
+    Journal(#[from] JournalError),
+    /// The ledger could not be used.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Why the work of an attempt ended before its end.
+#[derive(Debug)]
+enum Stopped {
+    /// For a cause that was named.
+    Cause(Cause),
+    /// Because nothing could be recorded any more.
+    Journal(JournalError),
+}
+
+impl From<JournalError> for Stopped {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
+    }
+}
+
+/// One attempt of one run, being driven.
+#[derive(Debug)]
+pub struct Drive {
+    means: Means,
+    workflow: Resolved,
+    /// Everything that must not be kept or shown.
+    secrets: Secrets,
+    masker: Masker,
+    journal: Journal,
+    orders: Orders,
+    /// The way into the sandbox, once there is one.
+    sandbox: Option<Arc<dyn Sandbox>>,
+    /// What this attempt took.
+    held: Vec<Held>,
+    /// Whether the bridge was started.
+    has_bridge: bool,
+}
+
+impl Drive {
+    /// Prepares an attempt.
+    pub fn new(means: Means, workflow: Resolved, journal: Journal, orders: Orders) -> Self {
+        let mut secrets = Secrets::default();
+        for (name, secret) in workflow.secrets() {
+            secrets.add(&name, secret);
+        }
+        for text in workflow.private_texts() {
+            secrets.add_private_text(text);
+        }
+        let masker = Masker::new(&secrets);
+        Self {
+            means,
+            workflow,
+            secrets,
+            masker,
+            journal,
+            orders,
+            sandbox: None,
+            held: Vec::new(),
+            has_bridge: false,
+        }
+    }
+
+    /// Drives a new attempt to its end, whatever happens on the way, and returns what is known.
+    ///
+    /// # Errors
+    ///
+    /// Fails only when the records cannot be kept; even then everything is given back.
+    pub async fn run(mut self, from: AttemptFrom) -> Result<RunState, DriveError> {
+        let attempt = self.journal.state().attempt + 1;
+        self.journal.record(RunEvent::AttemptStarted { attempt, from }).await?;
+        let ended = self.guarded(Entry::Beginning).await;
+        self.conclude(ended).await
+    }
+
+    /// Goes on with the turns of an attempt whose driver died.
+    ///
+    /// # Errors
+    ///
+    /// As [`Drive::run`].
+    pub async fn go_on(mut self) -> Result<RunState, DriveError> {
+        let ended = self.guarded(Entry::Turns).await;
+        self.conclude(ended).await
+    }
+
+    /// Does the work; a cancel, a limit or a panic ends it.
+    async fn guarded(&mut self, entry: Entry) -> Result<(), Stopped> {
+        let cancel = self.orders.cancel.clone();
+        let wall = self.workflow.limits.wall;
+        let ended = {
+            let work = AssertUnwindSafe(self.work(entry)).catch_unwind();
+            tokio::select! {
+                ended = work => Ended::ByItself(ended),
+                () = cancel.cancelled() => Ended::Cancelled,
+                () = limit(wall) => Ended::WallLimit,
+            }
+        };
+        match ended {
+            Ended::ByItself(Ok(result)) => result,
+            Ended::ByItself(Err(_)) => {
+                error!("the engine panicked; what it took is given back");
+                Err(self.stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
+            }
+            Ended::Cancelled => {
+                self.record(RunEvent::CancelRequested).await?;
+                Err(self.stopped(CauseClass::Cancelled, "somebody cancelled the run"))
+            }
+            Ended::WallLimit => {
+                let limit = crate::duration::show(wall.unwrap_or_default());
+                let message = format!("limits.wall = {limit} was reached");
+                Err(self.stopped(CauseClass::BudgetExceeded, &message))
+            }
+        }
+    }
+
+    async fn work(&mut self, entry: Entry) -> Result<(), Stopped> {
+        if entry == Entry::Beginning {
+            self.provision().await?;
+            self.bootstrap().await?;
+        } else {
+            self.reopen().await?;
+        }
+        self.take_turns().await
+    }
+
+    /// Latches what ended the work, gives everything back, and records the outcome.
+    async fn conclude(mut self, ended: Result<(), Stopped>) -> Result<RunState, DriveError> {
+        let mut broken = None;
+        match ended {
+            Ok(()) => {}
+            Err(Stopped::Cause(cause)) => {
+                broken = self.journal.record(RunEvent::CauseLatched { cause }).await.err();
+            }
+            Err(Stopped::Journal(error)) => broken = Some(error),
+        }
+        self.give_back(broken).await
+    }
+
+    async fn record(&mut self, event: RunEvent) -> Result<(), Stopped> {
+        Ok(self.journal.record(event).await?)
+    }
+
+    async fn enter(&mut self, phase: Phase) -> Result<(), Stopped> {
+        if self.journal.state().phase == phase {
+            return Ok(());
+        }
+        self.record(RunEvent::PhaseEntered { phase }).await
+    }
+
+    async fn connect(&mut self, connection: Connection) -> Result<(), Stopped> {
+        if self.journal.state().connection == connection {
+            return Ok(());
+        }
+        self.record(RunEvent::ConnectionChanged { connection }).await
+    }
+
+    /// Records a condition, if it is news.
+    async fn condition(
+        &mut self,
+        about: ConditionType,
+        status: Status,
+        reason: &'static str,
+        message: Diagnostic,
+    ) -> Result<(), Stopped> {
+        let known = self.journal.state().conditions.get(&about);
+        if known.is_some_and(|known| known.status == status && known.reason == reason) {
+            return Ok(());
+        }
+        let condition = Condition {
+            about,
+            status,
+            reason: reason.to_owned(),
+            message,
+            last_transition_ms: now_ms(),
+        };
+        self.record(RunEvent::ConditionChanged { condition }).await
+    }
+
+    /// Names a cause of this attempt.
+    fn cause(&self, class: CauseClass, message: &str) -> Cause {
+        Cause::new(class, self.masker.diagnostic(message), self.journal.state().attempt)
+    }
+
+    fn stopped(&self, class: CauseClass, message: &str) -> Stopped {
+        Stopped::Cause(self.cause(class, message))
+    }
+
+    /// Hides something more from here on.
+    fn hide(&mut self, name: &str, secret: &secrecy::SecretString) {
+        self.secrets.add(name, secret);
+        self.masker = Masker::new(&self.secrets);
+    }
+}
+
+/// Where the work begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// With the sandbox.
+    Beginning,
+    /// In the middle of the turns.
+    Turns,
+}
+
+/// What ended the work.
+enum Ended<T> {
+    ByItself(T),
+    Cancelled,
+    WallLimit,
+}
+
+/// Waits as long as a limit says; without one, for ever.
+async fn limit(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
