@@ -1,0 +1,217 @@
+//! Driving a run in this process: from its record to its last line.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use creel_core::id::RunId;
+use creel_core::ledger::{Ledger, OnOwnerDeath};
+use creel_core::provider::Providers;
+use creel_core::run::engine::{Drive, DriveError, Means, Orders};
+use creel_core::run::orders::{Order, OrderBox};
+use creel_core::run::records::{EventLog, Journal, NewRun, RunReport};
+use creel_core::run::{AttemptFrom, Phase, RunState};
+use creel_core::sandbox::Sandboxes;
+use creel_core::scope::{Supervisor, TakeError};
+use creel_core::task;
+use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, command_name, this_process};
+use crate::bridge;
+use crate::cli::settle::settle_first;
+use crate::cli::watchdog;
+use crate::output::{Exit, Failure};
+use crate::shutdown::{Shutdown, exit_at_once};
+
+use super::live::Live;
+
+/// How many orders may wait.
+const QUEUE: usize = 64;
+
+/// A workflow that is right, with what it refers to.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) source: Source,
+    pub(super) inputs: BTreeMap<String, String>,
+    pub(super) workflow: Resolved,
+}
+
+impl Errand {
+    /// Reads a workflow and resolves its references from this process's environment.
+    pub(super) fn new(
+        source: Source,
+        inputs: BTreeMap<String, String>,
+        _path: &Path,
+    ) -> Result<Self, Failure> {
+        let parsed = Workflow::parse(&source)?;
+        let env = |name: &str| std::env::var(name).ok();
+        let workflow = parsed.resolve(&Lookup { env: &env, inputs: &inputs })?;
+        Ok(Self { source, inputs, workflow })
+    }
+}
+
+/// How an attempt begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Start {
+    /// As a new attempt.
+    Attempt(AttemptFrom),
+    /// In the middle of the turns of one whose driver died.
+    Turns,
+}
+
+/// What stands around a run while it is driven.
+pub(super) struct Stage {
+    pub(super) ledger: Ledger,
+    pub(super) log: EventLog,
+    providers: Providers,
+    supervisor: Supervisor,
+    sandboxes: Sandboxes,
+}
+
+impl Stage {
+    /// Opens everything, finishes what others left, and starts the watchdog where one is needed.
+    pub(super) async fn set(app: &App, on_owner_death: OnOwnerDeath) -> Result<Self, Failure> {
+        let docker = app.docker()?.map(Arc::new);
+        let daytona = app.daytona()?.map(Arc::new);
+        let providers = app.providers_with(&[], daytona.clone())?;
+        let ledger = app.ledger().await?;
+        let log = EventLog::open(&app.environment.home).await?;
+        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
+        if on_owner_death == OnOwnerDeath::Release {
+            watchdog::start(app)?;
+        }
+        let supervisor = Supervisor::new(ledger.clone(), providers.clone(), &command_name())
+            .map_err(|error| Failure::internal("cannot read /proc", &error))?
+            .with_options(app.reap_options());
+        let sandboxes = Sandboxes::new(app.process(), docker, daytona, bridge::PROGRAM);
+        Ok(Self { ledger, log, providers, supervisor, sandboxes })
+    }
+
+    fn means(&self, on_owner_death: OnOwnerDeath) -> Means {
+        Means {
+            ledger: self.ledger.clone(),
+            supervisor: self.supervisor.clone(),
+            providers: self.providers.clone(),
+            sandboxes: self.sandboxes.clone(),
+            on_owner_death,
+        }
+    }
+}
+
+/// Records a new run and drives it to its end.
+pub(super) async fn new_run(
+    app: &App,
+    errand: Errand,
+    on_owner_death: OnOwnerDeath,
+    in_background: bool,
+) -> Result<Exit, Failure> {
+    let stage = Stage::set(app, on_owner_death).await?;
+    let run = RunId::new();
+    let new = NewRun {
+        id: run,
+        name: errand.workflow.name.clone(),
+        provider: errand.workflow.sandbox.provider,
+        owner: this_process()?,
+        on_owner_death,
+        source: errand.source.clone(),
+        inputs: errand.inputs.clone(),
+    };
+    let journal = Journal::begin(stage.ledger.clone(), stage.log.clone(), new).await?;
+    if in_background {
+        super::detach::tell_parent(app, run);
+    }
+    let start = Start::Attempt(AttemptFrom::Scratch);
+    perform(app, &stage, errand.workflow, journal, (start, on_owner_death)).await
+}
+
+/// Drives an attempt to its end, and says what came of it.
+pub(super) async fn perform(
+    app: &App,
+    stage: &Stage,
+    workflow: Resolved,
+    journal: Journal,
+    (start, on_owner_death): (Start, OnOwnerDeath),
+) -> Result<Exit, Failure> {
+    let run = journal.run();
+    let lease = workflow.sandbox.lease;
+    let keep_alive = stage.supervisor.keep_alive(creel_core::run::engine::renewal(lease));
+    let live = Live::show(app, &journal);
+    let (orders, helpers) = listen(app, &stage.ledger, run)?;
+    let drive = Drive::new(stage.means(on_owner_death), workflow, journal, orders);
+    let ended = match start {
+        Start::Attempt(from) => drive.run(from).await,
+        Start::Turns => drive.go_on().await,
+    };
+    keep_alive.abort();
+    helpers.iter().for_each(JoinHandle::abort);
+    live.finish().await;
+    conclude(app, stage, run, ended).await
+}
+
+/// Hears signals and the orders of other processes.
+fn listen(
+    app: &App,
+    ledger: &Ledger,
+    run: RunId,
+) -> Result<(Orders, Vec<JoinHandle<()>>), Failure> {
+    let internal = |error: std::io::Error| Failure::internal("cannot listen for signals", &error);
+    let cancel = CancellationToken::new();
+    let mut shutdown = Shutdown::listen().map_err(internal)?;
+    let (token, printer) = (cancel.clone(), app.printer.clone());
+    let signals = task::background(async move {
+        shutdown.asked().await;
+        printer.say("interrupted: giving everything back; press Ctrl-C again to leave that to the watchdog");
+        token.cancel();
+        shutdown.asked().await;
+        exit_at_once();
+    });
+    let (sender, incoming) = mpsc::channel(QUEUE);
+    let mut orders = OrderBox::open(&app.environment.home, ledger.clone(), run).map_err(internal)?;
+    let token = cancel.clone();
+    let reader = task::background(async move {
+        while let Ok(order) = orders.next().await {
+            match order {
+                Order::Cancel { .. } => token.cancel(),
+                order => {
+                    if sender.send(order).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    Ok((Orders { incoming, cancel }, vec![signals, reader]))
+}
+
+async fn conclude(
+    app: &App,
+    stage: &Stage,
+    run: RunId,
+    ended: Result<RunState, DriveError>,
+) -> Result<Exit, Failure> {
+    let state = ended?;
+    let record = stage.ledger.run(run).await?;
+    if app.printer.json {
+        if let Some(record) = &record {
+            app.printer.json(&RunReport::of(record));
+        }
+    } else {
+        super::live::summarise(app, run, &state);
+    }
+    Ok(exit_of(&state))
+}
+
+/// Returns the exit code of a run that has ended.
+pub(super) fn exit_of(state: &RunState) -> Exit {
+    let outcome = match state.phase {
+        Phase::Succeeded => Exit::Done,
+        Phase::Cancelled => Exit::Cancelled,
+        _ => Exit::Failed,
+    };
+    let is_kept = state.kept_until_ms.is_some();
+    let verified = state.certificate.as_ref().is_some_and(|certificate| certificate.verified);
+    if verified || is_kept { outcome } else { Exit::Unverified.and(outcome) }
+}

@@ -1,0 +1,144 @@
+//! What a person sees while a run goes on: the checklist, the agent's words, the outcome.
+//!
+//! The agent's standard output is data and goes to stdout; everything else is talk.
+
+use std::io::Write;
+
+use creel_bridge::event::Stream;
+use creel_core::id::RunId;
+use creel_core::run::records::Journal;
+use creel_core::run::{Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, TurnOutcome};
+use creel_core::task;
+use jiff::Timestamp;
+use owo_colors::OwoColorize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinHandle;
+
+use crate::app::App;
+use crate::output::Printer;
+
+/// Shows the events of a run as they are recorded.
+pub(super) struct Live {
+    shower: JoinHandle<()>,
+}
+
+impl Live {
+    pub(super) fn show(app: &App, journal: &Journal) -> Self {
+        let printer = app.printer.clone();
+        printer.say(&format!("run {}", journal.run().cyan()));
+        let mut events = journal.subscribe();
+        let shower = task::background(async move {
+            loop {
+                match events.recv().await {
+                    Ok(logged) => show(&printer, &logged),
+                    Err(RecvError::Lagged(missed)) => {
+                        printer.say(&format!("… {missed} events not shown; creel events has them"));
+                    }
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+        Self { shower }
+    }
+
+    /// Waits until everything is shown.
+    pub(super) async fn finish(self) {
+        // It ends when the journal is gone; a panic of it was reported.
+        let _ = self.shower.await;
+    }
+}
+
+fn show(printer: &Printer, logged: &Logged) {
+    match &logged.event {
+        RunEvent::AttemptStarted { attempt, .. } if *attempt > 1 => {
+            printer.say(&format!("attempt {attempt}"));
+        }
+        RunEvent::PhaseEntered { phase } if !phase.is_final() => {
+            printer.say(&format!("{}", phase.bold()));
+        }
+        RunEvent::StepEnded { step } => printer.say(&step_line(step)),
+        RunEvent::TurnStarted { turn, .. } => printer.say(&format!("  turn {turn}")),
+        RunEvent::Text { stream, text, .. } => say_text(printer, *stream, text.as_str()),
+        RunEvent::TurnEnded { turn, how } => printer.say(&format!("  turn {turn} {}", ending(how))),
+        RunEvent::InputRequested { question, .. } => {
+            printer.say(&format!("{} {question}", "the agent asks:".yellow()));
+            printer.say("answer with: creel message last \"…\"");
+        }
+        RunEvent::ConnectionChanged { connection: Connection::Reconnecting | Connection::Offline } => {
+            printer.say("  the connection to the sandbox is lost; trying again");
+        }
+        RunEvent::TeardownEnded { name, found } => printer.say(&format!("  teardown {name}: {found}")),
+        RunEvent::CauseLatched { cause } => {
+            printer.say(&format!("{} {}: {}", "cause".red(), cause.class, cause.message));
+        }
+        _ => {}
+    }
+}
+
+fn step_line(step: &Step) -> String {
+    let found = step.found.as_ref().map(ToString::to_string).unwrap_or_default();
+    let seconds = step.seconds.unwrap_or_default();
+    let mark = match step.status {
+        StepStatus::Passed => format!("{}", "ok".green()),
+        StepStatus::Tolerated => format!("{}", "optional, failed".yellow()),
+        StepStatus::Failed => format!("{}", "failed".red()),
+        StepStatus::Running => "…".to_owned(),
+    };
+    format!("  {:<24} {mark}  {found} ({seconds:.1}s)", step.step)
+}
+
+fn say_text(printer: &Printer, stream: Stream, text: &str) {
+    match stream {
+        // Machines get one line at the end.
+        Stream::Output if !printer.json => {
+            let mut out = anstream::stdout().lock();
+            // A reader that went away is no error of ours.
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        }
+        Stream::Output => {}
+        Stream::Error => printer.say(text.trim_end_matches('\n')),
+    }
+}
+
+fn ending(how: &TurnOutcome) -> String {
+    match how {
+        TurnOutcome::Exited { code: 0 } => "done".to_owned(),
+        TurnOutcome::Exited { code } => format!("ended with code {code}"),
+        TurnOutcome::Killed { signal } => format!("was ended by signal {signal}"),
+        TurnOutcome::TimedOut => "was cut off at its limit".to_owned(),
+        TurnOutcome::Silent => "was cut off because it said nothing".to_owned(),
+        TurnOutcome::Cancelled => "was cancelled".to_owned(),
+        TurnOutcome::NotStarted { reason } => format!("could not start: {reason}"),
+    }
+}
+
+/// Says how a run ended, why, what to do, and what is left.
+pub(super) fn summarise(app: &App, run: RunId, state: &RunState) {
+    let printer = &app.printer;
+    let phase = match state.phase {
+        Phase::Succeeded => format!("{}", state.phase.green()),
+        _ => format!("{}", state.phase.red()),
+    };
+    printer.say(&format!("{phase} {run}"));
+    if let Some(cause) = state.cause() {
+        printer.say(&format!("  why:  {}: {}", cause.class, cause.message));
+        printer.say(&format!("  next: {}", cause.action()));
+    }
+    if let Some(until_ms) = state.kept_until_ms {
+        let until = Timestamp::from_millisecond(until_ms).map(|at| at.to_string());
+        printer.say(&format!("  kept: the sandbox stands until {}", until.unwrap_or_default()));
+        printer.say(&format!("        enter it: creel exec {run} -- sh; give it back: creel rm --run {run}"));
+    }
+    match &state.certificate {
+        Some(certificate) if certificate.verified => {
+            printer.say("  left: nothing; everything it took is verified gone");
+        }
+        Some(certificate) => {
+            for entry in &certificate.left {
+                printer.say(&format!("  left: {} {} {}", entry.provider, entry.kind, entry.name));
+            }
+            printer.say("  next: creel reconcile tries again");
+        }
+        None => {}
+    }
+}

@@ -1,0 +1,73 @@
+//! `creel resume`: let a paused run go on, or take up one whose driver died.
+
+use std::path::Path;
+
+use clap::Args;
+use creel_core::ledger::OnOwnerDeath;
+use creel_core::owner::Liveness;
+use creel_core::run::Phase;
+use creel_core::run::orders::{self, Order};
+use creel_core::run::records::{Journal, RunRecord};
+
+use crate::app::{App, this_process};
+use crate::cli::runs::find;
+use crate::output::{Exit, Failure};
+
+use super::drive::{Errand, Stage, Start, perform};
+use super::retry::refused;
+
+/// Let a run go on: one that is paused, or one whose driver died
+///
+/// A run that a pause rule holds goes on with its next turn. A detached run
+/// whose driver was killed is driven on by this process: nothing it did in the
+/// meantime is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel resume last
+  creel resume run_0198c5")]
+pub(crate) struct Resume {
+    /// The run: its id, a beginning of it, or `last`
+    #[arg(value_name = "RUN")]
+    run: String,
+}
+
+impl Resume {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let ledger = app.ledger().await?;
+        let record = find(&ledger, &self.run).await?;
+        if record.state.phase.is_final() {
+            let message = format!("the run has ended: it {}", record.state.phase);
+            return Err(refused(&message).hint("creel retry makes another attempt"));
+        }
+        match record.owner.owner.liveness() {
+            Liveness::Dead => take_up(app, record).await,
+            Liveness::Alive | Liveness::Unknown => {
+                if record.state.phase != Phase::Paused {
+                    return Err(refused(&format!("the run is {}, not paused", record.state.phase)));
+                }
+                orders::place(&app.environment.home, &ledger, &record, Order::resume()).await?;
+                app.printer.say("told its driver to go on");
+                Ok(Exit::Done)
+            }
+        }
+    }
+}
+
+/// Drives a run on whose driver died.
+async fn take_up(app: &App, record: RunRecord) -> Result<Exit, Failure> {
+    if !record.state.phase.is_active() {
+        let message = format!("its driver died while it was {}", record.state.phase);
+        return Err(refused(&message).hint("creel cancel ends it; creel retry begins again"));
+    }
+    let stage = Stage::set(app, OnOwnerDeath::Hold).await?;
+    let me = this_process()?;
+    if !stage.ledger.claim_run(record.id, &record.owner.owner, &me).await? {
+        return Err(refused("another process has just taken the run"));
+    }
+    stage.take_over(&record, &me).await?;
+    let kept = stage.ledger.workflow_of(record.id).await?;
+    let errand = Errand::new(kept.source, kept.inputs, Path::new(""))?;
+    let journal = Journal::resume(stage.ledger.clone(), stage.log.clone(), record.id).await?;
+    perform(app, &stage, errand.workflow, journal, (Start::Turns, OnOwnerDeath::Hold)).await
+}
