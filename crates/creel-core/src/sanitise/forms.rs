@@ -1,0 +1,286 @@
+//! The forms in which a secret may turn up: plain, and as programs encode it.
+//!
+//! Base64 of a longer text shows a secret in one of three ways, depending on where it begins in
+//! a group of three bytes. Of each only the characters that hold nothing but the secret are
+//! searched for; the characters at the edges, which it shares with its neighbours, and the
+//! padding are masked with them.
+
+use std::collections::HashSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
+
+/// A shorter secret is looked for as a word of its own only.
+const SHORT: usize = 8;
+/// A shorter piece of base64 or hexadecimal would be found by chance.
+const FEWEST_ENCODED: usize = 8;
+/// A line of a secret of several lines is a form of its own from this length on.
+const FEWEST_IN_LINE: usize = 12;
+
+/// What strict encoders leave as it is: letters, digits and `-._~`.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// What scripts in browsers leave as it is besides: `!*'()`.
+const COMPONENT: &AsciiSet =
+    &UNRESERVED.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
+/// What has to be encoded in the part of an address that names the user.
+const USER: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}')
+    .add(b'/')
+    .add(b':')
+    .add(b';')
+    .add(b'=')
+    .add(b'@')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'|')
+    .add(b'%');
+
+/// What a match may and must have around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Around {
+    /// Anything.
+    Free,
+    /// No letter or digit on either side.
+    Word,
+    /// Base64: one more character on the left or on the right holds a part of the secret.
+    Shared {
+        /// The character before it.
+        left: bool,
+        /// The character behind it.
+        right: bool,
+    },
+}
+
+/// One form of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Form {
+    /// What is searched for.
+    pub(super) text: String,
+    /// What may be around it.
+    pub(super) around: Around,
+}
+
+/// Returns every form of a secret once.
+pub(super) fn of(secret: &str) -> Vec<Form> {
+    let mut forms = Forms::default();
+    let around = if secret.len() < SHORT { Around::Word } else { Around::Free };
+    forms.add(secret.to_owned(), around);
+    let lines: Vec<&str> = secret.lines().map(str::trim).collect();
+    let single = lines.iter().filter(|line| lines.len() > 1 && line.len() >= FEWEST_IN_LINE);
+    for line in single.filter(|line| !line.starts_with("-----")) {
+        forms.add((*line).to_owned(), Around::Free);
+    }
+    let texts = percent(secret).into_iter().chain(json(secret)).chain(shell(secret));
+    texts.for_each(|text| forms.add(text, around));
+    for form in hex(secret).into_iter().filter(|form| form.len() >= FEWEST_ENCODED) {
+        forms.add(form, Around::Free);
+    }
+    for form in base64(secret.as_bytes()) {
+        forms.add(form.text, form.around);
+    }
+    forms.all
+}
+
+/// Forms, each once.
+#[derive(Default)]
+struct Forms {
+    all: Vec<Form>,
+    seen: HashSet<String>,
+}
+
+impl Forms {
+    fn add(&mut self, text: String, around: Around) {
+        if !text.is_empty() && self.seen.insert(text.clone()) {
+            self.all.push(Form { text, around });
+        }
+    }
+}
+
+/// Returns the forms for addresses, with the digits in both cases.
+fn percent(secret: &str) -> Vec<String> {
+    let bytes = secret.as_bytes();
+    let sets = [UNRESERVED, COMPONENT, USER, NON_ALPHANUMERIC];
+    let mut texts: Vec<String> =
+        sets.into_iter().map(|set| percent_encode(bytes, set).to_string()).collect();
+    texts.push(form_urlencoded::byte_serialize(bytes).collect());
+    texts.push(bytes.iter().map(|byte| format!("%{byte:02X}")).collect());
+    let lower: Vec<String> = texts.iter().map(|text| with_lower_digits(text)).collect();
+    texts.extend(lower);
+    texts
+}
+
+fn with_lower_digits(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut lower = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.len().min(2);
+        lower.push('%');
+        lower.push_str(&part[..digits].to_ascii_lowercase());
+        lower.push_str(&part[digits..]);
+    }
+    lower
+}
+
+/// Returns the forms in strings of JSON, and in JSON within such a string.
+fn json(secret: &str) -> Vec<String> {
+    let escaped = json_string(secret);
+    let slashes = escaped.replace('/', "\\/");
+    // Some encoders keep a page's own signs out of strings that may end up in it.
+    let markup = ['<', '>', '&', '\''].into_iter().fold(escaped.clone(), |text, sign| {
+        text.replace(sign, &format!("\\u{:04x}", u32::from(sign)))
+    });
+    let ascii = escape_beyond_ascii(&escaped);
+    let twice = json_string(&escaped);
+    vec![escaped, slashes, markup, ascii, twice]
+}
+
+/// Returns a text as it stands between the quotes of JSON.
+pub(super) fn json_string(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn escape_beyond_ascii(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for one in text.chars() {
+        if one.is_ascii() {
+            escaped.push(one);
+        } else {
+            let mut units = [0; 2];
+            let units = one.encode_utf16(&mut units);
+            escaped.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    escaped
+}
+
+/// Returns the forms in which shells quote.
+fn shell(secret: &str) -> Vec<String> {
+    let is_plain = |one: char| one.is_ascii_alphanumeric() || "_-./:@%+=,".contains(one);
+    let each = |escape: &dyn Fn(char) -> String| secret.chars().map(escape).collect::<String>();
+    let before = |wanted: &dyn Fn(char) -> bool, one: char| {
+        if wanted(one) { format!("\\{one}") } else { one.to_string() }
+    };
+    let backslashes = each(&|one| before(&|one| !is_plain(one) && one.is_ascii(), one));
+    let in_double_quotes = each(&|one| before(&|one| "$`\"\\!".contains(one), one));
+    vec![
+        secret.replace('\'', "'\\''"),
+        secret.replace('\'', "'\"'\"'"),
+        backslashes,
+        in_double_quotes,
+        each(&|one| dollar_quoted(one, false)),
+        each(&|one| dollar_quoted(one, true)),
+    ]
+}
+
+/// Returns a character as it stands in `$'…'`, where some shells write other letters in octal.
+fn dollar_quoted(one: char, octal: bool) -> String {
+    match one {
+        '\n' => "\\n".to_owned(),
+        '\r' => "\\r".to_owned(),
+        '\t' => "\\t".to_owned(),
+        '\'' | '\\' => format!("\\{one}"),
+        _ if octal && !one.is_ascii() => {
+            let mut bytes = [0; 4];
+            one.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\{byte:03o}")).collect()
+        }
+        _ => one.to_string(),
+    }
+}
+
+fn hex(secret: &str) -> [String; 2] {
+    let lower: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let upper = lower.to_uppercase();
+    [lower, upper]
+}
+
+/// Returns the forms in base64, at the three offsets and in both alphabets.
+fn base64(secret: &[u8]) -> Vec<Form> {
+    let mut forms = Vec::new();
+    for offset in 0..3 {
+        let shifted = [&[0; 2][..offset], secret].concat();
+        // The first characters hold bits of what comes before, the last one may hold bits of
+        // what follows.
+        let first = if offset == 0 { 0 } else { offset + 1 };
+        let bits = shifted.len() * 8;
+        let (last, right) = (bits / 6, bits % 6 != 0);
+        let around = Around::Shared { left: offset > 0, right };
+        if last < first + FEWEST_ENCODED {
+            continue;
+        }
+        let standard = STANDARD_NO_PAD.encode(&shifted)[first..last].to_owned();
+        let in_address = percent_encode(standard.as_bytes(), UNRESERVED).to_string();
+        let in_json = standard.replace('/', "\\/");
+        let other = URL_SAFE_NO_PAD.encode(&shifted)[first..last].to_owned();
+        for text in [standard, other, with_lower_digits(&in_address), in_address, in_json] {
+            forms.push(Form { text, around });
+        }
+    }
+    forms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(secret: &str) -> Vec<String> {
+        of(secret).into_iter().map(|form| form.text).collect()
+    }
+
+    #[test]
+    fn the_secret_is_found_in_base64_wherever_it_begins() {
+        let secret = "correct-horse-9";
+        let forms = texts(secret);
+        for before in ["", "a", "ab", "abc", "abcd"] {
+            for behind in ["", "x", "xy"] {
+                let encoded = STANDARD_NO_PAD.encode(format!("{before}{secret}{behind}"));
+                let found = forms.iter().any(|form| form.len() > 16 && encoded.contains(form));
+                assert!(found, "{before}|{behind}");
+            }
+        }
+    }
+
+    #[test]
+    fn quotes_slashes_and_spaces_are_found_as_programs_write_them() {
+        let forms = texts("it's a/b \"c\" ä");
+        for form in [
+            "it%27s%20a%2Fb%20%22c%22%20%C3%A4",
+            "it%27s%20a%2fb%20%22c%22%20%c3%a4",
+            "it%27s+a%2Fb+%22c%22+%C3%A4",
+            "it's a/b \\\"c\\\" ä",
+            "it's a\\/b \\\"c\\\" ä",
+            "it's a/b \\\"c\\\" \\u00e4",
+            "it'\\''s a/b \"c\" ä",
+            "it\\'s\\ a/b\\ \\\"c\\\"\\ ä",
+            "it\\'s a/b \"c\" \\303\\244",
+        ] {
+            assert!(forms.iter().any(|known| known == form), "{form}");
+        }
+    }
+
+    #[test]
+    fn a_secret_of_several_lines_is_known_line_by_line_too() {
+        let forms = texts("first line of it\nsecond line of it\nend");
+        assert!(forms.contains(&"second line of it".to_owned()));
+        assert!(forms.contains(&"first line of it\\nsecond line of it\\nend".to_owned()));
+        assert!(!forms.contains(&"end".to_owned()));
+    }
+
+    #[test]
+    fn a_short_secret_is_no_part_of_a_word_and_no_piece_of_base64() {
+        let forms = of("hunt3r");
+        assert!(forms.iter().any(|form| form.around == Around::Word && form.text == "hunt3r"));
+        assert!(forms.iter().all(|form| form.text.len() >= 6));
+    }
+}

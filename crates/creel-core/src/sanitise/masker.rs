@@ -1,0 +1,176 @@
+//! The masker: the only maker of masked text.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::known::{Known, is_base64};
+use super::private::PrivateText;
+use super::secrets::{Secrets, Unmasked};
+use super::span::{Span, render, unite};
+use super::stream::MaskStream;
+use super::text::{Diagnostic, Masked};
+use super::view::View;
+use super::{clean, random, rules};
+
+/// A line of base64 that goes on in the next one is at least this long.
+pub(super) const WRAPPED: usize = 40;
+
+/// Knows what must not be seen, and makes text without it; cheap to clone.
+#[derive(Clone)]
+pub struct Masker(Arc<Finders>);
+
+/// What a masker looks for, besides the rules that are the same for all.
+struct Finders {
+    known: Known,
+    private: PrivateText,
+    unmasked: Vec<Unmasked>,
+}
+
+impl Masker {
+    /// Makes one that knows these secrets; see [`Masker::unmasked`] for those it cannot mask.
+    pub fn new(secrets: &Secrets) -> Self {
+        Self(Arc::new(Finders {
+            known: Known::new(secrets),
+            private: PrivateText::new(secrets.private_texts()),
+            unmasked: secrets.unmasked(),
+        }))
+    }
+
+    /// Returns the secrets that are left alone because masking them would mask everything.
+    pub fn unmasked(&self) -> &[Unmasked] {
+        &self.0.unmasked
+    }
+
+    /// Masks a text.
+    pub fn mask(&self, text: &str) -> Masked {
+        Masked::of(self.masked(text))
+    }
+
+    /// Masks bytes; those that are no text become replacement characters.
+    pub fn mask_bytes(&self, bytes: &[u8]) -> Masked {
+        self.mask(&String::from_utf8_lossy(bytes))
+    }
+
+    /// Makes a diagnostic of the beginning of a text.
+    pub fn diagnostic(&self, text: &str) -> Diagnostic {
+        Diagnostic::beginning(self.explained(text).trim())
+    }
+
+    /// Makes a diagnostic of the end of what a program wrote.
+    pub fn tail(&self, bytes: &[u8]) -> Diagnostic {
+        Diagnostic::end(self.explained(&String::from_utf8_lossy(bytes)).trim())
+    }
+
+    /// Makes a diagnostic of words of our own with words of the outside among them.
+    ///
+    /// ```
+    /// # use creel_core::sanitise::{Masker, Secrets};
+    /// # let masker = Masker::new(&Secrets::new());
+    /// let heard = "no such host";
+    /// let text = masker.sentence(format_args!("the clone failed: {heard}"));
+    /// assert_eq!(text.as_str(), "the clone failed: no such host");
+    /// ```
+    pub fn sentence(&self, words: fmt::Arguments<'_>) -> Diagnostic {
+        self.diagnostic(&words.to_string())
+    }
+
+    /// Returns a masker for text that comes in pieces.
+    pub fn stream(&self) -> MaskStream {
+        MaskStream::new(self.clone())
+    }
+
+    fn masked(&self, text: &str) -> String {
+        let mut spans = self.find(text);
+        self.find_at_edges(text, &mut spans);
+        unite(&mut spans);
+        render(text, &spans, 0, text.len())
+    }
+
+    /// Returns a text without secrets, control characters and words of the task.
+    ///
+    /// It is masked before it is cleaned, since a secret may hold a control character, and after
+    /// it, since a control character may have parted one.
+    fn explained(&self, text: &str) -> String {
+        let text = clean::view(&self.masked(text)).text;
+        let mut spans = self.find(&text);
+        self.find_at_edges(&text, &mut spans);
+        self.0.private.find(&text, &mut spans);
+        unite(&mut spans);
+        render(&text, &spans, 0, text.len())
+    }
+
+    /// Finds what is left of known secrets where a text was cut, as whoever read it may have.
+    fn find_at_edges<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
+        self.0.known.find_at_start(text, spans);
+        self.0.known.find_at_end(text, spans);
+    }
+
+    pub(super) fn known(&self) -> &Known {
+        &self.0.known
+    }
+
+    /// Finds the secrets in a text, in no order.
+    pub(super) fn find(&self, text: &str) -> Vec<Span<'_>> {
+        let mut spans = Vec::new();
+        self.find_in(text, &mut spans);
+        if clean::has_escapes(text) {
+            let view = clean::view(text);
+            let mut hidden = Vec::new();
+            self.find_in(&view.text, &mut hidden);
+            spans.extend(hidden.into_iter().map(|span| view.back(span)));
+        }
+        spans
+    }
+
+    fn find_in<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
+        self.0.known.find(text, spans);
+        rules::find(text.as_bytes(), spans);
+        let (mut from, mut unwrapped_to) = (0, 0);
+        while let Some(run) = random::next_run(text.as_bytes(), from) {
+            random::find(text.as_bytes(), run, spans);
+            if run.1 - run.0 >= WRAPPED && run.0 >= unwrapped_to {
+                unwrapped_to = self.find_wrapped(text, run, spans);
+            }
+            from = run.1;
+        }
+    }
+
+    /// Finds known secrets in base64 that goes on over several lines; returns where it ends.
+    fn find_wrapped<'a>(
+        &'a self,
+        text: &str,
+        (start, end): (usize, usize),
+        spans: &mut Vec<Span<'a>>,
+    ) -> usize {
+        let mut view = View::default();
+        view.push(&text[start..end], start);
+        let mut last = (start, end);
+        while last.1 - last.0 >= WRAPPED {
+            let next = last.1 + line_break(&text.as_bytes()[last.1..]);
+            let length = text.as_bytes()[next..].iter().take_while(|byte| is_base64(byte)).count();
+            if next == last.1 || length == 0 {
+                break;
+            }
+            view.push(&text[next..next + length], next);
+            last = (next, next + length);
+        }
+        if last.0 > start {
+            let mut hidden = Vec::new();
+            self.0.known.find(&view.text, &mut hidden);
+            spans.extend(hidden.into_iter().map(|span| view.back(span)));
+        }
+        last.0
+    }
+}
+
+impl fmt::Debug for Masker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Masker").field("unmasked", &self.0.unmasked).finish_non_exhaustive()
+    }
+}
+
+/// Returns how long the line break at the beginning is, written or escaped.
+fn line_break(text: &[u8]) -> usize {
+    let breaks: [&[u8]; 4] = [b"\r\n", b"\n", b"\\r\\n", b"\\n"];
+    breaks.iter().find(|one| text.starts_with(one)).map_or(0, |one| one.len())
+}

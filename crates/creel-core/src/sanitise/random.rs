@@ -1,0 +1,284 @@
+//! Finds what no person would have named: long runs of letters and digits in wild order.
+//!
+//! How often the sort of character changes (capital, small, digit) tells random text from names
+//! better than the entropy of its characters does, which says little of thirty of them: in
+//! random text two of three neighbours differ, in `camelCase` and `x86_64-linux-gnu` one of three.
+//!
+//! Hexadecimal is left alone: commits, digests, UUIDs and our own identifiers are made of it, and
+//! nothing in it tells a secret from a digest. Only a name before it does: `API_TOKEN=5f3a…`.
+
+use super::span::Span;
+
+/// What it is called in the text.
+const NAME: &str = "random";
+/// How many characters are judged at once; a shorter run is never random enough.
+pub(super) const WINDOW: usize = 20;
+/// How many changes of sort they must have.
+const CHANGES: usize = 11;
+/// How many capitals, and how many small letters, must be among them.
+const LETTERS: usize = 3;
+/// How many signs may be among them.
+const SIGNS: usize = 2;
+/// How long a run without capitals, or without small letters, must be: the names in a Nix store
+/// have 32 characters.
+const ONE_CASE: usize = 33;
+/// How long hexadecimal behind the name of a secret must be.
+const HEX: usize = 20;
+/// How names end whose values are secret.
+const SECRET_NAMES: [&str; 10] = [
+    "secret",
+    "token",
+    "password",
+    "passwd",
+    "api_key",
+    "apikey",
+    "api-key",
+    "access_key",
+    "secret_key",
+    "private_key",
+];
+/// What digests of packages begin with.
+const DIGESTS: [&str; 4] = ["sha1-", "sha256-", "sha384-", "sha512-"];
+
+/// A sort of character.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Capital,
+    Small,
+    Digit,
+    Sign,
+    /// Anything that ends a run.
+    Other,
+}
+
+const fn sort_of(byte: u8) -> Sort {
+    match byte {
+        b'A'..=b'Z' => Sort::Capital,
+        b'a'..=b'z' => Sort::Small,
+        b'0'..=b'9' => Sort::Digit,
+        b'+' | b'/' | b'-' | b'_' => Sort::Sign,
+        _ => Sort::Other,
+    }
+}
+
+const IN_RUN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = !matches!(sort_of(byte as u8), Sort::Other);
+        byte += 1;
+    }
+    table
+};
+
+/// Returns the next run of at least [`WINDOW`] characters of base64 in either alphabet.
+///
+/// No such run fits between two looks, so most of the text is never looked at.
+pub(super) fn next_run(text: &[u8], from: usize) -> Option<(usize, usize)> {
+    let mut at = from + WINDOW - 1;
+    while at < text.len() {
+        if !IN_RUN[usize::from(text[at])] {
+            at += WINDOW;
+            continue;
+        }
+        let before = text[from..at].iter().rev().take_while(|byte| IN_RUN[usize::from(**byte)]);
+        let start = at - before.count();
+        let behind = text[at..].iter().take_while(|byte| IN_RUN[usize::from(**byte)]);
+        let end = at + behind.count();
+        if end - start >= WINDOW {
+            return Some((start, end));
+        }
+        at = end + WINDOW;
+    }
+    None
+}
+
+/// Finds what is random in one run.
+pub(super) fn find(text: &[u8], (start, end): (usize, usize), spans: &mut Vec<Span<'_>>) {
+    let run = &text[start..end];
+    if is_digest(text, start, run) {
+        return;
+    }
+    if run.len() >= HEX && run.iter().all(u8::is_ascii_hexdigit) {
+        if has_secret_name(&text[..start]) {
+            spans.push(Span::by_rule(start, end, NAME));
+        }
+        return;
+    }
+    for (from, to) in islands(run) {
+        let padding = text[start + to..].iter().take(2).take_while(|byte| **byte == b'=');
+        spans.push(Span::by_rule(start + from, start + to + padding.count(), NAME));
+    }
+}
+
+fn is_digest(text: &[u8], start: usize, run: &[u8]) -> bool {
+    let behind = &text[start.saturating_sub(7)..start];
+    behind.eq_ignore_ascii_case(b"sha256:")
+        || DIGESTS.iter().any(|digest| run.starts_with(digest.as_bytes()))
+}
+
+/// Returns whether what stands before a value names it as a secret.
+fn has_secret_name(before: &[u8]) -> bool {
+    let before = &before[before.len().saturating_sub(64)..];
+    let is_joint = |byte: &u8| b" \t\"'\\=:>".contains(byte);
+    let joint = before.iter().rev().take_while(|byte| is_joint(byte)).count();
+    let (name, joint) = before.split_at(before.len() - joint);
+    let assigns = joint.iter().any(|byte| b"=:".contains(byte));
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    assigns && SECRET_NAMES.iter().any(|secret| name.ends_with(secret))
+}
+
+/// Returns the parts of a run that are random, each as far as the run goes without a slash.
+fn islands(run: &[u8]) -> Vec<(usize, usize)> {
+    let mut islands: Vec<(usize, usize)> = Vec::new();
+    let mut window = Window::default();
+    for at in 0..run.len() {
+        window.enter(run, at);
+        if at >= WINDOW {
+            window.leave(run, at - WINDOW);
+        }
+        if at + 1 >= WINDOW && window.is_random() {
+            let start = at + 1 - WINDOW;
+            match islands.last_mut() {
+                Some((_, end)) if *end >= start => *end = at + 1,
+                _ => islands.push((start, at + 1)),
+            }
+        }
+    }
+    if islands.is_empty() {
+        islands = of_one_case(run);
+    }
+    islands.iter().map(|island| to_slashes(run, *island)).collect()
+}
+
+fn to_slashes(run: &[u8], (start, end): (usize, usize)) -> (usize, usize) {
+    let is_inside = |byte: &&u8| **byte != b'/';
+    let before = run[..start].iter().rev().take_while(is_inside).count();
+    let behind = run[end..].iter().take_while(is_inside).count();
+    (start - before, end + behind)
+}
+
+/// What is among the characters that are judged.
+#[derive(Default)]
+struct Window {
+    capitals: usize,
+    smalls: usize,
+    digits: usize,
+    signs: usize,
+    changes: usize,
+}
+
+impl Window {
+    fn count(&mut self, sort: Sort) -> &mut usize {
+        match sort {
+            Sort::Capital => &mut self.capitals,
+            Sort::Small => &mut self.smalls,
+            Sort::Digit => &mut self.digits,
+            Sort::Sign | Sort::Other => &mut self.signs,
+        }
+    }
+
+    fn enter(&mut self, run: &[u8], at: usize) {
+        *self.count(sort_of(run[at])) += 1;
+        self.changes += usize::from(at > 0 && changes(run[at - 1], run[at]));
+    }
+
+    fn leave(&mut self, run: &[u8], at: usize) {
+        *self.count(sort_of(run[at])) -= 1;
+        self.changes -= usize::from(changes(run[at], run[at + 1]));
+    }
+
+    fn is_random(&self) -> bool {
+        self.changes >= CHANGES
+            && self.capitals >= LETTERS
+            && self.smalls >= LETTERS
+            && self.digits > 0
+            && self.signs <= SIGNS
+    }
+}
+
+fn changes(one: u8, next: u8) -> bool {
+    let (one, next) = (sort_of(one), sort_of(next));
+    one != next && one != Sort::Sign && next != Sort::Sign
+}
+
+/// Returns the parts without a sign that are random although their letters have one case.
+fn of_one_case(run: &[u8]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    for part in run.split(|byte| sort_of(*byte) == Sort::Sign) {
+        if part.len() >= ONE_CASE && is_random_in_one_case(part) {
+            found.push((start, start + part.len()));
+        }
+        start += part.len() + 1;
+    }
+    found
+}
+
+fn is_random_in_one_case(part: &[u8]) -> bool {
+    let count = |wanted: fn(&u8) -> bool| part.iter().filter(|byte| wanted(byte)).count();
+    let digits = count(u8::is_ascii_digit);
+    let beyond_hex = count(|byte| byte.is_ascii_alphabetic() && !byte.is_ascii_hexdigit());
+    let has_one_case = count(u8::is_ascii_uppercase) == 0 || count(u8::is_ascii_lowercase) == 0;
+    let changes = part.windows(2).filter(|pair| changes(pair[0], pair[1])).count();
+    has_one_case && digits >= 4 && beyond_hex * 5 >= part.len() && changes * 10 >= part.len() * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<&str> {
+        let mut spans = Vec::new();
+        let mut from = 0;
+        while let Some((start, end)) = next_run(text.as_bytes(), from) {
+            find(text.as_bytes(), (start, end), &mut spans);
+            from = end;
+        }
+        spans.iter().map(|span| &text[span.start..span.end]).collect()
+    }
+
+    #[test]
+    fn random_keys_are_found_whatever_is_around_them() {
+        for key in [
+            "Zk3vQ9tXw2LmB7yRp4Ns8Hd1Gf6Jc5Ka",
+            "wJalrXUtnFEMI/K7MDENG+bPxRfiCYzq3TkQ0v5w",
+            "q9Xe_7bN-2kVtW5zLr8mPc3Yh6Dg4Js1Fa0",
+            "k3j9x2m5q8w7z4t6y1p0n5v8b3g7h2r9s4d6f1l",
+        ] {
+            for text in [key.to_owned(), format!("key={key};"), format!("/home/me/{key}")] {
+                assert!(found(&text).concat().contains(key), "{text}: {:?}", found(&text));
+            }
+        }
+    }
+
+    #[test]
+    fn names_paths_and_digests_are_left_alone() {
+        for text in [
+            "commit e0e0087f3b1c2d4a5968778695a4b3c2d1e0f9a8",
+            "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "res_0190a5c8f2b17c3d9e4f5a6b7c8d9e0f run_0190a5c8f2b17c3d9e4f5a6b7c8d9e0f",
+            "123e4567-e89b-12d3-a456-426614174000 123E4567-E89B-12D3-A456-426614174000",
+            "/usr/lib/x86_64-linux-gnu/libstdc++/python3.11/site-packages/requests",
+            "/nix/store/3n58xw4373jp0ljirf06d8077j15pc4j-glibc-2.38",
+            "crash_after_intent_leaves_nothing_behind AbstractSingletonProxyFactoryBean",
+            "getHTTPResponseCodeFromURLAndRetryIfNeeded2 SHA256WithRSAEncryptionUtf8Test",
+            "web-frontend-7d9f8b6c5d-x2v9q 2026-11-15T17-48-43Z 20261115T174843Z",
+            "_ZN4core3fmt9Formatter9write_str17h0a1b2c3d4e5f6a7bE",
+            "sha512-Zk3vQ9tXw2LmB7yRp4Ns8Hd1Gf6Jc5KaZk3vQ9tXw2LmB7yRp4Ns8Hd1Gf6Jc5Ka==",
+            "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789012345678901234567890123456789",
+        ] {
+            assert!(found(text).is_empty(), "{text}: {:?}", found(text));
+        }
+    }
+
+    #[test]
+    fn hexadecimal_is_a_secret_where_its_name_says_so() {
+        let digits = "9f86d081884c7d659a2feaa0c55ad015";
+        for text in [format!("API_TOKEN={digits}"), format!("\"secret\": \"{digits}\"")] {
+            assert_eq!(found(&text), [digits], "{text}");
+        }
+        assert!(found(&format!("commit: {digits}")).is_empty());
+        assert!(found(&format!("the token {digits}")).is_empty());
+    }
+}

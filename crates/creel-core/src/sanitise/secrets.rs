@@ -1,0 +1,159 @@
+//! The secrets of a run, and those among them that cannot be masked.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+
+/// Fewer characters than this occur everywhere by chance.
+const FEWEST: usize = 4;
+/// A number of fewer digits is a port, a year, a count.
+const FEWEST_DIGITS: usize = 6;
+/// Words that a log is full of.
+const WORDS: [&str; 12] = [
+    "admin",
+    "default",
+    "false",
+    "guest",
+    "localhost",
+    "main",
+    "none",
+    "null",
+    "root",
+    "test",
+    "true",
+    "user",
+];
+
+/// What must not be seen: secrets by their names, and the private text of the task.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    /// Names and values, in the order in which they were added.
+    named: Vec<(String, SecretString)>,
+    /// Texts of which a diagnostic must not hold a stretch.
+    private: Vec<SecretString>,
+}
+
+impl Secrets {
+    /// Returns none.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a secret; its name stands where the secret was.
+    pub fn add(&mut self, name: &str, secret: &SecretString) {
+        self.named.push((name.to_owned(), secret.clone()));
+    }
+
+    /// Adds the text of a task, an issue or an input.
+    pub fn add_private_text(&mut self, text: &str) {
+        self.private.push(SecretString::from(text));
+    }
+
+    /// Returns the secrets that can be masked, without the white space around them.
+    pub(super) fn maskable(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.named.iter().map(|(name, secret)| (name.as_str(), value(secret)));
+        all.filter(|(_, value)| judge(value).is_none())
+    }
+
+    /// Returns the secrets that cannot be masked, each with the reason.
+    pub(super) fn unmasked(&self) -> Vec<Unmasked> {
+        let judged = self.named.iter().filter_map(|(name, secret)| {
+            Some(Unmasked { name: name.clone(), why: judge(value(secret))? })
+        });
+        judged.collect()
+    }
+
+    pub(super) fn private_texts(&self) -> impl Iterator<Item = &str> {
+        self.private.iter().map(|text| text.expose_secret())
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Secrets").field("names", &names).finish_non_exhaustive()
+    }
+}
+
+/// A secret that cannot be masked, because a text without it would be no text any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmasked {
+    /// Its name.
+    pub name: String,
+    /// Why it is left alone.
+    pub why: Unmaskable,
+}
+
+/// Why a secret cannot be masked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmaskable {
+    /// There is nothing to mask.
+    Empty,
+    /// It has fewer than four characters.
+    TooShort,
+    /// It is a word or a number that everybody uses, or one character again and again.
+    Common,
+}
+
+impl fmt::Display for Unmaskable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "it is empty",
+            Self::TooShort => "it has fewer than four characters",
+            Self::Common => "it is too common a word or number to be a secret",
+        })
+    }
+}
+
+/// Returns what is searched for: the line break at the end of a secret from a file is no part
+/// of it.
+fn value(secret: &SecretString) -> &str {
+    secret.expose_secret().trim()
+}
+
+fn judge(value: &str) -> Option<Unmaskable> {
+    let count = value.chars().count();
+    let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+    let first = value.chars().next();
+    if first.is_none() {
+        Some(Unmaskable::Empty)
+    } else if count < FEWEST {
+        Some(Unmaskable::TooShort)
+    } else if WORDS.contains(&value.to_lowercase().as_str())
+        || (is_number && count < FEWEST_DIGITS)
+        || value.chars().all(|other| Some(other) == first)
+    {
+        Some(Unmaskable::Common)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_mask_everything_is_left_alone_and_reported() {
+        let mut secrets = Secrets::new();
+        let values = ["", "abc", "true", "8080", "xxxxxxxxxx", "hunter2", " s3cret\n"];
+        for (number, value) in values.into_iter().enumerate() {
+            secrets.add(&format!("S{number}"), &SecretString::from(value));
+        }
+        let maskable: Vec<_> = secrets.maskable().collect();
+        assert_eq!(maskable, [("S5", "hunter2"), ("S6", "s3cret")]);
+        let why: Vec<_> = secrets.unmasked().into_iter().map(|one| one.why).collect();
+        use Unmaskable::{Common, Empty, TooShort};
+        assert_eq!(why, [Empty, TooShort, Common, Common, Common]);
+    }
+
+    #[test]
+    fn printing_the_secrets_for_developers_shows_none() {
+        let mut secrets = Secrets::new();
+        secrets.add("GIT_TOKEN", &SecretString::from("hunter2hunter2"));
+        secrets.add_private_text("find the treasure under the old oak");
+        let shown = format!("{secrets:?}");
+        assert!(shown.contains("GIT_TOKEN"));
+        assert!(!shown.contains("hunter2") && !shown.contains("treasure"), "{shown}");
+    }
+}

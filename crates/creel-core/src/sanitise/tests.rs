@@ -1,0 +1,440 @@
+//! Secrets are planted in every encoding, the text is torn apart, and none may be seen.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use proptest::prelude::*;
+use secrecy::SecretString;
+
+use super::*;
+
+fn masker(secrets: &[(&str, &str)]) -> Masker {
+    let mut all = Secrets::new();
+    for (name, secret) in secrets {
+        all.add(name, &SecretString::from(*secret));
+    }
+    Masker::new(&all)
+}
+
+fn mask(text: &str) -> String {
+    masker(&[]).mask(text).to_string()
+}
+
+/// Feeds a text in pieces that end at the given places.
+fn streamed(masker: &Masker, text: &str, splits: &[usize]) -> String {
+    let mut places: Vec<usize> = splits.iter().map(|split| split % (text.len() + 1)).collect();
+    places.extend([0, text.len()]);
+    places.sort_unstable();
+    let mut stream = masker.stream();
+    let mut masked = Masked::default();
+    for pair in places.windows(2) {
+        masked.append(&stream.feed(&text.as_bytes()[pair[0]..pair[1]]));
+    }
+    masked.append(&stream.finish());
+    masked.to_string()
+}
+
+/// How a program may write a secret.
+#[derive(Debug, Clone, Copy)]
+enum Encoding {
+    Plain,
+    Base64,
+    Base64WithoutPadding,
+    Base64ForUrls,
+    Base64ForUrlsWithoutPadding,
+    Wrapped,
+    Percent,
+    Form,
+    Json,
+    JsonInJson,
+    Hex,
+    UpperHex,
+    SingleQuoted,
+    Backslashes,
+    DollarQuoted,
+    Coloured,
+}
+
+impl Encoding {
+    const ALL: [Self; 16] = [
+        Self::Plain,
+        Self::Base64,
+        Self::Base64WithoutPadding,
+        Self::Base64ForUrls,
+        Self::Base64ForUrlsWithoutPadding,
+        Self::Wrapped,
+        Self::Percent,
+        Self::Form,
+        Self::Json,
+        Self::JsonInJson,
+        Self::Hex,
+        Self::UpperHex,
+        Self::SingleQuoted,
+        Self::Backslashes,
+        Self::DollarQuoted,
+        Self::Coloured,
+    ];
+
+    /// Writes a secret that begins behind `before` and ends before `behind`.
+    fn write(self, secret: &str, before: &str, behind: &str) -> String {
+        let within = format!("{before}{secret}{behind}");
+        let around = |text: String| format!("{before}{text}{behind}");
+        let json = |text: &str| serde_json::to_string(text).unwrap();
+        match self {
+            Self::Plain => within,
+            Self::Base64 => STANDARD.encode(within),
+            Self::Base64WithoutPadding => STANDARD_NO_PAD.encode(within),
+            Self::Base64ForUrls => URL_SAFE.encode(within),
+            Self::Base64ForUrlsWithoutPadding => URL_SAFE_NO_PAD.encode(within),
+            Self::Wrapped => {
+                let within = format!("the words before it, {within}, and more words behind it");
+                let encoded = STANDARD.encode(within);
+                let lines: Vec<&[u8]> = encoded.as_bytes().chunks(76).collect();
+                String::from_utf8(lines.join(&b"\n"[..])).unwrap()
+            }
+            Self::Percent => around(
+                percent_encoding::utf8_percent_encode(secret, percent_encoding::NON_ALPHANUMERIC)
+                    .to_string(),
+            ),
+            Self::Form => around(form_urlencoded::byte_serialize(secret.as_bytes()).collect()),
+            Self::Json => json(&within),
+            Self::JsonInJson => json(&json(&within)),
+            Self::Hex => within.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            Self::UpperHex => within.bytes().map(|byte| format!("{byte:02X}")).collect(),
+            Self::SingleQuoted => format!("'{}'", secret.replace('\'', "'\\''")),
+            Self::Backslashes => {
+                let is_plain = |one: char| one.is_alphanumeric() || "_-./:@%+=,".contains(one);
+                let quoted = |one: char| if is_plain(one) { "" } else { "\\" };
+                secret.chars().map(|one| format!("{}{one}", quoted(one))).collect()
+            }
+            Self::DollarQuoted => {
+                format!("$'{}'", secret.replace('\\', "\\\\").replace('\'', "\\'"))
+            }
+            Self::Coloured => {
+                let middle = secret.char_indices().nth(secret.chars().count() / 2).unwrap().0;
+                format!("{}\x1b[1;31m{}\x1b[m", &secret[..middle], &secret[middle..])
+            }
+        }
+    }
+}
+
+/// Returns a piece of the secret, or of what was written of it, that can still be seen.
+fn leak(seen: &str, secret: &str, written: &str) -> Option<String> {
+    let pieces = |text: &str, length: usize| -> Vec<String> {
+        let chars: Vec<char> = text.chars().collect();
+        chars.windows(length).map(|piece| piece.iter().collect()).collect()
+    };
+    let found = pieces(secret, 8).into_iter().find(|piece| seen.contains(piece));
+    // The first and the last characters of what was written may hold the neighbours only.
+    let inner = written.len().checked_sub(8).and_then(|end| written.get(4..end));
+    let is_seen = |piece: &String| seen.contains(piece) && !piece.contains("word");
+    let as_written = || pieces(inner.unwrap_or_default(), 14).into_iter().find(is_seen);
+    found.or_else(as_written)
+}
+
+const WORDS: [&str; 20] = [
+    "error:",
+    "warning:",
+    "cloning",
+    "into",
+    "/home/agent/work/app",
+    "done",
+    "in",
+    "1.32s",
+    "HEAD is now at",
+    "e0e0087f3b1c2d4a5968778695a4b3c2d1e0f9a8",
+    "\n",
+    "\r\n",
+    "\t",
+    "größer",
+    "run_0190a5c8f2b17c3d9e4f5a6b7c8d9e0f",
+    "https://example.org/app.git?ref=main",
+    "日本",
+    "test sanitise::tests::all ... ok",
+    "\x1b[32mok\x1b[0m",
+    "{\"level\":\"info\",\"n\":3}",
+];
+
+fn words() -> impl Strategy<Value = String> {
+    proptest::collection::vec(proptest::sample::select(&WORDS[..]), 0..30)
+        .prop_map(|words| words.join(" "))
+}
+
+fn secret() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[A-Za-z0-9]{12,40}",
+        "[A-Za-z0-9_-]{12,60}",
+        "[!-~]{12,32}",
+        "[!-~][ -~]{10,24}[!-~]",
+        "[a-zäöüß€]{12,20}",
+        "[!-~]{12,30}\n[!-~]{12,30}",
+    ]
+    .prop_filter("one character again and again", |secret| {
+        secret.chars().any(|one| !secret.starts_with(one))
+    })
+}
+
+fn encoding() -> impl Strategy<Value = Encoding> {
+    proptest::sample::select(&Encoding::ALL[..])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn no_secret_is_seen_in_any_encoding_however_the_text_is_torn(
+        secret in secret(),
+        encoding in encoding(),
+        (before, behind) in ("[a-z]{0,2}", "[a-z]{0,2}"),
+        (above, below) in (words(), words()),
+        splits in proptest::collection::vec(any::<usize>(), 0..12),
+    ) {
+        let masker = masker(&[("OTHER", "another-secret-4711"), ("SECRET", &secret)]);
+        let written = encoding.write(&secret, &before, &behind);
+        let text = format!("{above} {written} {below}");
+        let seen = [
+            masker.mask(&text).to_string(),
+            masker.mask_bytes(text.as_bytes()).to_string(),
+            streamed(&masker, &text, &splits),
+            masker.diagnostic(&text).to_string(),
+            masker.tail(text.as_bytes()).to_string(),
+            masker.sentence(format_args!("it said: {text}")).to_string(),
+        ];
+        let written = match encoding {
+            Encoding::Wrapped | Encoding::Coloured => "",
+            _ => written.as_str(),
+        };
+        for seen in &seen {
+            prop_assert_eq!(leak(seen, &secret, written), None, "{:?} in {}", encoding, seen);
+        }
+        prop_assert_eq!(&seen[0], &seen[2], "a stream shows the same");
+    }
+
+    #[test]
+    fn a_secret_that_was_cut_before_we_saw_it_is_not_seen_either(
+        secret in "[A-Za-z0-9+/_-]{16,40}",
+        text in words(),
+        place in 1_usize..100,
+    ) {
+        let masker = masker(&[("SECRET", &secret)]);
+        let cut = place % secret.len();
+        let tail = format!("{} {text}", &secret[cut..]);
+        let head = format!("{text} {}", &secret[..cut]);
+        let longest = (secret.len() / 3).max(8);
+        let pieces = |seen: &str| {
+            let windows = secret.as_bytes().windows(longest);
+            windows.filter(|piece| seen.contains(std::str::from_utf8(piece).unwrap())).count()
+        };
+        prop_assert_eq!(pieces(masker.tail(tail.as_bytes()).as_str()), 0, "{}", tail);
+        prop_assert_eq!(pieces(masker.mask(&head).as_str()), 0, "{}", head);
+        prop_assert_eq!(pieces(&streamed(&masker, &tail, &[place])), 0, "{}", tail);
+        prop_assert_eq!(pieces(&streamed(&masker, &head, &[place])), 0, "{}", head);
+    }
+
+    #[test]
+    fn text_without_secrets_comes_through_unchanged(
+        text in words(),
+        splits in proptest::collection::vec(any::<usize>(), 0..12),
+    ) {
+        let masker = masker(&[("SECRET", "correct-horse-battery"), ("SHORT", "hunt3r")]);
+        prop_assert_eq!(masker.mask(&text).to_string(), text.clone());
+        prop_assert_eq!(streamed(&masker, &text, &splits), text);
+    }
+
+    #[test]
+    fn any_bytes_come_through_a_stream_as_through_the_whole(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        splits in proptest::collection::vec(any::<usize>(), 0..6),
+    ) {
+        let masker = masker(&[("SECRET", "correct-horse-battery")]);
+        let mut stream = masker.stream();
+        let mut places: Vec<usize> = splits.iter().map(|at| at % (bytes.len() + 1)).collect();
+        places.extend([0, bytes.len()]);
+        places.sort_unstable();
+        let mut seen = Masked::default();
+        for pair in places.windows(2) {
+            seen.append(&stream.feed(&bytes[pair[0]..pair[1]]));
+        }
+        seen.append(&stream.finish());
+        prop_assert_eq!(seen, masker.mask_bytes(&bytes));
+    }
+
+    #[test]
+    fn masking_twice_changes_nothing(secret in secret(), above in words(), encoding in encoding()) {
+        let masker = masker(&[("SECRET", &secret)]);
+        let text = format!("{above} Authorization: Bearer {}", encoding.write(&secret, "", ""));
+        let once = masker.mask(&text);
+        prop_assert_eq!(masker.mask(once.as_str()), once);
+    }
+
+    #[test]
+    fn no_stretch_of_the_task_is_in_a_diagnostic(
+        task in "[a-z ]{30,80}",
+        above in words(),
+        at in 0_usize..6,
+    ) {
+        let mut secrets = Secrets::new();
+        secrets.add_private_text(&task);
+        let masker = Masker::new(&secrets);
+        let text = format!("{above}:{}", &task[at..]);
+        for seen in [masker.diagnostic(&text), masker.tail(text.as_bytes())] {
+            let mut stretches = task.as_bytes().windows(24);
+            let found = stretches.find(|piece| {
+                seen.as_str().contains(std::str::from_utf8(piece).unwrap())
+            });
+            prop_assert_eq!(found, None, "{}", seen);
+            prop_assert!(seen.as_str().chars().count() <= Diagnostic::LONGEST);
+        }
+        prop_assert_eq!(masker.mask(&text).to_string(), text.clone());
+    }
+}
+
+/// Letters and digits in no order, as many as a token needs.
+const LONG: &str = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a7B8c9D0e1F2g3H4";
+
+#[test]
+fn every_rule_masks_its_token_and_nothing_around_it() {
+    let of = |prefix: &str, length: usize| format!("{prefix}{}", &LONG[..length]);
+    for (token, name) in [
+        (of("ghp_", 36), "github-token"),
+        (of("gho_", 36), "github-token"),
+        (of("ghu_", 36), "github-token"),
+        (of("ghs_", 36), "github-token"),
+        (of("ghr_", 36), "github-token"),
+        (of("github_pat_", 60), "github-token"),
+        (of("glpat-", 20), "gitlab-token"),
+        ("xoxb-123456789012-abcdefABCDEF".to_owned(), "slack-token"),
+        ("AKIAIOSFODNN7EXAMPLE".to_owned(), "aws-key-id"),
+        ("ASIAIOSFODNN7EXAMPLE".to_owned(), "aws-key-id"),
+        (of("AIza", 35), "google-key"),
+        (of("sk-", 48), "openai-key"),
+        (of("sk-proj-", 60), "openai-key"),
+        (of("sk-ant-api03-", 60), "anthropic-key"),
+        (of("sk-or-v1-", 60), "openrouter-key"),
+        (of("dtn_", 64), "daytona-key"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl".to_owned(), "jwt"),
+    ] {
+        assert_eq!(mask(&format!("<{token}> x")), format!("<[masked:{name}]> x"));
+        assert_eq!(mask(&format!("a={token}\nb")), format!("a=[masked:{name}]\nb"));
+    }
+}
+
+#[test]
+fn what_a_header_or_an_address_carries_is_masked_and_the_rest_is_shown() {
+    for (text, masked) in [
+        ("Authorization: Bearer abcdef", "Authorization: Bearer [masked:authorization]"),
+        ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic [masked:authorization]"),
+        ("AUTHORIZATION: token abc123", "AUTHORIZATION: token [masked:authorization]"),
+        (
+            r#"{"Authorization":"Bearer a.b.c"}"#,
+            r#"{"Authorization":"Bearer [masked:authorization]"}"#,
+        ),
+        ("curl -H 'x-api-key: 12345678'", "curl -H 'x-api-key: [masked:api-key]'"),
+        ("https://me:pa55@host/x", "https://me:[masked:url-password]@host/x"),
+        ("postgres://u:p@ss@db:5432/x", "postgres://u:[masked:url-password]@db:5432/x"),
+        (
+            "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "aws_secret_access_key = [masked:aws-secret-key]",
+        ),
+    ] {
+        assert_eq!(mask(text), masked);
+        assert_eq!(mask(masked), masked, "a mask is not masked");
+    }
+}
+
+#[test]
+fn words_that_only_look_like_tokens_stay() {
+    for text in [
+        "task-abcdefghijklmnopqrstuvwx disk-0123456789012345678901234",
+        "sk-learn-is-a-library-for-people-who-learn",
+        "authorization: required, authorization failed",
+        "ssh://git@example.org/app.git http://localhost:8080/a@b",
+        "the bearer of this letter, a bearer certificate",
+        "-----BEGIN CERTIFICATE-----",
+        "unexpected token: identifier",
+    ] {
+        assert_eq!(mask(text), text);
+    }
+}
+
+fn key(lines: usize) -> String {
+    let line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n";
+    let (begin, end) = ("-----BEGIN PRIVATE KEY-----\n", "-----END PRIVATE KEY-----");
+    format!("{begin}{}c2hvcnQ=\n{end}", line.repeat(lines))
+}
+
+#[test]
+fn a_private_key_is_masked_whole_in_one_line_and_cut() {
+    let whole = key(4);
+    let escaped = format!("{{\"private_key\":\"{}\\n\",\"x\":1}}", whole.replace('\n', "\\n"));
+    for (text, masked) in [
+        (format!("a\n{whole}\nb"), "a\n[masked:private-key]\nb"),
+        (format!("a\n{}\nb", whole.replace('\n', " ")), "a\n[masked:private-key]\nb"),
+        (escaped, "{\"private_key\":\"[masked:private-key]\\n\",\"x\":1}"),
+        (format!("a\n{}", &whole[..150]), "a\n[masked:private-key]"),
+        (format!("{}\nb", &whole[40..]), "[masked:private-key]\nb"),
+    ] {
+        assert_eq!(mask(&text), masked, "{text}");
+        let masker = masker(&[]);
+        for split in 0..text.len() {
+            assert_eq!(streamed(&masker, &text, &[split, split / 2]), masked, "{split}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_shows_whole_lines_at_once_and_holds_little() {
+    let masker = masker(&[("SECRET", "correct-horse-battery")]);
+    let mut stream = masker.stream();
+    assert_eq!(stream.feed(b"a line\nand a").as_str(), "a line\n");
+    assert_eq!(stream.feed(b" half correct-ho").as_str(), "");
+    assert_eq!(stream.feed(b"rse-battery\n").as_str(), "and a half [masked:SECRET]\n");
+    let fed = "no line break, ".repeat(1000);
+    let shown = stream.feed(fed.as_bytes());
+    assert!(fed.len() - shown.as_str().len() < 4096);
+}
+
+#[test]
+fn an_endless_token_takes_no_more_memory_than_is_held_back() {
+    let masker = masker(&[]);
+    let mut stream = masker.stream();
+    let mut seen = stream.feed(b"begin ghp_");
+    for _ in 0..2000 {
+        seen.append(&stream.feed(&LONG.as_bytes()[..62]));
+    }
+    seen.append(&stream.feed(b" end"));
+    seen.append(&stream.finish());
+    assert_eq!(seen.as_str(), "begin [masked:github-token] end");
+}
+
+#[test]
+fn a_pattern_inside_a_known_secret_leaves_no_rest() {
+    let secret = format!("prefix:ghp_{}:suffix", &LONG[..36]);
+    let masker = masker(&[("SECRET", &secret)]);
+    assert_eq!(masker.mask(&format!("<{secret}>")).as_str(), "<[masked:SECRET]>");
+}
+
+#[test]
+fn secrets_that_overlap_leave_no_rest_of_either() {
+    let masker = masker(&[("ONE", "abcdefgh-12345678"), ("TWO", "12345678-ijklmnop")]);
+    assert_eq!(masker.mask("<abcdefgh-12345678-ijklmnop>").as_str(), "<[masked:ONE]>");
+}
+
+#[test]
+fn redaction_comes_before_truncation() {
+    let secret = "correct-horse-battery-staple";
+    let masker = masker(&[("SECRET", secret)]);
+    for length in 260..310 {
+        let text = format!("{}{secret}{}", "x ".repeat(length / 2), " y".repeat(length / 2));
+        for seen in [masker.diagnostic(&text), masker.tail(text.as_bytes())] {
+            assert_eq!(leak(seen.as_str(), secret, ""), None, "{seen}");
+        }
+    }
+}
+
+#[test]
+fn the_masker_says_which_secrets_it_cannot_mask() {
+    let masker = masker(&[("PORT", "8080"), ("TOKEN", "correct-horse")]);
+    let expected = [Unmasked { name: "PORT".to_owned(), why: Unmaskable::Common }];
+    assert_eq!(masker.unmasked(), expected);
+    assert!(!format!("{masker:?}").contains("horse"));
+}
