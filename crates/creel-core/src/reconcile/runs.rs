@@ -39,17 +39,27 @@ fn fate(run: &RunRecord, liveness: Liveness, taken: &[Record]) -> Fate {
         record.state.name().is_open() && record.state.name() != StateName::Quarantined
     };
     let was_inherited = taken.iter().any(|record| record.owner.owner != run.owner.owner);
-    let by_lease = CauseClass::LeaseExpired;
+    let (by_lease, is_releasing) = (CauseClass::LeaseExpired, run.state.phase == Phase::Releasing);
     match (liveness, run.on_owner_death) {
         (Liveness::Alive, _) => Fate::Keep,
         (Liveness::Unknown, _) if !was_inherited => Fate::Keep,
-        _ if taken.iter().any(is_open) => Fate::Wait,
+        _ if taken.iter().any(is_open) => still_there(run),
         _ if run.state.phase.is_final() => Fate::Certify,
         (Liveness::Unknown, _) => Fate::Close(by_lease),
-        // What a dead owner held goes to another one only when its lease has ended.
-        (Liveness::Dead, OnOwnerDeath::Hold) if was_inherited => Fate::Close(by_lease),
+        // What a dead owner held goes to another one when its lease has ended, or when the dead
+        // one had begun to give it back.
+        (Liveness::Dead, OnOwnerDeath::Hold) if was_inherited && !is_releasing => {
+            Fate::Close(by_lease)
+        }
         (Liveness::Dead, _) => Fate::Close(CauseClass::HubError),
     }
+}
+
+/// Decides about a run of which something may still be there.
+fn still_there(run: &RunRecord) -> Fate {
+    // What is held, or kept for people to look at, is there on purpose until its lease ends.
+    let on_purpose = run.on_owner_death == OnOwnerDeath::Hold || run.state.phase.is_final();
+    if on_purpose { Fate::Keep } else { Fate::Wait }
 }
 
 impl Reconciler {

@@ -49,7 +49,7 @@ impl LogWatch {
 fn notices_of(home: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let notices = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     inotify::add_watch(&notices, home, WatchFlags::MODIFY)?;
-    AsyncFd::register(notices)
+    Ok(AsyncFd::register(notices)?)
 }
 
 /// Reads the notices away; what they say does not matter.
