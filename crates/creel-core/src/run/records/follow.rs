@@ -4,9 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
 
 /// How long to wait before looking anyway: not every file system tells of changes.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
@@ -18,7 +17,7 @@ const GATHER: Duration = Duration::from_millis(25);
 #[derive(Debug)]
 pub struct LogWatch {
     /// The kernel's notices; `None` where it gives none.
-    notices: Option<AsyncFd<OwnedFd>>,
+    notices: Option<Receiver>,
 }
 
 impl LogWatch {
@@ -35,10 +34,9 @@ impl LogWatch {
             return tokio::time::sleep(LOOK_ANYWAY).await;
         };
         match tokio::time::timeout(LOOK_ANYWAY, notices.readable()).await {
-            Ok(Ok(mut ready)) => {
+            Ok(Ok(())) => {
                 tokio::time::sleep(GATHER).await;
-                drain(notices.get_ref());
-                ready.clear_ready();
+                drain(notices);
             }
             Ok(Err(_)) => tokio::time::sleep(LOOK_ANYWAY).await,
             Err(_) => {}
@@ -46,14 +44,15 @@ impl LogWatch {
     }
 }
 
-fn notices_of(home: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+fn notices_of(home: &Path) -> io::Result<Receiver> {
     let notices = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     inotify::add_watch(&notices, home, WatchFlags::MODIFY)?;
-    Ok(AsyncFd::register(notices)?)
+    // Not a pipe, but read like one: readable when there is something, and by the same call.
+    Receiver::from_owned_fd_unchecked(notices)
 }
 
 /// Reads the notices away; what they say does not matter.
-fn drain(notices: &OwnedFd) {
+fn drain(notices: &Receiver) {
     let mut buffer = [0_u8; 4096];
-    while rustix::io::read(notices, &mut buffer).is_ok_and(|count| count > 0) {}
+    while notices.try_read(&mut buffer).is_ok_and(|count| count > 0) {}
 }
