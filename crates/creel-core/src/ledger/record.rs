@@ -141,7 +141,7 @@ pub struct RecordFilter {
     pub states: Vec<StateName>,
     /// Only those of this owner.
     pub owner: Option<Owner>,
-    /// Only those of this run.
+    /// Only those taken for this run.
     pub run: Option<RunId>,
 }
 
@@ -154,7 +154,7 @@ impl RecordFilter {
         }
     }
 
-    /// Wants those of a run, closed ones included.
+    /// Wants everything that was ever taken for a run.
     pub fn of_run(run: RunId) -> Self {
         Self { run: Some(run), ..Self::default() }
     }
