@@ -27,6 +27,7 @@
 //! | [`plan`] | what would be released and why, bound to what was seen |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
 //! | [`reconcile`] | makes ledger and world agree again after a crash |
+//! | [`workflow`] | what a run is told to do: a file, right as a whole or refused |
 //! | [`run`] | a workflow's way from nothing to a known outcome |
 //! | [`sandbox`] | the way into a sandbox, whoever provides it |
 //! | [`sanitise`] | what of the outside's words may be kept or shown |
@@ -72,6 +73,7 @@ pub mod select;
 pub mod size;
 pub mod task;
 pub mod watchdog;
+pub mod workflow;
 
 /// The snippets of the page for people with cleanup scripts compile.
 #[cfg(doctest)]

@@ -1,0 +1,158 @@
+//! What repositories are cloned with.
+
+use std::collections::BTreeMap;
+
+use secrecy::SecretString;
+
+use super::pass::{Filled, Pass};
+use crate::workflow::Credential;
+use crate::workflow::file::{self, NumberOrText};
+use crate::workflow::place::KeyPath;
+use crate::workflow::reference::{Manner, Reference};
+
+/// Where GitHub's API is, if the file does not say.
+const GITHUB: &str = "https://api.github.com";
+
+/// The sorts of credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// For http(s).
+    Token,
+    /// For ssh.
+    SshKey,
+    /// Gives tokens for http(s).
+    GithubApp,
+}
+
+/// Settles `[credentials]`.
+pub(super) fn settle(
+    pass: &mut Pass<'_>,
+    credentials: &BTreeMap<String, file::Credential>,
+) -> BTreeMap<String, Credential> {
+    let settled = credentials.iter().map(|(name, file)| {
+        let at = KeyPath::of("credentials").key(name);
+        (name.clone(), credential(pass, &at, file))
+    });
+    settled.collect()
+}
+
+/// Returns which sort a credential is, if its keys are of exactly one.
+pub(super) fn sort_of(file: &file::Credential) -> Option<Sort> {
+    let sorts = [
+        (Sort::Token, [file.token.is_some(), file.username.is_some(), false, false]),
+        (Sort::SshKey, [file.ssh_key.is_some(), file.known_hosts.is_some(), false, false]),
+        (
+            Sort::GithubApp,
+            [
+                file.app_id.is_some(),
+                file.installation_id.is_some(),
+                file.private_key.is_some(),
+                file.api_url.is_some(),
+            ],
+        ),
+    ];
+    let mut given = sorts.iter().filter(|(_, keys)| keys.contains(&true));
+    match (given.next(), given.next()) {
+        (Some((sort, _)), None) => Some(*sort),
+        _ => None,
+    }
+}
+
+fn credential(pass: &mut Pass<'_>, at: &KeyPath, file: &file::Credential) -> Credential {
+    let mut reader = Reader { pass, at, missing: None };
+    let settled = match sort_of(file) {
+        Some(Sort::Token) => Credential::Token {
+            token: reader.secret("token", file.token.as_deref()),
+            username: file.username.as_deref().map(|raw| reader.text("username", Some(raw))),
+        },
+        Some(Sort::SshKey) => Credential::SshKey {
+            private_key: reader.secret("ssh_key", file.ssh_key.as_deref()),
+            known_hosts: file
+                .known_hosts
+                .as_deref()
+                .map(|raw| reader.text("known_hosts", Some(raw))),
+        },
+        Some(Sort::GithubApp) => Credential::GithubApp {
+            app_id: reader.id("app_id", file.app_id.as_ref()),
+            installation_id: reader.id("installation_id", file.installation_id.as_ref()),
+            private_key: reader.secret("private_key", file.private_key.as_deref()),
+            api_url: reader.api_url(file.api_url.as_deref()),
+        },
+        None => {
+            reader.pass.wrong(
+                at,
+                "it must be one of: `token` (and `username`); `ssh_key` (and `known_hosts`); \
+                 `app_id`, `installation_id` and `private_key` (and `api_url`)",
+            );
+            reader.placeholder()
+        }
+    };
+    match reader.missing {
+        Some(reference) => Credential::Missing { reference: reference.to_string() },
+        None => settled,
+    }
+}
+
+/// Reads the keys of one credential, and remembers what was referred to and not given.
+struct Reader<'a, 'p> {
+    pass: &'a mut Pass<'p>,
+    at: &'a KeyPath,
+    missing: Option<Reference>,
+}
+
+impl Reader<'_, '_> {
+    fn placeholder(&self) -> Credential {
+        Credential::Missing { reference: String::new() }
+    }
+
+    fn secret(&mut self, key: &str, raw: Option<&str>) -> SecretString {
+        let at = self.at.key(key);
+        let Some(raw) = raw else {
+            self.pass.wrong(&at, "it is missing");
+            return SecretString::default();
+        };
+        let filled = self.pass.secret(&at, raw);
+        SecretString::from(self.take(filled))
+    }
+
+    fn text(&mut self, key: &str, raw: Option<&str>) -> String {
+        let at = self.at.key(key);
+        let Some(raw) = raw else {
+            self.pass.wrong(&at, "it is missing");
+            return String::new();
+        };
+        let filled = self.pass.fill(&at, raw, Manner::Setting);
+        if matches!(&filled, Filled::Known(text) if text.text.trim().is_empty()) {
+            self.pass.wrong(&at, "it is empty");
+        }
+        self.take(filled)
+    }
+
+    fn id(&mut self, key: &str, raw: Option<&NumberOrText>) -> String {
+        let text = raw.map(NumberOrText::text);
+        let id = self.text(key, text.as_deref());
+        if id.contains(|letter: char| !letter.is_ascii_alphanumeric() && !"-_.".contains(letter)) {
+            self.pass.wrong(&self.at.key(key), "it is no id");
+        }
+        id
+    }
+
+    fn api_url(&mut self, raw: Option<&str>) -> String {
+        let url = raw.map_or_else(|| GITHUB.to_owned(), |raw| self.text("api_url", Some(raw)));
+        if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://") {
+            self.pass.wrong(&self.at.key("api_url"), "it must begin with https:// or http://");
+        }
+        url
+    }
+
+    fn take(&mut self, filled: Filled) -> String {
+        match filled {
+            Filled::Known(text) => text.text,
+            Filled::Unknown => String::new(),
+            Filled::Missing(reference) => {
+                self.missing.get_or_insert(reference);
+                String::new()
+            }
+        }
+    }
+}

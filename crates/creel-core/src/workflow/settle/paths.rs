@@ -1,0 +1,61 @@
+//! Paths in a sandbox, and how they lie to each other.
+
+/// Says what is wrong with a path that must stay below where it begins, if something is.
+pub(super) fn mistake(path: &str) -> Option<&'static str> {
+    if path.starts_with('/') {
+        return Some("it must be relative to the working directory");
+    }
+    mistake_below(path)
+}
+
+/// Says what is wrong with a path from the root of a sandbox's own file system.
+pub(super) fn absolute_mistake(path: &str) -> Option<&'static str> {
+    let below = path.strip_prefix('/').unwrap_or(path);
+    if below.is_empty() { Some("it must be a directory of its own") } else { mistake_below(below) }
+}
+
+fn mistake_below(path: &str) -> Option<&'static str> {
+    const LONGEST: usize = 1024;
+    if path.is_empty() {
+        return Some("it is empty");
+    }
+    if path.len() > LONGEST {
+        return Some("it is too long");
+    }
+    if path.contains(char::is_control) {
+        return Some("it has signs that cannot be seen");
+    }
+    let mut parts = path.split('/');
+    if parts.any(|part| matches!(part, "" | "." | "..")) {
+        return Some("it must be plain names with `/` between them, without `.` and `..`");
+    }
+    None
+}
+
+/// Returns whether one path is the other, or lies below it.
+pub(super) fn is_within(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_where_they_belong() {
+        for right in ["a", "a/b.c", ".hidden", "a b", "..a/b.."] {
+            assert_eq!(mistake(right), None, "{right}");
+        }
+        for wrong in ["", "/a", "..", "a/../b", "./a", "a//b", "a/", "a\nb", "a\0"] {
+            assert!(mistake(wrong).is_some(), "{wrong:?}");
+        }
+        assert_eq!(absolute_mistake("/work/space"), None);
+        assert!(absolute_mistake("/").is_some() && absolute_mistake("/a/..").is_some());
+    }
+
+    #[test]
+    fn a_name_that_begins_alike_is_not_within() {
+        assert!(is_within("a/b", "a") && is_within("a", "a"));
+        assert!(!is_within("ab", "a") && !is_within("a", "a/b"));
+    }
+}

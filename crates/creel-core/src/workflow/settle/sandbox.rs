@@ -1,0 +1,155 @@
+//! Where the work happens, and which settings go with which world.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::pass::Pass;
+use crate::provider::{Limits, ProviderName};
+use crate::workflow::SandboxSettings;
+use crate::workflow::file;
+use crate::workflow::place::KeyPath;
+
+/// How long a sandbox may live without a sign of its owner, if the file does not say.
+const LEASE: Duration = Duration::from_secs(30 * 60);
+
+/// Returns the world of the sandbox; `None` where that cannot be told yet.
+pub(super) fn provider(pass: &mut Pass<'_>, file: &file::Sandbox) -> Option<ProviderName> {
+    let known = ("provider", ProviderName::ALL, ProviderName::name as fn(_) -> _);
+    match &file.provider {
+        Some(raw) => pass.choice(&KeyPath::of("sandbox").key("provider"), raw, known),
+        None => Some(ProviderName::Process),
+    }
+}
+
+/// Settles `[sandbox]`. Where its world is not known, what goes with it cannot be told either.
+pub(super) fn settle(
+    pass: &mut Pass<'_>,
+    file: &file::Sandbox,
+    provider: Option<ProviderName>,
+) -> SandboxSettings {
+    let at = KeyPath::of("sandbox");
+    let mut settings = SandboxSettings {
+        provider: provider.unwrap_or(ProviderName::Process),
+        image: pass.optional_line(&at.key("image"), file.image.as_ref()),
+        snapshot: pass.optional_line(&at.key("snapshot"), file.snapshot.as_ref()),
+        lease: pass.span(&at.key("lease"), file.lease.as_ref()).unwrap_or(LEASE),
+        env: variables(pass, &at.key("env"), &file.env),
+        limits: limits(pass, &at, file),
+        disk_gib: whole_gib(pass, &at.key("disk"), file.disk.as_ref()),
+        network: pass.optional_line(&at.key("network"), file.network.as_ref()),
+    };
+    match provider {
+        Some(ProviderName::Process) => in_process(pass, file, &mut settings),
+        Some(ProviderName::Docker) => in_docker(pass, file, &mut settings),
+        Some(ProviderName::Daytona) => in_daytona(pass, file, &mut settings),
+        None => {}
+    }
+    settings
+}
+
+fn limits(pass: &mut Pass<'_>, at: &KeyPath, file: &file::Sandbox) -> Limits {
+    if file.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
+        pass.wrong(&at.key("cpus"), "it must be more than nothing");
+    }
+    let memory = pass.size(&at.key("memory"), file.memory.as_ref());
+    Limits { memory, cpus: file.cpus, processes: None }
+}
+
+fn variables(
+    pass: &mut Pass<'_>,
+    at: &KeyPath,
+    env: &BTreeMap<String, String>,
+) -> BTreeMap<String, SecretString> {
+    let mut settled = BTreeMap::new();
+    for (name, raw) in env {
+        let at = at.key(name);
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        if name.is_empty()
+            || !name.chars().all(plain)
+            || name.starts_with(|l: char| l.is_ascii_digit())
+        {
+            pass.wrong(&at, "the name of a variable has letters, digits and `_`");
+        }
+        let Some(text) = pass.setting(&at, raw) else { continue };
+        if text.text.contains('\0') {
+            pass.wrong(&at, "it has a NUL in it");
+        }
+        if text.by_reference {
+            pass.note_variable(name);
+        }
+        settled.insert(name.clone(), SecretString::from(text.text));
+    }
+    settled
+}
+
+/// Reads a size that is counted in whole GiB.
+fn whole_gib(pass: &mut Pass<'_>, at: &KeyPath, raw: Option<&String>) -> Option<u64> {
+    const GIB: u64 = 1 << 30;
+    let bytes = pass.size(at, raw)?;
+    if !bytes.is_multiple_of(GIB) {
+        pass.wrong(at, "it must be whole GiB, such as 20g");
+    }
+    Some(bytes / GIB)
+}
+
+/// A limit that would not hold is refused; something to start from that belongs to another world
+/// is passed over with a note, so that one workflow can serve several worlds.
+fn in_process(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
+    let at = KeyPath::of("sandbox");
+    let world = "a process sandbox";
+    pass_over(pass, "image", settings.image.take(), world);
+    pass_over(pass, "snapshot", settings.snapshot.take(), world);
+    refuse(pass, &at.key("disk"), file.disk.is_some(), "process sandboxes have no limit on it");
+    refuse(
+        pass,
+        &at.key("network"),
+        file.network.is_some(),
+        "process sandboxes have this machine's network",
+    );
+}
+
+fn in_docker(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
+    let at = KeyPath::of("sandbox");
+    pass_over(pass, "snapshot", settings.snapshot.take(), "a Docker sandbox");
+    refuse(pass, &at.key("disk"), file.disk.is_some(), "Docker sandboxes have no limit on it");
+    let missing = file.image.is_none();
+    refuse(pass, &at.key("image"), missing, "a Docker sandbox needs one, such as \"debian:12\"");
+}
+
+fn in_daytona(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
+    let at = KeyPath::of("sandbox");
+    refuse(pass, &at.key("network"), file.network.is_some(), "Daytona sandboxes have their own");
+    if settings.snapshot.is_some() {
+        pass_over(pass, "image", settings.image.take(), "a sandbox with a snapshot");
+    }
+    if settings.image.is_none() {
+        let sizes = [
+            ("cpus", file.cpus.is_some()),
+            ("memory", file.memory.is_some()),
+            ("disk", file.disk.is_some()),
+        ];
+        for (key, is_given) in sizes {
+            let why = "a snapshot brings its own resources; only with `image` can it be chosen";
+            refuse(pass, &at.key(key), is_given, why);
+        }
+        return;
+    }
+    if file.cpus.is_some_and(|cpus| cpus.fract() != 0.0) {
+        pass.wrong(&at.key("cpus"), "Daytona counts whole processors");
+    }
+    whole_gib(pass, &at.key("memory"), file.memory.as_ref());
+}
+
+fn refuse(pass: &mut Pass<'_>, at: &KeyPath, is_wrong: bool, why: &str) {
+    if is_wrong {
+        pass.wrong(at, why);
+    }
+}
+
+fn pass_over(pass: &mut Pass<'_>, key: &str, given: Option<String>, world: &str) {
+    if given.is_some() {
+        pass.note(format!("`sandbox.{key}` has no effect: {world} does not start from it"));
+    }
+}

@@ -1,0 +1,21 @@
+//! The nearest known name to one that is not known.
+
+/// Says which name may have been meant, or which there are.
+pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    match nearest(given, &known) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if known.is_empty() => "there are none".to_owned(),
+        None => format!("known are {}", known.join(", ")),
+    }
+}
+
+/// Returns the name that is most like the given one, if one is like it at all.
+pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(given, name), *name))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
