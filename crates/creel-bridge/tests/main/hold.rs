@@ -114,9 +114,10 @@ fn asked_to_end_it_asks_the_others_first() {
     let mut held = Held::start(Duration::from_secs(60));
     let (pid, said) = (held.home.path().join("pid"), held.home.path().join("said"));
     let daemon = format!(
-        "setsid sh -c 'trap \"echo bye > {}; exit\" TERM; echo $$ > {}; while :; do sleep 0.01; done' &",
-        said.display(),
-        pid.display(),
+        "setsid sh -c 'trap \"echo bye > {said}; exit\" TERM; echo $$ > {pid}; \
+         sleep 1000 & wait' & while ! [ -s {pid} ]; do sleep 0.01; done",
+        said = said.display(),
+        pid = pid.display(),
     );
     let mut connection = held.connect();
     connection.write_all(&line(&script(&daemon))).unwrap();
@@ -132,7 +133,7 @@ fn asked_to_end_it_asks_the_others_first() {
 fn orphans_are_reaped() {
     let held = Held::start(Duration::from_secs(60));
     let mut connection = held.connect();
-    let orphans = "for i in 1 2 3 4 5; do (setsid sleep 0.1 &) ; done";
+    let orphans = "for i in 1 2 3 4 5; do (setsid sleep 0.3 &) ; done; sleep 0.1";
     connection.write_all(&line(&script(orphans))).unwrap();
     assert_eq!(Told::read(connection).ending(), Ending::Code { code: 0 });
     let children = || {
