@@ -129,6 +129,10 @@ pub const OWNER: &str = "dev.creel.owner";
 pub const LEDGER: &str = "dev.creel.ledger";
 /// Spares an object from every release; any value but `false` protects.
 pub const PROTECT: &str = "dev.creel.protect";
+/// The name of the program for sandboxes that was put into this one.
+pub const BRIDGE: &str = "dev.creel.bridge";
+/// The file in a container whose change tells the holder in it that the owner lives.
+pub const LEASE_FILE: &str = "dev.creel.lease-file";
 /// The Compose project an object belongs to.
 pub const COMPOSE_PROJECT: &str = "com.docker.compose.project";
 

@@ -16,6 +16,7 @@ mod observed;
 pub mod process;
 mod spec;
 mod turn;
+mod usage;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -27,10 +28,11 @@ use async_trait::async_trait;
 pub use error::{ErrorClass, ProviderError};
 pub use observed::{Kind, Observed, ProviderName, UnknownName};
 pub use spec::{
-    ContainerSpec, CreateOrder, Limits, NetworkSpec, ProcessSpec, SandboxSource, SandboxSpec, Spec,
-    VolumeMount, VolumeSpec,
+    ContainerSpec, CreateOrder, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
+    SandboxSpec, Spec, VolumeMount, VolumeSpec,
 };
 pub use turn::Turn;
+pub use usage::Usage;
 
 /// The result of a provider call.
 pub type Result<T> = std::result::Result<T, ProviderError>;

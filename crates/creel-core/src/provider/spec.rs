@@ -1,8 +1,12 @@
 //! What to create.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::id::ResourceId;
 use crate::labels::Labels;
@@ -62,13 +66,19 @@ impl Spec {
     }
 }
 
-/// A container: made with an init, started at once.
+/// A container, started at once.
 #[derive(Debug, Clone, Default)]
 pub struct ContainerSpec {
     /// The image to run.
     pub image: String,
+    /// The first process, instead of the image's entry point; empty means the image's own.
+    pub entry_point: Vec<String>,
     /// The command; empty means the image's own.
     pub command: Vec<String>,
+    /// What reaps in it.
+    pub init: Init,
+    /// What is put into it before it starts: for its user, where that is not told otherwise.
+    pub files: Vec<Placed>,
     /// The environment.
     pub env: BTreeMap<String, String>,
     /// The network to join, by name; `None` means the engine's default.
@@ -77,6 +87,36 @@ pub struct ContainerSpec {
     pub mounts: Vec<VolumeMount>,
     /// What it may use.
     pub limits: Limits,
+    /// How large what it writes may get, in GiB; not every engine can limit that.
+    pub disk_gib: Option<u64>,
+}
+
+/// What reaps in a container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Init {
+    /// The engine's own init, which runs the command.
+    #[default]
+    Engine,
+    /// The first process itself; it also hears the request to stop.
+    FirstProcess,
+}
+
+/// A file or directory that is put into a container before it starts.
+#[derive(Clone)]
+pub struct Placed {
+    /// Where: an absolute path. Directories above it must exist or be put there before.
+    pub path: String,
+    /// Its mode.
+    pub mode: u32,
+    /// What is in it; `None` is a directory.
+    pub content: Option<Bytes>,
+}
+
+impl fmt::Debug for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.content.as_ref().map(Bytes::len);
+        f.debug_struct("Placed").field("path", &self.path).field("size", &size).finish()
+    }
 }
 
 /// A named volume at a path in a container.
@@ -147,7 +187,7 @@ pub struct ProcessSpec {
 }
 
 /// What a container or process tree may use; `None` is unlimited.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory in bytes.
     pub memory: Option<u64>,

@@ -8,6 +8,15 @@
 //! A crash in the middle leaves what the ledger records: the sandbox itself, with
 //! all that is in it.
 
+mod answer;
+mod daytona;
+mod docker;
+mod entered;
+mod order;
+mod place;
+mod process;
+mod take;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -19,6 +28,9 @@ use creel_bridge::exec::Ending;
 use secrecy::SecretString;
 
 use crate::provider::{ProviderError, ProviderName};
+
+pub use crate::provider::Usage;
+pub use take::{SandboxPlan, Sandboxes, Taken};
 
 /// The program for sandboxes, as it was built in.
 #[derive(Clone, Copy)]
@@ -77,17 +89,6 @@ pub enum Finished {
 
 /// Takes what a command writes while it runs.
 pub type Listener<'a> = &'a mut (dyn FnMut(Stream, &[u8]) + Send);
-
-/// What a sandbox uses.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Usage {
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-    /// Processor time in seconds since its start.
-    pub cpu_seconds: Option<f64>,
-    /// Processes.
-    pub processes: Option<u64>,
-}
 
 /// The way into one sandbox.
 #[async_trait]

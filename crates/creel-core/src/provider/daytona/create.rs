@@ -116,7 +116,7 @@ impl Maker<'_> {
     }
 
     /// Waits until it runs; each state on the way has its own limit.
-    async fn until_started(&self, mut sandbox: Sandbox) -> Answered<String> {
+    pub(super) async fn until_started(&self, mut sandbox: Sandbox) -> Answered<String> {
         let (mut since, mut pause) = (Instant::now(), PAUSES.0);
         loop {
             match &sandbox.state {

@@ -128,6 +128,33 @@ impl DaytonaProvider {
         answer.map(drop).map_err(|refusal| refusal.during("answer"))
     }
 
+    /// Starts a sandbox that was stopped, and waits until it runs; one that runs is fine.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is no such sandbox, or when it does not start.
+    pub async fn start(&self, id: &str) -> Result<()> {
+        let words = Self::check("start", Kind::Sandbox, id)?;
+        let start = async {
+            let mut sandbox = read::steadily(|| self.wire.get(id)).await?;
+            if sandbox.state != state::SandboxState::Started {
+                self.wire.start(id).await?;
+                sandbox.state = state::SandboxState::Other("starting".to_owned());
+            }
+            self.maker().until_started(sandbox).await.map(drop)
+        };
+        start.await.map_err(|refusal: Refusal| refusal.during(words))
+    }
+
+    fn maker(&self) -> Maker<'_> {
+        Maker {
+            wire: &*self.wire,
+            target: self.target.as_deref(),
+            longest_wait: self.settings.longest_wait,
+            no_time_to_live: &self.no_time_to_live,
+        }
+    }
+
     /// Opens the toolbox of a sandbox that runs.
     ///
     /// # Errors
@@ -302,13 +329,7 @@ impl Provider for DaytonaProvider {
             return Err(Refusal::new(ErrorClass::Invalid, message).during(words));
         };
         self.check_rights(&words).await?;
-        let maker = Maker {
-            wire: &*self.wire,
-            target: self.target.as_deref(),
-            longest_wait: self.settings.longest_wait,
-            no_time_to_live: &self.no_time_to_live,
-        };
-        let id = maker.make(order, spec).await.map_err(|refusal| refusal.during(words))?;
+        let id = self.maker().make(order, spec).await.map_err(|refusal| refusal.during(words))?;
         let limited = !self.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
         let minutes = limited.then(|| create::minutes_of(order.lease));
         self.renew_as(&id, Renewal { activity: true, minutes });

@@ -15,7 +15,8 @@ use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker, body_full};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -163,6 +164,65 @@ impl Connection {
         in_time(REQUEST_TIMEOUT, answer).await
     }
 
+    /// Unpacks an archive into a directory of a container.
+    pub(super) async fn put_archive(
+        &self,
+        container: &str,
+        directory: &str,
+        archive: Bytes,
+    ) -> Result<(), Error> {
+        self.engine().await?;
+        let path = archive_path(container);
+        let put = async {
+            let query = [("path", directory)];
+            let answer = self.send(Method::PUT, &path, &query, archive).await?;
+            answer.into_body().collect().await?;
+            Ok(())
+        };
+        in_time(REQUEST_TIMEOUT, put).await
+    }
+
+    /// Packs a file of a container into an archive; `None` means that there is no such file.
+    pub(super) async fn get_archive(
+        &self,
+        container: &str,
+        file: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        self.engine().await?;
+        let path = archive_path(container);
+        let get = async {
+            let answer = self.send(Method::GET, &path, &[("path", file)], Bytes::new()).await?;
+            Ok(answer.into_body().collect().await?.to_bytes())
+        };
+        match in_time(self.answer_timeout, get).await {
+            Ok(archive) => Ok(Some(archive)),
+            Err(error) if is_absence(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends an object, and takes the connection over when the engine lets go of it.
+    pub(super) async fn hijack(
+        &self,
+        path: &str,
+        value: &impl Serialize,
+    ) -> Result<Upgraded, Error> {
+        self.engine().await?;
+        let request = Request::post(path)
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, "tcp")
+            .body(body_full(serde_json::to_vec(value)?.into()))?;
+        let answer = async {
+            let response = self.transport.upgrade(request).await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(hyper::upgrade::on(response).await?);
+            }
+            Err(refusal(response).await?)
+        };
+        in_time(REQUEST_TIMEOUT, answer).await
+    }
+
     async fn fetch<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, Error> {
         let answer =
             async { whole(self.send(Method::GET, path, query, Bytes::new()).await?).await };
@@ -190,12 +250,19 @@ impl Connection {
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(response);
         }
-        let body = response.into_body().collect().await?.to_bytes();
-        Err(Error::DockerResponseServerError {
-            status_code: status.as_u16(),
-            message: message_in(&body),
-        })
+        Err(refusal(response).await?)
     }
+}
+
+/// Reads what an engine said to a request that it did not carry out.
+async fn refusal(response: Response<Incoming>) -> Result<Error, Error> {
+    let status_code = response.status().as_u16();
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(Error::DockerResponseServerError { status_code, message: message_in(&body) })
+}
+
+fn archive_path(container: &str) -> String {
+    format!("/containers/{}/archive", encoded(container))
 }
 
 async fn in_time<T>(

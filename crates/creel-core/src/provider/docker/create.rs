@@ -19,9 +19,10 @@ use bollard::query_parameters::{
 use crate::crashpoint::{self, Crashpoint};
 use crate::id::ResourceId;
 use crate::labels::{self, Labels};
-use crate::provider::{ContainerSpec, CreateOrder, NetworkSpec, Observed};
+use crate::provider::{ContainerSpec, CreateOrder, Init, NetworkSpec, Observed};
 
 use super::connection::Connection;
+use super::furnish;
 use super::model::{Made, Volume};
 use super::read;
 
@@ -80,13 +81,25 @@ pub(super) async fn container(
             there.id
         }
     };
-    if let Err(error) = library.start_container(&id, None::<StartContainerOptions>).await {
+    if let Err(error) = furnish_and_start(connection, &id, spec).await {
         let options = RemoveContainerOptions { v: true, force: true, link: false };
         // If this fails too, the caller finds the container again by its marks.
         let _ = library.remove_container(&id, Some(options)).await;
         return Err(error.into());
     }
     Ok(id)
+}
+
+async fn furnish_and_start(
+    connection: &Connection,
+    id: &str,
+    spec: &ContainerSpec,
+) -> Result<(), Error> {
+    if !spec.files.is_empty() {
+        furnish::place(connection, id, &spec.files).await?;
+    }
+    let library = connection.library().await?;
+    library.start_container(id, None::<StartContainerOptions>).await
 }
 
 fn container_body(order: &CreateOrder, spec: &ContainerSpec) -> ContainerCreateBody {
@@ -99,16 +112,22 @@ fn container_body(order: &CreateOrder, spec: &ContainerSpec) -> ContainerCreateB
     });
     let limits = &spec.limits;
     let host = HostConfig {
-        init: Some(true),
+        init: (spec.init == Init::Engine).then_some(true),
         memory: limits.memory.map(saturated),
         nano_cpus: limits.cpus.map(nano_cpus),
         pids_limit: limits.processes.map(saturated),
         network_mode: spec.network.clone(),
         mounts: Some(mounts.collect()),
+        storage_opt: spec
+            .disk_gib
+            .map(|size| HashMap::from([("size".to_owned(), format!("{size}G"))])),
         ..HostConfig::default()
     };
     ContainerCreateBody {
         image: Some(spec.image.clone()),
+        entrypoint: (!spec.entry_point.is_empty()).then(|| spec.entry_point.clone()),
+        // A first process of ours listens to this one, whatever the image's own one wants.
+        stop_signal: (spec.init == Init::FirstProcess).then(|| "SIGTERM".to_owned()),
         cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
         env: Some(spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         labels: Some(labels_of(order)),

@@ -76,6 +76,8 @@ pub(super) struct ContainerState {
 pub(super) struct Config {
     #[serde(default, deserialize_with = "lenient")]
     pub labels: Labels,
+    #[serde(default, deserialize_with = "lenient")]
+    pub user: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -187,4 +189,47 @@ pub(super) struct Machine {
     pub name: String,
     #[serde(default, deserialize_with = "lenient")]
     pub docker_root_dir: String,
+}
+
+/// What a container uses.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Stats {
+    #[serde(default, deserialize_with = "lenient")]
+    pub memory_stats: MemoryStats,
+    #[serde(default, deserialize_with = "lenient")]
+    pub cpu_stats: ProcessorStats,
+    #[serde(default, deserialize_with = "lenient")]
+    pub pids_stats: ProcessStats,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct MemoryStats {
+    pub usage: Option<u64>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub stats: MemoryDetails,
+}
+
+/// The part of a container's memory that the kernel takes back first; the two versions of
+/// control groups name it differently.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct MemoryDetails {
+    pub inactive_file: Option<u64>,
+    pub total_inactive_file: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ProcessorStats {
+    #[serde(default, deserialize_with = "lenient")]
+    pub cpu_usage: ProcessorUsage,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ProcessorUsage {
+    /// In nanoseconds.
+    pub total_usage: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ProcessStats {
+    pub current: Option<u64>,
 }

@@ -110,7 +110,7 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
         repo_digests: row.repo_digests,
         created: String::new(),
         size: row.size,
-        config: super::model::Config { labels: row.labels },
+        config: super::model::Config { labels: row.labels, ..Default::default() },
         // Sweeps need none: the engine removes what only carried an image with it.
         parent: String::new(),
         container: String::new(),

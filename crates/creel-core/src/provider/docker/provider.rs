@@ -16,7 +16,7 @@ use super::encode::is_reference;
 use super::endpoint::Endpoint;
 use super::engine::Engine;
 use super::model::Machine;
-use super::{create, place, read, release};
+use super::{create, furnish, place, read, release};
 
 /// The kinds of object an engine has.
 const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
@@ -92,7 +92,7 @@ impl DockerProvider {
     }
 
     /// Refuses what cannot be an id of an object here, before it gets into a path.
-    fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
+    pub(super) fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
         let words = format!("{verb} {kind} {id}");
         if !KINDS.contains(&kind) {
             return Err(Self::foreign(words, kind));
@@ -197,6 +197,15 @@ impl Provider for DockerProvider {
         }
         let answer = release::stop(&self.connection, id, timeout).await;
         answer.map_err(|error| self.classified(error, Act::End, words))
+    }
+
+    async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
+        let words = Self::check("renew", kind, id)?;
+        if kind != Kind::Container {
+            return Ok(());
+        }
+        let answer = furnish::renew(&self.connection, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
     }
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {

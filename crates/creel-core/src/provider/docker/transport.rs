@@ -77,8 +77,7 @@ impl Transport {
         &self,
         mut request: BollardRequest,
     ) -> Result<Response<Incoming>, Error> {
-        *request.uri_mut() = self.target(request.uri())?;
-        request.headers_mut().insert(HOST, self.host()?);
+        self.address(&mut request)?;
         let mut permit = self.pool.permit().await;
         let request = match self.pool.reuse(request, &mut permit).await {
             Reuse::Sent(answer) => return answer,
@@ -88,6 +87,30 @@ impl Transport {
         let response = live.send(request).await?;
         self.pool.give_back(live, permit);
         Ok(response)
+    }
+
+    /// Sends one request over a connection that becomes the caller's own with the answer.
+    ///
+    /// It is not one of those that are shared, and not among their number: it lasts for as long
+    /// as the caller likes.
+    pub(super) async fn upgrade(
+        &self,
+        mut request: BollardRequest,
+    ) -> Result<Response<Incoming>, Error> {
+        self.address(&mut request)?;
+        let stream = self.open_raw().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends when it is handed over, or when nobody waits for the answer any more.
+        task::background(async move {
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(sender.send_request(request).await?)
+    }
+
+    fn address(&self, request: &mut BollardRequest) -> Result<(), Error> {
+        *request.uri_mut() = self.target(request.uri())?;
+        request.headers_mut().insert(HOST, self.host()?);
+        Ok(())
     }
 
     /// Returns the request's target with the version in front; the client library sends none.

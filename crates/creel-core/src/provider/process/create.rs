@@ -18,7 +18,7 @@ use super::channel::{
     Channel, Containment, Heard, HolderOrder, Report, Role, TreeRecord, Workload,
 };
 use super::release::KILL_PATIENCE;
-use super::sidecar::{Shelf, Sidecar};
+use super::sidecar::{Shelf, Sidecar, resource_of_object};
 use super::world::{World, failure, io_failure};
 use super::{holder, lease, observe, tree};
 
@@ -75,6 +75,32 @@ impl World {
             self.undo(shelf, &sidecar);
         }
         raised
+    }
+
+    /// Starts a tree again that was stopped or has ended, under the record and with the limits it
+    /// has; one that runs is fine.
+    pub(super) fn restart(&self, id: &str, spec: &ProcessSpec) -> Result<()> {
+        self.reap_holders();
+        let operation = format!("start process {id}");
+        let wrong = |error: io::Error| io_failure(&operation, &error);
+        check(spec).map_err(|message| failure(&operation, ErrorClass::Invalid, message))?;
+        let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
+        let resource = resource_of_object(id).ok_or_else(gone)?;
+        let shelf = self.shelf(&operation)?;
+        let seen = observe::process(&shelf, &resource).map_err(wrong)?.ok_or_else(gone)?;
+        if seen.is_running() {
+            return Ok(());
+        }
+        let record = shelf.read(&resource).map_err(wrong)?;
+        let mut sidecar = record.sidecar().cloned().ok_or_else(gone)?;
+        self.end_tree(&shelf, &resource, &operation)?;
+        shelf.forget_ending(&resource).map_err(wrong)?;
+        let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
+        let (planned, limits_missing) = hierarchies.plan(&resource.object_name(), &sidecar.limits);
+        sidecar.cgroups = planned.iter().map(|group| group.path.clone()).collect();
+        (sidecar.limits_missing, sidecar.tree) = (limits_missing, None);
+        shelf.write(&sidecar).map_err(wrong)?;
+        self.raise(&shelf, &mut sidecar, &planned, spec, &operation)
     }
 
     /// Brings a recorded tree into being.

@@ -43,6 +43,7 @@
 //! | `<digits>.exit` | how the workload ended |
 //! | `creel-<digits>/` | a directory resource |
 //! | `.creel-<digits>.removing/` | the same while it is being removed |
+//! | `programs/` | programs that trees share, each named by its content; they stay |
 
 mod attendant;
 mod attended;
@@ -55,11 +56,13 @@ pub mod holder;
 mod lease;
 mod namespace;
 mod observe;
+mod programs;
 mod provider;
 mod release;
 mod sidecar;
 mod terminal;
 mod tree;
+mod usage;
 mod world;
 
 pub use attendant::{Attendance, attend};

@@ -12,16 +12,16 @@ use async_trait::async_trait;
 
 use crate::os;
 use crate::provider::{
-    CreateOrder, ErrorClass, Kind, Marks, Observed, Provider, ProviderName, ReleaseMode, Released,
-    Result,
+    CreateOrder, ErrorClass, Kind, Marks, Observed, ProcessSpec, Provider, ProviderName,
+    ReleaseMode, Released, Result, Usage,
 };
 use crate::task;
 
 use super::capability::Capabilities;
 use super::channel::{Containment, Ending};
-use super::sidecar::{Record, resource_of_object};
+use super::sidecar::{Record, Shelf, resource_of_object};
 use super::world::{ProcessSettings, World, failure, io_failure};
-use super::{lease, observe};
+use super::{lease, observe, programs, usage};
 
 /// Directories and process trees on this machine.
 #[derive(Debug, Clone)]
@@ -54,6 +54,59 @@ impl ProcessProvider {
             }
         })
         .await
+    }
+
+    /// Starts a process tree again that was stopped or has ended, with the limits it had; one
+    /// that runs is fine.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`ErrorClass::Gone`] when there is no record of it, and when it cannot be
+    /// started.
+    pub async fn restart(&self, id: &str, spec: &ProcessSpec) -> Result<()> {
+        let (id, spec) = (id.to_owned(), spec.clone());
+        self.blocking(move |world| world.restart(&id, &spec)).await
+    }
+
+    /// Tells what a process tree uses.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot be read.
+    pub async fn usage(&self, id: &str) -> Result<Usage> {
+        let operation = format!("measure process {id}");
+        let resource = resource_of_object(id);
+        self.blocking(move |_| match resource {
+            Some(resource) => {
+                usage::of_tree(&resource).map_err(|error| io_failure(&operation, &error))
+            }
+            None => Ok(Usage::default()),
+        })
+        .await
+    }
+
+    /// Writes a program that several trees share, unless it is there already; returns where.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be written.
+    pub async fn place_program(&self, name: &str, content: &'static [u8]) -> Result<PathBuf> {
+        let (name, operation) = (name.to_owned(), format!("place {name}"));
+        self.blocking(move |world| {
+            let wrong = |error: std::io::Error| io_failure(&operation, &error);
+            let shelf = Shelf::make(&world.settings.root).map_err(wrong)?;
+            programs::place(&shelf.programs(), &name, content).map_err(wrong)
+        })
+        .await
+    }
+
+    /// Returns where a program that several trees share is, whether it is there or not.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the records cannot be opened.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        Ok(self.world.shelf("find a program")?.programs().join(name))
     }
 
     /// Tries out what this machine allows.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::ResourceId;
 use crate::labels::Labels;
 use crate::os;
-use crate::provider::{CreateOrder, Kind, Spec};
+use crate::provider::{CreateOrder, Kind, Limits, Spec};
 
 use super::channel::{Ending, TreeRecord};
 
@@ -46,6 +46,9 @@ pub(super) struct Sidecar {
     pub pid_namespace: u64,
     /// Where the workload started.
     pub directory: Option<PathBuf>,
+    /// What the tree may use, for when it is started again.
+    #[serde(default)]
+    pub limits: Limits,
     /// The control groups made for it; written before they are.
     pub cgroups: Vec<PathBuf>,
     /// The limits that were asked for and could not be set.
@@ -57,9 +60,9 @@ pub(super) struct Sidecar {
 impl Sidecar {
     /// Starts the record of an object that does not exist yet.
     pub(super) fn of_order(order: &CreateOrder) -> io::Result<Self> {
-        let directory = match &order.spec {
-            Spec::Process(spec) => spec.directory.clone(),
-            _ => None,
+        let (directory, limits) = match &order.spec {
+            Spec::Process(spec) => (spec.directory.clone(), spec.limits.clone()),
+            _ => (None, Limits::default()),
         };
         Ok(Self {
             version: VERSION,
@@ -72,6 +75,7 @@ impl Sidecar {
             boot: os::boot_id()?,
             pid_namespace: os::pid_namespace()?,
             directory,
+            limits,
             cgroups: Vec::new(),
             limits_missing: Vec::new(),
             tree: None,
@@ -128,6 +132,11 @@ impl Shelf {
     /// Returns the directory itself.
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns where programs are that several trees share.
+    pub(super) fn programs(&self) -> PathBuf {
+        self.root.join("programs")
     }
 
     /// Returns where the sidecar is.
@@ -200,6 +209,14 @@ impl Shelf {
     /// Reads how a tree ended; `None` when no ending is recorded.
     pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<Ending> {
         serde_json::from_slice(&fs::read(self.ending_file(resource)).ok()?).ok()
+    }
+
+    /// Removes the record of how a tree ended, before it starts again.
+    pub(super) fn forget_ending(&self, resource: &ResourceId) -> io::Result<()> {
+        match fs::remove_file(self.ending_file(resource)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Removes all files of an object, the sidecar last.

@@ -1,0 +1,64 @@
+//! What a process tree uses, added up over its processes.
+//!
+//! Control groups would tell more exactly, but not every tree has one, and two
+//! sorts of numbers would mislead. Processor time of processes that have ended
+//! is counted where their parent waited for them.
+
+use std::fs;
+use std::io;
+
+use crate::id::ResourceId;
+use crate::provider::Usage;
+
+use super::tree::Census;
+
+/// Adds up what the processes of a tree use.
+pub(super) fn of_tree(resource: &ResourceId) -> io::Result<Usage> {
+    let census = Census::take()?;
+    let members = census.members(resource);
+    if members.is_empty() {
+        return Ok(Usage::default());
+    }
+    let (mut ticks, mut pages) = (0, 0);
+    for member in &members {
+        // One that has ended meanwhile uses nothing.
+        ticks += ticks_of(member.key.pid).unwrap_or_default();
+        pages += pages_of(member.key.pid).unwrap_or_default();
+    }
+    Ok(Usage {
+        memory: Some(pages * rustix::param::page_size() as u64),
+        cpu_seconds: Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64),
+        processes: Some(members.len() as u64),
+    })
+}
+
+/// Returns the processor time of a process and of those it waited for, in clock ticks.
+fn ticks_of(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields = rest.split_ascii_whitespace().skip(11).take(4);
+    fields.map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// Returns how many pages of a process are in memory.
+fn pages_of(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_memory() {
+        let pid = rustix::process::getpid().as_raw_pid();
+        assert!(pages_of(pid).is_some_and(|pages| pages > 0));
+        assert!(ticks_of(pid).is_some());
+    }
+
+    #[test]
+    fn a_tree_that_is_not_there_uses_nothing() {
+        assert_eq!(of_tree(&ResourceId::new()).unwrap(), Usage::default());
+    }
+}

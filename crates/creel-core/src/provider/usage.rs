@@ -1,0 +1,12 @@
+//! What something that runs uses.
+
+/// What a sandbox uses, as far as its provider can tell.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Usage {
+    /// Memory in bytes.
+    pub memory: Option<u64>,
+    /// Processor time in seconds since its start.
+    pub cpu_seconds: Option<f64>,
+    /// Processes.
+    pub processes: Option<u64>,
+}
