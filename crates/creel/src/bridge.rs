@@ -2,7 +2,6 @@
 
 use creel_core::sandbox::BridgeProgram;
 
-#[cfg_attr(not(test), expect(dead_code, reason = "sandboxes are provisioned by what comes next"))]
 /// `creel-bridge` for this machine's architecture: static, so it runs wherever it is uploaded.
 pub(crate) const PROGRAM: BridgeProgram = BridgeProgram {
     bytes: include_bytes!(env!("CREEL_BRIDGE_PROGRAM")),

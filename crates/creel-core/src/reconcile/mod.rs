@@ -31,6 +31,7 @@ use futures::future::join_all;
 use serde::Serialize;
 
 use crate::clock::{Clock, SystemClock};
+use crate::id::RunId;
 use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
 use crate::owner::Owner;
 use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
@@ -222,7 +223,7 @@ impl Reconciler {
     ///
     /// Fails when the ledger cannot be used.
     pub async fn resume(&self) -> Result<Status, LedgerError> {
-        self.finish(&RecordFilter::open().of(&self.me.owner)).await
+        self.give_back(&RecordFilter::open().of(&self.me.owner)).await
     }
 
     /// As [`Reconciler::resume`], for what this process holds for one run.
@@ -232,10 +233,10 @@ impl Reconciler {
     /// Fails when the ledger cannot be used.
     pub async fn resume_run(&self, run: RunId) -> Result<Status, LedgerError> {
         let mine = RecordFilter::open().of(&self.me.owner);
-        self.finish(&RecordFilter { run: Some(run), ..mine }).await
+        self.give_back(&RecordFilter { run: Some(run), ..mine }).await
     }
 
-    async fn finish(&self, wanted: &RecordFilter) -> Result<Status, LedgerError> {
+    async fn give_back(&self, wanted: &RecordFilter) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let mine = self.ledger.records(wanted).await?;
         status.examined = mine.len();

@@ -18,12 +18,15 @@ mod capability;
 mod cause;
 mod checklist;
 mod condition;
+pub mod engine;
 mod event;
 pub mod orders;
 mod phase;
 pub mod records;
 mod report;
 mod state;
+
+pub use creel_bridge::event::Stream;
 
 pub use capability::{Ability, Capabilities, Capability};
 pub use cause::{Cause, CauseClass, Causes};

@@ -17,6 +17,7 @@ mod reconcile;
 mod release_args;
 mod report;
 mod rm;
+mod run;
 mod selector_args;
 mod settle;
 mod stop;
@@ -56,6 +57,9 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Run),
+    Retry(run::retry::Retry),
+    Resume(run::resume::Resume),
     Demo(demo::Demo),
     Guard(guard::Guard),
     Ls(ls::Ls),
@@ -88,6 +92,9 @@ pub(crate) async fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
     }
     let app = App::start(printer)?;
     match cli.command {
+        Command::Run(command) => command.run(&app).await,
+        Command::Retry(command) => command.run(&app).await,
+        Command::Resume(command) => command.run(&app).await,
         Command::Demo(command) => command.run(&app).await,
         Command::Guard(command) => command.run(&app).await,
         Command::Ls(command) => command.run(&app).await,

@@ -15,6 +15,10 @@ pub(crate) enum Exit {
     Unverified,
     /// Refused: cap, protection, drift, limit.
     Refused,
+    /// The run or job failed.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
     /// A configured provider does not answer or denies us.
     Provider,
     /// Interrupted, after cleaning up.
@@ -34,6 +38,8 @@ impl Exit {
             Self::Usage => 2,
             Self::Unverified => 3,
             Self::Refused => 4,
+            Self::Failed => 5,
+            Self::Cancelled => 6,
             Self::Provider => 7,
             Self::Interrupted => 130,
             Self::Guard => 125,
@@ -43,13 +49,15 @@ impl Exit {
 
     /// Returns the one that matters more, where two apply.
     pub(crate) fn and(self, other: Self) -> Self {
-        const ORDER: [Exit; 7] = [
+        const ORDER: [Exit; 9] = [
             Exit::Interrupted,
             Exit::Internal,
             Exit::Usage,
             Exit::Provider,
             Exit::Unverified,
             Exit::Refused,
+            Exit::Failed,
+            Exit::Cancelled,
             Exit::Done,
         ];
         ORDER.into_iter().find(|exit| *exit == self || *exit == other).unwrap_or(Self::Done)

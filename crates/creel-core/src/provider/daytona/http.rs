@@ -288,7 +288,7 @@ pub(super) fn client(
 }
 
 /// Trusts what this machine trusts.
-pub(super) fn tls() -> Result<ClientConfig, tokio_rustls::rustls::Error> {
+pub(crate) fn tls() -> Result<ClientConfig, tokio_rustls::rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -40,6 +40,7 @@ pub mod toolbox;
 mod wire;
 
 pub(crate) use create::{knows_no_time_to_live, minutes_of};
+pub(crate) use http::tls;
 pub(crate) use model::id_in;
 pub(crate) use passage::Passage;
 pub(crate) use provider::Renewal;

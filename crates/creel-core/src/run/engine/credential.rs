@@ -180,7 +180,7 @@ fn statement(app: &str, key: &SecretString) -> Result<SecretString, jsonwebtoken
 
 #[derive(Deserialize)]
 struct Minted {
-    token: SecretString,
+    token: String,
 }
 
 /// Buys a token for an installation.
@@ -211,6 +211,8 @@ async fn installation_token(
     if !answer.status().is_success() {
         return Err(Unavailable::Refused(answer.status().as_u16()));
     }
-    let minted: Minted = answer.json().await.map_err(|error| Unavailable::Unreachable(error.without_url()))?;
-    Ok(minted.token)
+    let body = answer.bytes().await.map_err(|error| Unavailable::Unreachable(error.without_url()))?;
+    let minted: Minted = serde_json::from_slice(&body)
+        .map_err(|_| Unavailable::Connection("its answer has no token in it".to_owned()))?;
+    Ok(minted.token.into())
 }

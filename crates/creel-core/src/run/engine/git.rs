@@ -61,14 +61,14 @@ impl Drive {
         login: &Login,
     ) -> Result<bool, Stopped> {
         let plan = Plan {
-            silence: Some(repository.inactivity.unwrap_or(CLONE_SILENCE)),
+            silence: Some(CLONE_SILENCE),
             tries: CLONE_TRIES,
             optional: !repository.required,
             class: INCOMPLETE,
             ..Plan::new(
                 format!("clone:{}", repository.path),
                 Diagnostic::ours("the repository is cloned"),
-                repository.timeout.unwrap_or(CLONE_LIMIT),
+                CLONE_LIMIT,
             )
         };
         let clone = Cloning {

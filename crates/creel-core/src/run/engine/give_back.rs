@@ -14,7 +14,7 @@ use crate::labels;
 use crate::ledger::{Event, Ledger, LedgerError, RecordFilter};
 use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
-use crate::run::records::JournalError;
+use crate::run::records::RecordsError;
 use crate::run::{Certified, CauseClass, Connection, Phase, RunEvent, RunState};
 use crate::sandbox::Sandbox;
 use crate::scope::Held;
@@ -37,7 +37,7 @@ impl Drive {
     /// Gives everything back and records the outcome; `broken` is why nothing can be recorded.
     pub(super) async fn give_back(
         mut self,
-        broken: Option<JournalError>,
+        broken: Option<RecordsError>,
     ) -> Result<RunState, DriveError> {
         let closed = match broken {
             None => self.close_down().await,
@@ -56,7 +56,7 @@ impl Drive {
         }
         let phase = self.journal.state().verdict();
         self.journal.record(RunEvent::PhaseEntered { phase }).await?;
-        self.journal.finish().await?;
+        self.journal.flush().await?;
         info!(run = %self.journal.run(), %phase, "the run has ended");
         Ok(self.journal.state().clone())
     }
@@ -143,7 +143,8 @@ impl Drive {
             if certificate.verified || Instant::now() > deadline {
                 return Ok(certificate);
             }
-            self.means.supervisor.release_run(run).await?;
+            // What is left is what the next look finds.
+            let _ = self.means.supervisor.release_run(run).await?;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(2));
         }

@@ -34,21 +34,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::clock::now_ms;
-use crate::ledger::{Ledger, LedgerError, OnOwnerDeath};
+use crate::ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedOrder};
 use crate::provider::Providers;
 use crate::sandbox::{Sandbox, Sandboxes};
 use crate::sanitise::{Diagnostic, Masker, Secrets};
 use crate::scope::{Held, Supervisor};
 use crate::workflow::Resolved;
 
-use super::orders::Order;
-use super::records::{Journal, JournalError};
+use super::records::{Journal, RecordsError};
 use super::{
     AttemptFrom, Cause, CauseClass, Condition, ConditionType, Connection, Phase, RunEvent,
     RunState, Status,
 };
 
 pub use give_back::certify;
+pub use provision::renewal;
 
 /// What a run is driven with.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub struct Means {
 #[derive(Debug)]
 pub struct Orders {
     /// Messages and the like, in order.
-    pub incoming: mpsc::Receiver<Order>,
+    pub incoming: mpsc::Receiver<PlacedOrder>,
     /// Set when the run is to end.
     pub cancel: CancellationToken,
 }
@@ -79,7 +79,7 @@ pub struct Orders {
 pub enum DriveError {
     /// Its records could not be kept.
     #[error("the run's records could not be kept")]
-    Journal(#[from] JournalError),
+    Journal(#[from] RecordsError),
     /// The ledger could not be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -91,11 +91,11 @@ enum Stopped {
     /// For a cause that was named.
     Cause(Cause),
     /// Because nothing could be recorded any more.
-    Journal(JournalError),
+    Journal(RecordsError),
 }
 
-impl From<JournalError> for Stopped {
-    fn from(error: JournalError) -> Self {
+impl From<RecordsError> for Stopped {
+    fn from(error: RecordsError) -> Self {
         Self::Journal(error)
     }
 }
@@ -264,6 +264,12 @@ impl Drive {
 
     fn stopped(&self, class: CauseClass, message: &str) -> Stopped {
         Stopped::Cause(self.cause(class, message))
+    }
+
+    /// Keeps a text of a person out of every diagnostic from here on.
+    fn hide_text(&mut self, text: &str) {
+        self.secrets.add_private_text(text);
+        self.masker = Masker::new(&self.secrets);
     }
 
     /// Hides something more from here on.

@@ -56,7 +56,7 @@ impl Drive {
 }
 
 /// How often leases are renewed: three times in their length, and at least every minute.
-pub(super) fn renewal(lease: Duration) -> Duration {
+pub fn renewal(lease: Duration) -> Duration {
     (lease / 3).clamp(Duration::from_millis(500), Duration::from_secs(60))
 }
 

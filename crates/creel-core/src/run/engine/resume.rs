@@ -15,7 +15,7 @@ impl Drive {
             .into_iter()
             .filter(|record| record.run == Some(run) && matches!(record.state, State::Created { .. }))
             .collect();
-        match self.means.sandboxes.open(&ours).await {
+        match self.means.sandboxes.open(&ours, self.environment()).await {
             Ok(sandbox) => {
                 self.sandbox = Some(sandbox);
                 self.held = ours.iter().filter_map(|record| self.means.supervisor.hold_again(record)).collect();

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::id::ResourceId;
 use crate::provider::ProviderError;
+use crate::ledger::PlacedOrder;
 use crate::run::orders::Order;
 use crate::run::{
     CauseClass, ConditionType, Connection, Phase, RunEvent, Status, TurnOutcome,
@@ -393,26 +394,31 @@ impl Drive {
         });
     }
 
-    /// Does what somebody asked for.
-    async fn obey(&mut self, course: &mut Course, order: Order) -> Result<Next, Stopped> {
-        match order {
-            Order::Message { key, text, .. } => {
-                self.record(RunEvent::MessageTaken { key }).await?;
-                self.secrets.add_private_text(&text);
-                self.masker = crate::sanitise::Masker::new(&self.secrets);
-                self.pass_on(course, text).await
+    /// Does what somebody asked for, and notes that it was done.
+    async fn obey(&mut self, course: &mut Course, placed: PlacedOrder) -> Result<Next, Stopped> {
+        let PlacedOrder { key, order, .. } = placed;
+        let next = match order {
+            Order::Message { text, .. } => {
+                self.record(RunEvent::MessageTaken { key: key.clone() }).await?;
+                self.hide_text(&text);
+                self.pass_on(course, text).await?
             }
-            Order::Resume { .. } if self.journal.state().phase == Phase::Paused => {
+            Order::Resume if self.journal.state().phase == Phase::Paused => {
                 course.waiting_since = None;
                 self.enter(Phase::Running).await?;
-                self.go_on_or_end(course).await
+                self.go_on_or_end(course).await?
             }
-            Order::Resume { .. } => Ok(Next::Listen),
-            Order::Cancel { .. } => {
+            Order::Resume => Next::Listen,
+            Order::Cancel => {
                 self.orders.cancel.cancel();
-                Ok(Next::Listen)
+                Next::Listen
             }
+        };
+        if let Err(error) = self.means.ledger.take_order(&key).await {
+            // Whoever drives the run next would do it again; nothing worse comes of it.
+            warn!(%error, "an order could not be marked as done");
         }
+        Ok(next)
     }
 
     /// Gives a message to a question that waits, or keeps it for the next turn.

@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use crate::run::{CauseClass, ConditionType, Status};
 use crate::sandbox::{Command, Sandbox};
-use crate::sanitise::Diagnostic;
 
 use super::checklist::{Look, Plan, run};
 use super::credential::Login;

@@ -1,16 +1,17 @@
 //! Driving a run in this process: from its record to its last line.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, OnOwnerDeath};
+use creel_core::ledger::{
+    Ledger, LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RecordFilter, RunRecord, WorkflowRecord,
+};
 use creel_core::provider::Providers;
 use creel_core::run::engine::{Drive, DriveError, Means, Orders};
 use creel_core::run::orders::{Order, OrderBox};
-use creel_core::run::records::{EventLog, Journal, NewRun, RunReport};
-use creel_core::run::{AttemptFrom, Phase, RunState};
+use creel_core::run::records::Journal;
+use creel_core::run::{AttemptFrom, Phase, RunReport, RunState};
 use creel_core::sandbox::Sandboxes;
 use creel_core::scope::{Supervisor, TakeError};
 use creel_core::task;
@@ -44,12 +45,19 @@ impl Errand {
     pub(super) fn new(
         source: Source,
         inputs: BTreeMap<String, String>,
-        _path: &Path,
     ) -> Result<Self, Failure> {
         let parsed = Workflow::parse(&source)?;
         let env = |name: &str| std::env::var(name).ok();
         let workflow = parsed.resolve(&Lookup { env: &env, inputs: &inputs })?;
         Ok(Self { source, inputs, workflow })
+    }
+}
+
+impl Errand {
+    /// Reads the workflow of a run that is on record, and resolves its references again.
+    pub(super) async fn of_run(ledger: &Ledger, run: RunId) -> Result<Self, Failure> {
+        let kept = ledger.workflow_of(run).await?.ok_or(LedgerError::UnknownRun { run })?;
+        Self::new(Source { name: kept.source_name, text: kept.source }, kept.inputs)
     }
 }
 
@@ -65,7 +73,6 @@ pub(super) enum Start {
 /// What stands around a run while it is driven.
 pub(super) struct Stage {
     pub(super) ledger: Ledger,
-    pub(super) log: EventLog,
     providers: Providers,
     supervisor: Supervisor,
     sandboxes: Sandboxes,
@@ -78,7 +85,6 @@ impl Stage {
         let daytona = app.daytona()?.map(Arc::new);
         let providers = app.providers_with(&[], daytona.clone())?;
         let ledger = app.ledger().await?;
-        let log = EventLog::open(&app.environment.home).await?;
         settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
         if on_owner_death == OnOwnerDeath::Release {
             watchdog::start(app)?;
@@ -86,8 +92,19 @@ impl Stage {
         let supervisor = Supervisor::new(ledger.clone(), providers.clone(), &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
-        let sandboxes = Sandboxes::new(app.process(), docker, daytona, bridge::PROGRAM);
-        Ok(Self { ledger, log, providers, supervisor, sandboxes })
+        let sandboxes = Sandboxes::new(bridge::PROGRAM, app.process())
+            .with_docker(docker)
+            .with_daytona(daytona);
+        Ok(Self { ledger, providers, supervisor, sandboxes })
+    }
+
+    /// Takes over what the dead driver of a run held for it.
+    pub(super) async fn inherit(&self, run: &RunRecord, me: &OwnerRecord) -> Result<(), Failure> {
+        let records = self.ledger.records(&RecordFilter::of_run(run.id)).await?;
+        let open = records.iter().filter(|record| record.state.name().is_open());
+        let ids: Vec<_> = open.map(|record| record.id).collect();
+        self.ledger.take_over(&ids, &run.owner.owner, me).await?;
+        Ok(())
     }
 
     fn means(&self, on_owner_death: OnOwnerDeath) -> Means {
@@ -116,10 +133,13 @@ pub(super) async fn new_run(
         provider: errand.workflow.sandbox.provider,
         owner: this_process()?,
         on_owner_death,
-        source: errand.source.clone(),
-        inputs: errand.inputs.clone(),
+        workflow: WorkflowRecord {
+            source_name: errand.source.name,
+            source: errand.source.text,
+            inputs: errand.inputs,
+        },
     };
-    let journal = Journal::begin(stage.ledger.clone(), stage.log.clone(), new).await?;
+    let journal = Journal::begin(&stage.ledger, &new).await?;
     if in_background {
         super::detach::tell_parent(app, run);
     }
@@ -169,17 +189,18 @@ fn listen(
         exit_at_once();
     });
     let (sender, incoming) = mpsc::channel(QUEUE);
-    let mut orders = OrderBox::open(&app.environment.home, ledger.clone(), run).map_err(internal)?;
+    let owner = this_process()?.owner;
+    let inbox = OrderBox::open(ledger, &owner).map_err(internal)?;
     let token = cancel.clone();
     let reader = task::background(async move {
-        while let Ok(order) = orders.next().await {
-            match order {
-                Order::Cancel { .. } => token.cancel(),
-                order => {
-                    if sender.send(order).await.is_err() {
-                        return;
-                    }
-                }
+        let mut orders = inbox.of(run);
+        while let Ok(placed) = orders.next().await {
+            if placed.order == Order::Cancel {
+                // Marked only as a courtesy: a run that ends takes no orders any more.
+                let _ = orders.take(&placed.key).await;
+                token.cancel();
+            } else if sender.send(placed).await.is_err() {
+                return;
             }
         }
     });

@@ -4,10 +4,9 @@
 
 use std::io::Write;
 
-use creel_bridge::event::Stream;
 use creel_core::id::RunId;
 use creel_core::run::records::Journal;
-use creel_core::run::{Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, TurnOutcome};
+use creel_core::run::{Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, Stream, TurnOutcome};
 use creel_core::task;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;

@@ -1,8 +1,9 @@
 //! `creel run`: take a workflow from nothing to a known outcome.
 
-mod check;
 mod detach;
 mod drive;
+mod failures;
+mod find;
 mod live;
 pub(crate) mod resume;
 pub(crate) mod retry;
@@ -58,12 +59,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        if self.check {
-            return check::check(app, &self.path, &self.inputs);
-        }
         let source = self.source()?;
         let inputs: BTreeMap<String, String> = self.inputs.iter().cloned().collect();
-        let errand = Errand::new(source, inputs, &self.path)?;
+        let errand = Errand::new(source, inputs)?;
         if self.detach {
             return detach::start(app, &self.path, &self.inputs);
         }

@@ -1,16 +1,14 @@
 //! `creel resume`: let a paused run go on, or take up one whose driver died.
 
-use std::path::Path;
-
 use clap::Args;
-use creel_core::ledger::OnOwnerDeath;
+use creel_core::ledger::{OnOwnerDeath, RunRecord};
 use creel_core::owner::Liveness;
 use creel_core::run::Phase;
 use creel_core::run::orders::{self, Order};
-use creel_core::run::records::{Journal, RunRecord};
+use creel_core::run::records::Journal;
 
 use crate::app::{App, this_process};
-use crate::cli::runs::find;
+use super::find::find;
 use crate::output::{Exit, Failure};
 
 use super::drive::{Errand, Stage, Start, perform};
@@ -40,13 +38,13 @@ impl Resume {
             let message = format!("the run has ended: it {}", record.state.phase);
             return Err(refused(&message).hint("creel retry makes another attempt"));
         }
-        match record.owner.owner.liveness() {
+        match record.owner_liveness() {
             Liveness::Dead => take_up(app, record).await,
             Liveness::Alive | Liveness::Unknown => {
                 if record.state.phase != Phase::Paused {
                     return Err(refused(&format!("the run is {}, not paused", record.state.phase)));
                 }
-                orders::place(&app.environment.home, &ledger, &record, Order::resume()).await?;
+                let _ = orders::place(&ledger, record.id, Order::Resume).await?;
                 app.printer.say("told its driver to go on");
                 Ok(Exit::Done)
             }
@@ -62,12 +60,9 @@ async fn take_up(app: &App, record: RunRecord) -> Result<Exit, Failure> {
     }
     let stage = Stage::set(app, OnOwnerDeath::Hold).await?;
     let me = this_process()?;
-    if !stage.ledger.claim_run(record.id, &record.owner.owner, &me).await? {
-        return Err(refused("another process has just taken the run"));
-    }
-    stage.take_over(&record, &me).await?;
-    let kept = stage.ledger.workflow_of(record.id).await?;
-    let errand = Errand::new(kept.source, kept.inputs, Path::new(""))?;
-    let journal = Journal::resume(stage.ledger.clone(), stage.log.clone(), record.id).await?;
+    let errand = Errand::of_run(&stage.ledger, record.id).await?;
+    let journal = Journal::take_up(&stage.ledger, record.id, &record.owner.owner, &me).await?;
+    let journal = journal.ok_or_else(|| refused("another process has just taken the run"))?;
+    stage.inherit(&record, &me).await?;
     perform(app, &stage, errand.workflow, journal, (Start::Turns, OnOwnerDeath::Hold)).await
 }

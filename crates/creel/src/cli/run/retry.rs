@@ -1,15 +1,13 @@
 //! `creel retry`: another attempt of a run, where one can help.
 
-use std::path::Path;
-
 use clap::{Args, ValueEnum};
 use creel_core::failure::Code;
-use creel_core::ledger::OnOwnerDeath;
-use creel_core::run::records::{Journal, RunRecord};
+use creel_core::ledger::{OnOwnerDeath, RunRecord};
+use creel_core::run::records::Journal;
 use creel_core::run::{AttemptFrom, Phase};
 
 use crate::app::{App, this_process};
-use crate::cli::runs::find;
+use super::find::find;
 use crate::output::{Exit, Failure};
 
 use super::drive::{Errand, Stage, Start, perform};
@@ -51,14 +49,10 @@ impl Retry {
         let stage = Stage::set(app, OnOwnerDeath::Release).await?;
         let record = find(&stage.ledger, &self.run).await?;
         self.refuse_if_useless(&record)?;
-        let kept = stage.ledger.workflow_of(record.id).await?;
-        let errand = Errand::new(kept.source, kept.inputs, Path::new(""))?;
+        let errand = Errand::of_run(&stage.ledger, record.id).await?;
         let me = this_process()?;
-        let taken = stage.ledger.claim_run(record.id, &record.owner.owner, &me).await?;
-        if !taken {
-            return Err(refused("another process has just taken the run"));
-        }
-        let journal = Journal::resume(stage.ledger.clone(), stage.log.clone(), record.id).await?;
+        let journal = Journal::take_up(&stage.ledger, record.id, &record.owner.owner, &me).await?;
+        let journal = journal.ok_or_else(|| refused("another process has just taken the run"))?;
         let from = match self.from {
             From::Scratch => AttemptFrom::Scratch,
             From::Bootstrap => AttemptFrom::Bootstrap,
@@ -96,5 +90,5 @@ impl Retry {
 }
 
 pub(super) fn refused(message: &str) -> Failure {
-    Failure::new(Code::RunRefused, Exit::Refused, message)
+    Failure::new(Code::RunTaken, Exit::Refused, message)
 }
