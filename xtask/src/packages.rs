@@ -20,7 +20,7 @@ struct Part {
     package: &'static str,
 }
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     Part { file: "dockerd", package: "docker.io" },
     Part { file: "docker", package: "docker.io" },
     Part { file: "iptables", package: "iptables" },
@@ -35,6 +35,7 @@ const PARTS: [Part; 14] = [
     Part { file: "nsenter", package: "util-linux" },
     Part { file: "python3", package: "python3-venv" },
     Part { file: "debootstrap", package: "debootstrap" },
+    Part { file: "rg", package: "ripgrep" },
 ];
 
 /// Where Debian asks whether a freshly installed service may start.

@@ -9,6 +9,7 @@ mod machine;
 mod memory;
 mod page;
 mod report;
+mod sanitise;
 mod sweep;
 mod ways;
 
@@ -27,6 +28,8 @@ struct Bench {
     name: &'static str,
     about: &'static str,
     run: fn(&Effort) -> Result<()>,
+    /// Whether the program is measured, not a part of it alone.
+    needs_creel: bool,
 }
 
 const BENCHES: &[Bench] = &[
@@ -34,16 +37,25 @@ const BENCHES: &[Bench] = &[
         name: "sweep",
         about: "releasing containers, networks and volumes, against the CLI and the raw API",
         run: sweep::run,
+        needs_creel: true,
     },
     Bench {
         name: "daytona",
         about: "releasing sandboxes under rate limits and faults, and against the official SDK",
         run: daytona::run,
+        needs_creel: true,
     },
     Bench {
         name: "guard",
         about: "creating, loading, building and attaching through a guard, against directly",
         run: guard::run,
+        needs_creel: true,
+    },
+    Bench {
+        name: "sanitise",
+        about: "masking a large log, against ripgrep searching it for the same",
+        run: sanitise::run,
+        needs_creel: false,
     },
 ];
 
@@ -105,7 +117,7 @@ pub(crate) fn run(name: Option<&str>, effort: &Effort) -> Result<ExitCode> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         bail!("no benchmark {name}: `cargo xtask bench` lists them");
     };
-    if effort.binary.is_none() {
+    if bench.needs_creel && effort.binary.is_none() {
         step("release build", || {
             child::run(&mut workspace::cargo(&["build", "--release", "--package", "creel"]))
         })?;

@@ -43,7 +43,11 @@ fn skipped(bytes: &[u8]) -> usize {
             2 + parameters + usize::from(has_end)
         }
         [ESCAPE, b']', rest @ ..] => 2 + title(rest),
-        [ESCAPE, next, ..] if (0x20..0x7f).contains(next) => 2,
+        [ESCAPE, rest @ ..] => {
+            let between = rest.iter().take_while(|byte| (0x20..0x30).contains(*byte)).count();
+            let has_end = rest.get(between).is_some_and(|byte| (0x30..0x7f).contains(byte));
+            1 + between + usize::from(has_end)
+        }
         [b'\n' | b'\t', ..] => 0,
         [byte, ..] if byte.is_ascii_control() => 1,
         _ => 0,

@@ -76,13 +76,13 @@ pub(super) fn of(secret: &str) -> Vec<Form> {
     let mut forms = Forms::default();
     let around = if secret.len() < SHORT { Around::Word } else { Around::Free };
     forms.add(secret.to_owned(), around);
+    quoted(secret).into_iter().for_each(|text| forms.add(text, around));
     let lines: Vec<&str> = secret.lines().map(str::trim).collect();
     let single = lines.iter().filter(|line| lines.len() > 1 && line.len() >= FEWEST_IN_LINE);
     for line in single.filter(|line| !line.starts_with("-----")) {
         forms.add((*line).to_owned(), Around::Free);
+        quoted(line).into_iter().for_each(|text| forms.add(text, Around::Free));
     }
-    let texts = percent(secret).into_iter().chain(json(secret)).chain(shell(secret));
-    texts.for_each(|text| forms.add(text, around));
     for form in hex(secret).into_iter().filter(|form| form.len() >= FEWEST_ENCODED) {
         forms.add(form, Around::Free);
     }
@@ -90,6 +90,11 @@ pub(super) fn of(secret: &str) -> Vec<Form> {
         forms.add(form.text, form.around);
     }
     forms.all
+}
+
+/// Returns the forms in which characters are escaped one by one.
+fn quoted(text: &str) -> Vec<String> {
+    percent(text).into_iter().chain(json(text)).chain(shell(text)).collect()
 }
 
 /// Forms, each once.
@@ -173,11 +178,13 @@ fn shell(secret: &str) -> Vec<String> {
         if wanted(one) { format!("\\{one}") } else { one.to_string() }
     };
     let backslashes = each(&|one| before(&|one| !is_plain(one) && one.is_ascii(), one));
+    let all_backslashes = each(&|one| before(&|one| !is_plain(one) && !one.is_alphanumeric(), one));
     let in_double_quotes = each(&|one| before(&|one| "$`\"\\!".contains(one), one));
     vec![
         secret.replace('\'', "'\\''"),
         secret.replace('\'', "'\"'\"'"),
         backslashes,
+        all_backslashes,
         in_double_quotes,
         each(&|one| dollar_quoted(one, false)),
         each(&|one| dollar_quoted(one, true)),

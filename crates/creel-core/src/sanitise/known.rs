@@ -52,6 +52,11 @@ impl Known {
         self.forms.iter().map(|named| named.form.text.len()).max().unwrap_or_default()
     }
 
+    /// Returns every text that is searched for.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.forms.iter().map(|named| named.form.text.as_str())
+    }
+
     /// Returns whether a line may end within the first bytes of a form, before it is recognised.
     pub(super) fn breaks_early(&self) -> bool {
         let starts = self.forms.iter().map(|named| named.form.text.as_bytes());

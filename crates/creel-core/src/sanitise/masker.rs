@@ -41,6 +41,14 @@ impl Masker {
         &self.0.unmasked
     }
 
+    /// Returns every text that is searched for: the secrets, in all their forms.
+    ///
+    /// For benchmarks, which let another program search for the same.
+    #[doc(hidden)]
+    pub fn searched(&self) -> impl Iterator<Item = &str> {
+        self.0.known.texts()
+    }
+
     /// Masks a text.
     pub fn mask(&self, text: &str) -> Masked {
         Masked::of(self.masked(text))

@@ -128,7 +128,7 @@ fn has_secret_name(before: &[u8]) -> bool {
     assigns && SECRET_NAMES.iter().any(|secret| name.ends_with(secret))
 }
 
-/// Returns the parts of a run that are random, each as far as the run goes without a slash.
+/// Returns the parts of a run that are random.
 fn islands(run: &[u8]) -> Vec<(usize, usize)> {
     let mut islands: Vec<(usize, usize)> = Vec::new();
     let mut window = Window::default();
@@ -151,11 +151,33 @@ fn islands(run: &[u8]) -> Vec<(usize, usize)> {
     islands.iter().map(|island| to_slashes(run, *island)).collect()
 }
 
-fn to_slashes(run: &[u8], (start, end): (usize, usize)) -> (usize, usize) {
+/// Returns a part with the rest of what stands between its slashes, and with what stands behind
+/// them where that looks no more like the name of a directory.
+fn to_slashes(run: &[u8], (mut start, mut end): (usize, usize)) -> (usize, usize) {
     let is_inside = |byte: &&u8| **byte != b'/';
-    let before = run[..start].iter().rev().take_while(is_inside).count();
-    let behind = run[end..].iter().take_while(is_inside).count();
-    (start - before, end + behind)
+    start -= run[..start].iter().rev().take_while(is_inside).count();
+    end += run[end..].iter().take_while(is_inside).count();
+    while let Some(slash) = start.checked_sub(1) {
+        let length = run[..slash].iter().rev().take_while(is_inside).count();
+        if !is_wild(&run[slash - length..slash]) {
+            break;
+        }
+        start = slash - length;
+    }
+    while end < run.len() {
+        let length = run[end + 1..].iter().take_while(is_inside).count();
+        if !is_wild(&run[end + 1..end + 1 + length]) {
+            break;
+        }
+        end += 1 + length;
+    }
+    (start, end)
+}
+
+/// Returns whether a part has too many changes for a name.
+fn is_wild(part: &[u8]) -> bool {
+    let changes = part.windows(2).filter(|pair| changes(pair[0], pair[1])).count();
+    changes * 3 >= part.len() && changes > 0
 }
 
 /// What is among the characters that are judged.

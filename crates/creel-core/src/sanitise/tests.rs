@@ -178,8 +178,6 @@ fn encoding() -> impl Strategy<Value = Encoding> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
-
     #[test]
     fn no_secret_is_seen_in_any_encoding_however_the_text_is_torn(
         secret in secret(),
