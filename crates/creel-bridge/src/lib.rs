@@ -9,6 +9,8 @@
 //! | `exec` | runs one command to its end or its limit, and streams what it writes |
 //! | `serve` | the *bridge*: detached, owns the runtime, spools its events |
 //! | `tail` | prints the spool from a sequence number on |
+//! | `acknowledge` | keeps up to which number the supervisor has the events |
+//! | `poke` | makes the bridge look at its commands now |
 //! | `ask` | for programs in the sandbox: asks the person behind the run, and prints the answer |
 //!
 //! Nothing secret is ever an argument: an [`exec::Order`] or a
