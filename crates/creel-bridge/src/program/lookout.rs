@@ -35,11 +35,7 @@ pub(crate) fn wait_for(
 }
 
 /// Waits until one is ready; returns whether it was before the patience ended.
-pub(crate) fn is_ready_within(
-    fd: BorrowedFd<'_>,
-    wanted: PollFlags,
-    patience: Duration,
-) -> bool {
+pub(crate) fn is_ready_within(fd: BorrowedFd<'_>, wanted: PollFlags, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     loop {
         if !wait_for(&[(fd, wanted)], Some(until))[0].is_empty() {

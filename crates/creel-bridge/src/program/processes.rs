@@ -199,7 +199,8 @@ fn members(scope: Scope) -> Vec<Key> {
     }
     let session = seen.get(&me).map(|stat| stat.session);
     let below = below(&seen, me, scope != Scope::Everything);
-    let is_meant = |pid: &i32| scope != Scope::Session || seen.get(pid).map(|one| one.session) == session;
+    let is_meant =
+        |pid: &i32| scope != Scope::Session || seen.get(pid).map(|one| one.session) == session;
     keys(&seen, below.into_iter().filter(is_meant))
 }
 
@@ -249,7 +250,8 @@ fn has_bridge_word(pid: i32) -> bool {
 }
 
 fn runs_this_program(pid: i32) -> io::Result<bool> {
-    let (theirs, ours) = (fs::metadata(format!("/proc/{pid}/exe"))?, fs::metadata("/proc/self/exe")?);
+    let (theirs, ours) =
+        (fs::metadata(format!("/proc/{pid}/exe"))?, fs::metadata("/proc/self/exe")?);
     Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
 }
 

@@ -14,7 +14,7 @@ type Mark = (Option<SystemTime>, Vec<u8>);
 
 /// A lease under watch, measured on the monotonic clock from the last change that was seen.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     file: PathBuf,
     length: Duration,
     seen: Option<Mark>,
@@ -23,19 +23,19 @@ pub(super) struct Lease {
 
 impl Lease {
     /// Starts the watch; the lease is fresh now.
-    pub(super) fn start(file: PathBuf, length: Duration) -> Self {
+    pub(crate) fn start(file: PathBuf, length: Duration) -> Self {
         let mut lease = Self { file, length, seen: None, changed_at: Instant::now() };
         lease.seen = lease.look();
         lease
     }
 
     /// Returns how long to wait between two looks.
-    pub(super) fn period(&self) -> Duration {
+    pub(crate) fn period(&self) -> Duration {
         (self.length / 4).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
     }
 
     /// Looks again; returns whether the lease has run out.
-    pub(super) fn has_run_out(&mut self) -> bool {
+    pub(crate) fn has_run_out(&mut self) -> bool {
         // A file that cannot be read is no sign of life.
         if let Some(now) = self.look()
             && self.seen.as_ref() != Some(&now)
@@ -44,6 +44,16 @@ impl Lease {
             self.changed_at = Instant::now();
         }
         self.changed_at.elapsed() >= self.length
+    }
+
+    /// Counts as a renewal what was not written to the file.
+    pub(crate) fn renew(&mut self) {
+        self.changed_at = Instant::now();
+    }
+
+    /// Returns how long the lease is.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
     }
 
     fn look(&self) -> Option<Mark> {
