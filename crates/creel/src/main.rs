@@ -5,6 +5,7 @@
 //! Everything that is true without a terminal lives in `creel-core`.
 
 mod app;
+mod bridge;
 mod cli;
 mod dotenv;
 mod environment;

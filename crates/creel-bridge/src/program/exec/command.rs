@@ -1,0 +1,39 @@
+//! Starting the command.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use creel_bridge::exec::Order;
+
+/// Starts the command, or says in one sentence why it cannot be.
+pub(super) fn start(order: &Order) -> Result<Child, String> {
+    let (program, arguments) = order.command.split_first().ok_or("the command is empty")?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(&order.env)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    if let Some(directory) = &order.directory {
+        if !Path::new(directory).is_dir() {
+            return Err(format!("no such directory: {directory}"));
+        }
+        command.current_dir(directory);
+    }
+    command.spawn().map_err(|error| explain(program, &error))
+}
+
+fn explain(program: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("no such program: {program}"),
+        io::ErrorKind::PermissionDenied => format!("not an executable program: {program}"),
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            format!("no room to start {program}: {error}")
+        }
+        _ => format!("{program} cannot be started: {error}"),
+    }
+}

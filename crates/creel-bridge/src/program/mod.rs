@@ -1,0 +1,41 @@
+//! What the program does, one module per command.
+//!
+//! Everything here blocks, and nothing here starts a thread: each command is
+//! one loop around `poll`, so that limits, signals and hang-ups are seen
+//! whatever else is going on, and memory stays bounded.
+
+mod arguments;
+mod exec;
+mod failure;
+mod file;
+mod hold;
+mod lookout;
+mod processes;
+mod signals;
+mod spawn;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use arguments::Arguments;
+use failure::Failure;
+
+/// Does what the first word says.
+pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    let command = words.next().unwrap_or_default();
+    let words = words.collect::<Vec<_>>();
+    match command.to_str() {
+        Some("exec") => exec::run(&Arguments::read(
+            words,
+            &["order", "after", "while-file", "while-ms"],
+            &["while-connected"],
+        )?),
+        Some("hold") => {
+            hold::run(&Arguments::read(words, &["lease-file", "lease-ms", "socket"], &[])?)
+        }
+        Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
+        Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
+        Some("alive") => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::Usage(format!("no such command: {}", command.display()))),
+    }
+}

@@ -1,0 +1,144 @@
+//! `hold`: the lease, the socket, and the end of everything below.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use creel_bridge::exec::Ending;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Told, is_alive, line, pid_in, program, script, until};
+
+/// A holder with a socket.
+struct Held {
+    home: tempfile::TempDir,
+    child: Child,
+}
+
+impl Held {
+    fn start(lease: Duration) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("lease"), "0").unwrap();
+        // Longer than the name of a socket may be.
+        let deep = home.path().join("d".repeat(200));
+        fs::create_dir(&deep).unwrap();
+        let child = program(&["hold", "--lease-file"])
+            .arg(home.path().join("lease"))
+            .args(["--lease-ms", &lease.as_millis().to_string(), "--socket"])
+            .arg(deep.join("socket"))
+            .env("SANDBOX", "mine")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let held = Self { home, child };
+        until("the socket", || held.socket().exists());
+        held
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.home.path().join("d".repeat(200)).join("socket")
+    }
+
+    fn connect(&self) -> UnixStream {
+        let directory = fs::File::open(self.socket().parent().unwrap()).unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&directory);
+        UnixStream::connect(format!("/proc/self/fd/{descriptor}/socket")).unwrap()
+    }
+
+    /// Starts a process that leaves its id in a file, and then sleeps.
+    fn start_sleeper(&self, before: &str, file: &Path) -> (UnixStream, u32) {
+        let mut connection = self.connect();
+        let sleep = format!("{before} sh -c 'echo $$ > {}; exec sleep 1000'", file.display());
+        connection.write_all(&line(&script(&sleep))).unwrap();
+        let pid = pid_in(file);
+        (connection, pid)
+    }
+
+    fn ask_to_end(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // A test that failed must not leave it until the lease ends.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_command_over_the_socket_has_the_environment_of_the_holder() {
+    let held = Held::start(Duration::from_secs(60));
+    let mode = fs::metadata(held.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut connection = held.connect();
+    connection.write_all(&line(&script("echo $SANDBOX; exit 4"))).unwrap();
+    let told = Told::read(connection);
+    assert_eq!((told.output.as_slice(), told.ending()), (&b"mine\n"[..], Ending::Code { code: 4 }));
+}
+
+#[test]
+fn hanging_up_kills_that_command_and_no_other() {
+    let held = Held::start(Duration::from_secs(60));
+    let (first, second) = (held.home.path().join("1"), held.home.path().join("2"));
+    let (one, its_command) = held.start_sleeper("", &first);
+    let (_two, other_command) = held.start_sleeper("", &second);
+    drop(one);
+    until("the end of the command", || !is_alive(its_command));
+    assert!(is_alive(other_command));
+}
+
+#[test]
+fn without_a_renewal_everything_ends() {
+    let mut held = Held::start(Duration::from_millis(1500));
+    let (one, two) = (held.home.path().join("1"), held.home.path().join("2"));
+    let (_connection, command) = held.start_sleeper("", &one);
+    let (_other, daemon) = held.start_sleeper("setsid", &two);
+    for renewal in 1..=10 {
+        fs::write(held.home.path().join("lease"), renewal.to_string()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(held.child.try_wait().unwrap().is_none(), "it was renewed");
+    }
+    assert_eq!(held.child.wait().unwrap().code(), Some(3));
+    assert!(!is_alive(command) && !is_alive(daemon));
+}
+
+#[test]
+fn asked_to_end_it_asks_the_others_first() {
+    let mut held = Held::start(Duration::from_secs(60));
+    let (pid, said) = (held.home.path().join("pid"), held.home.path().join("said"));
+    let daemon = format!(
+        "setsid sh -c 'trap \"echo bye > {said}; exit\" TERM; echo $$ > {pid}; \
+         sleep 1000 & wait' & while ! [ -s {pid} ]; do sleep 0.01; done",
+        said = said.display(),
+        pid = pid.display(),
+    );
+    let mut connection = held.connect();
+    connection.write_all(&line(&script(&daemon))).unwrap();
+    assert_eq!(Told::read(connection).ending(), Ending::Code { code: 0 });
+    let daemon = pid_in(&pid);
+    held.ask_to_end();
+    assert_eq!(held.child.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read_to_string(said).unwrap(), "bye\n");
+    assert!(!is_alive(daemon));
+}
+
+#[test]
+fn orphans_are_reaped() {
+    let held = Held::start(Duration::from_secs(60));
+    let mut connection = held.connect();
+    let orphans = "for i in 1 2 3 4 5; do (setsid sleep 0.3 &) ; done; sleep 0.1";
+    connection.write_all(&line(&script(orphans))).unwrap();
+    assert_eq!(Told::read(connection).ending(), Ending::Code { code: 0 });
+    let children = || {
+        let pid = held.child.id();
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
+    };
+    until("all orphans to be reaped", || children().is_empty());
+}

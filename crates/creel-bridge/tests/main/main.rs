@@ -1,0 +1,5 @@
+//! The real program, from outside.
+
+mod exec;
+mod hold;
+mod support;

@@ -1,0 +1,144 @@
+//! What the tests share: running the program, and looking at processes.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use creel_bridge::event::Stream;
+use creel_bridge::exec::{Ending, Heard, Order};
+use creel_bridge::frame::{Decoder, Frame};
+
+/// How long anything may take before a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Returns a command that runs the program.
+pub(crate) fn program(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_creel-bridge"));
+    command.args(words);
+    command
+}
+
+/// Starts the program with pipes on all sides, and its input given.
+pub(crate) fn start(words: &[&str], input: &[u8]) -> Child {
+    let mut child = program(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    child.stdin.as_mut().unwrap().write_all(input).unwrap();
+    child
+}
+
+/// Returns an order for a shell script.
+pub(crate) fn script(script: &str) -> Order {
+    Order {
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        limit_ms: 60_000,
+        ..Order::default()
+    }
+}
+
+/// Returns an order as the line that is sent.
+pub(crate) fn line(order: &impl serde::Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(order).unwrap();
+    line.push(b'\n');
+    line
+}
+
+/// What was heard of a command.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The frames, but output.
+    pub frames: Vec<Frame<Heard>>,
+    /// The standard output.
+    pub output: Vec<u8>,
+    /// The standard error.
+    pub error: Vec<u8>,
+    /// The number of the last frame; they have no gaps.
+    pub last: u64,
+}
+
+impl Told {
+    /// Reads frames to the end.
+    pub(crate) fn read(mut from: impl Read) -> Self {
+        let (mut told, mut decoder, mut chunk) = (Self::default(), Decoder::default(), [0; 65536]);
+        loop {
+            let count = from.read(&mut chunk).unwrap();
+            if count == 0 {
+                return told;
+            }
+            decoder.feed(&chunk[..count], |frame| told.take(frame));
+        }
+    }
+
+    fn take(&mut self, frame: Frame<Heard>) {
+        self.last += 1;
+        assert_eq!(frame.seq, self.last, "frames have no gaps");
+        match frame.body {
+            Heard::Output { stream, bytes } => {
+                let bytes = BASE64_STANDARD.decode(bytes).unwrap();
+                match stream {
+                    Stream::Output => self.output.extend(bytes),
+                    Stream::Error => self.error.extend(bytes),
+                }
+            }
+            _ => self.frames.push(frame),
+        }
+    }
+
+    /// Returns how it ended, which is the last that was heard.
+    pub(crate) fn ending(&self) -> Ending {
+        match &self.frames.last().expect("something was heard").body {
+            Heard::Ended(ending) => *ending,
+            other => panic!("it did not end: {other:?}"),
+        }
+    }
+
+    /// Returns why it was not started.
+    pub(crate) fn refusal(&self) -> &str {
+        match &self.frames.last().expect("something was heard").body {
+            Heard::NotStarted { reason } => reason,
+            other => panic!("it was started: {other:?}"),
+        }
+    }
+}
+
+/// Runs one order to its end, with the input left open.
+pub(crate) fn exec(order: &Order) -> Told {
+    let mut child = start(&["exec"], &line(order));
+    let told = Told::read(child.stdout.take().unwrap());
+    child.wait().unwrap();
+    told
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns whether a process is alive; a zombie is not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+    state.is_some_and(|state| !matches!(state, b'Z' | b'X'))
+}
+
+/// Waits for a file with a process id in it, and returns that.
+pub(crate) fn pid_in(file: &Path) -> u32 {
+    let mut pid = None;
+    until("a process id", || {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        pid = text.strip_suffix('\n').and_then(|text| text.trim().parse().ok());
+        pid.is_some()
+    });
+    pid.expect("it was waited for")
+}
