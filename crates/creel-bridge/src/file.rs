@@ -56,6 +56,7 @@ impl Verdict {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => Self::NoRoom,
             Kind::IsADirectory
             | Kind::NotADirectory
+            | Kind::AlreadyExists
             | Kind::DirectoryNotEmpty
             | Kind::InvalidFilename
             | Kind::InvalidInput => Self::Impossible,

@@ -58,6 +58,12 @@ impl Arguments {
         self.path(name).ok_or_else(|| usage(format!("--{name} is missing")))
     }
 
+    /// Returns the text under a name that must be there.
+    pub(crate) fn needed_text(&self, name: &str) -> Result<&str, Failure> {
+        let value = self.values.get(name).ok_or_else(|| usage(format!("--{name} is missing")))?;
+        value.to_str().ok_or_else(|| usage(format!("--{name} is no text: {}", value.display())))
+    }
+
     /// Returns the number under a name that must be there.
     pub(crate) fn needed_number(&self, name: &str) -> Result<u64, Failure> {
         let value = self.values.get(name).ok_or_else(|| usage(format!("--{name} is missing")))?;

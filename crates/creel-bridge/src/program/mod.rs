@@ -10,6 +10,7 @@ mod ask;
 mod directory;
 mod exec;
 mod failure;
+mod file;
 mod first_line;
 mod hold;
 mod lease;
@@ -33,12 +34,17 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
     let command = words.next().unwrap_or_default();
     let words = words.collect::<Vec<_>>();
     match command.to_str() {
-        Some("exec") => {
-            exec::run(&Arguments::read(words, &["order", "after"], &["while-connected"])?)
-        }
+        Some("exec") => exec::run(&Arguments::read(
+            words,
+            &["order", "after", "while-file", "while-ms"],
+            &["while-connected"],
+        )?),
         Some("hold") => {
             hold::run(&Arguments::read(words, &["lease-file", "lease-ms", "socket"], &[])?)
         }
+        Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
+        Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
+        Some("alive") => Ok(ExitCode::SUCCESS),
         Some("serve") => serve::run(&Arguments::read(words, &[], &[])?),
         Some(processes::BRIDGE_WORD) => serve::run_detached(&Arguments::read(words, &[], &[])?),
         Some("tail") => tail::run(&Arguments::read(words, &["directory", "from"], &["follow"])?),

@@ -37,9 +37,9 @@ use super::entered::{Sight, Way};
 use super::place::Place;
 
 /// How often a sign of life is given.
-const SIGN_PERIOD: Duration = Duration::from_secs(10);
+const SIGN_PERIOD: Duration = Duration::from_secs(8);
 /// Without a sign of life for this long, a command is killed.
-const SIGN_PATIENCE_MS: u64 = 45_000;
+const SIGN_PATIENCE_MS: u64 = 30_000;
 /// How long a step of the furnishing may take.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// How long a command that was hung up on may take to end before its session does.

@@ -34,8 +34,8 @@ const GRACE: Duration = Duration::from_secs(30);
 const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 /// How long a sandbox that is alive may take to show it.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
-/// The largest file that is taken out of a sandbox.
-const LARGEST_FILE: usize = 64 << 20;
+/// The largest file that is carried into or out of a sandbox.
+const LARGEST_FILE: usize = 40 << 20;
 /// As much is kept of what the bridge program says when it fails.
 const COMPLAINT: usize = 400;
 
@@ -224,6 +224,10 @@ impl<W: Way> Sandbox for Entered<W> {
 
     async fn upload(&self, path: &str, content: Bytes, mode: u32) -> Result<(), ProviderError> {
         let what = format!("write {path}");
+        if content.len() > LARGEST_FILE {
+            let message = format!("it is larger than {} MiB", LARGEST_FILE >> 20);
+            return Err(self.failure(&what, ErrorClass::Invalid, message));
+        }
         let (path, mode) = (self.place.absolute(path), format!("{mode:o}"));
         let words = ["put", "--mode", &mode, "--", &path];
         let order = order::of_bridge(&self.place, &words, &content, TRANSFER_LIMIT);

@@ -133,7 +133,8 @@ impl Attendance {
 
     /// Waits until something is to be done, and does what concerns others than the command.
     fn wait(&mut self, caller: &mut Caller, outbox: &mut Outbox) {
-        let until = [self.limit_at, self.silent_at(), self.force_at].into_iter().flatten().min();
+        let until = [self.limit_at, self.silent_at(), self.force_at, caller.look_at()];
+        let until = until.into_iter().flatten().min();
         let mut watched = vec![outbox.watched(), (self.signals.as_fd(), PollFlags::IN)];
         watched.extend(self.input.watched());
         if outbox.has_room() {
@@ -148,6 +149,7 @@ impl Attendance {
         if is_heard {
             caller.hear(*ready.last().expect("the caller was added last"));
         }
+        caller.look();
     }
 
     /// Reads what the command wrote, as far as there is room for it.

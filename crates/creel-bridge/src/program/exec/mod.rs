@@ -46,7 +46,8 @@ const DELIVERY_PATIENCE: Duration = Duration::from_secs(60);
 /// Runs one command; the last frame says how it went.
 ///
 /// `--order FILE` reads the order from a file, and removes it, instead of the first line of the
-/// standard input. `--while-connected` kills the command when the standard input ends.
+/// standard input. `--while-connected` kills the command when the standard input ends;
+/// `--while-file FILE --while-ms N` kills it when the file is gone, or did not change for so long.
 /// `--after FILE` waits until no other `exec` with this file runs any more.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut outbox = Outbox::default();
@@ -68,6 +69,9 @@ fn attend(arguments: &Arguments, outbox: &mut Outbox) -> Result<Heard, Failure> 
         None => order::read_input()?,
     };
     let mut caller = Caller::new(arguments.has("while-connected"));
+    if let Some(file) = arguments.path("while-file") {
+        caller.give_signs_by(file, arguments.needed_duration("while-ms")?);
+    }
     // It fails only for one that leads a session or a group already, and then that one will do.
     let _ = setsid();
     set_child_subreaper(Some(getpid())).map_err(Failure::of("adopt what the command leaves"))?;
