@@ -17,6 +17,7 @@ mod reconcile;
 mod release_args;
 mod report;
 mod rm;
+mod run;
 mod selector_args;
 mod settle;
 mod stop;
