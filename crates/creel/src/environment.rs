@@ -38,6 +38,11 @@ impl Environment {
     }
 }
 
+/// Returns a variable that a workflow refers to.
+pub(crate) fn referred_to(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
 fn text(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -48,6 +48,8 @@ codes! {
     Settings = "CR0003", "wrong settings";
     /// A file the user named cannot be used.
     File = "CR0004", "a file cannot be used";
+    /// A workflow is not right.
+    Workflow = "CR0005", "wrong workflow";
     /// Another process holds the ledger.
     LedgerLocked = "CR0010", "the ledger is locked";
     /// The ledger may not be written.

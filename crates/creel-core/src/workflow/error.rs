@@ -17,12 +17,14 @@ pub enum WorkflowError {
         source: std::io::Error,
     },
     /// The file is not right, or what it refers to was not given.
-    #[error("{}", sentence(.name, .problems))]
+    #[error("{}", sentence(.name, .problems, *.more))]
     Invalid {
         /// The file's name.
         name: String,
         /// What is wrong, in the order of the file.
         problems: Vec<Problem>,
+        /// How many more there are than anybody would read.
+        more: usize,
     },
 }
 
@@ -44,6 +46,16 @@ impl fmt::Display for Problem {
     }
 }
 
+impl Problem {
+    /// Says where and what, as editors and people find it: `FILE:LINE:COLUMN: what`.
+    pub fn in_file(&self, name: &str) -> String {
+        match self.place {
+            Some(_) => format!("{name}:{self}"),
+            None => format!("{name}: {self}"),
+        }
+    }
+}
+
 impl WorkflowError {
     /// Makes an error of problems, in the order of the file and not more than people read.
     pub(super) fn of(name: &str, mut problems: Vec<Problem>) -> Self {
@@ -52,11 +64,7 @@ impl WorkflowError {
         problems.dedup();
         let more = problems.len().saturating_sub(MOST);
         problems.truncate(MOST);
-        if more > 0 {
-            let message = format!("and {more} more like these");
-            problems.push(Problem { place: None, message });
-        }
-        Self::Invalid { name: name.to_owned(), problems }
+        Self::Invalid { name: name.to_owned(), problems, more }
     }
 
     /// Returns what is wrong with the file.
@@ -68,11 +76,12 @@ impl WorkflowError {
     }
 }
 
-fn sentence(name: &str, problems: &[Problem]) -> String {
-    let list: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    match list.as_slice() {
-        [only] if problems[0].place.is_some() => format!("{name}:{only}"),
-        [only] => format!("{name}: {only}"),
-        all => format!("{name} has {} mistakes: {}", all.len(), all.join("; ")),
+fn sentence(name: &str, problems: &[Problem], more: usize) -> String {
+    match problems {
+        [only] => only.in_file(name),
+        all => {
+            let list: Vec<String> = all.iter().map(Problem::to_string).collect();
+            format!("{name} has {} mistakes: {}", all.len() + more, list.join("; "))
+        }
     }
 }

@@ -30,6 +30,7 @@ mod steps;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod veil;
 mod workflow;
 
 pub use error::{Problem, WorkflowError};
@@ -41,4 +42,5 @@ pub use resolved::{
 pub use schema::schema;
 pub use source::Source;
 pub use steps::{PlannedStep, StepKind};
+pub use veil::Veil;
 pub use workflow::{Lookup, Workflow};

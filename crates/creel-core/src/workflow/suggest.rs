@@ -14,8 +14,15 @@ pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a st
 pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
-        .map(|name| (strsim::jaro_winkler(given, name), *name))
+        .map(|name| (likeness(given, name), *name))
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
+}
+
+/// Says how much alike two names are, from 0 to 1. In short names, a single slip of the finger
+/// counts for little.
+fn likeness(given: &str, name: &str) -> f64 {
+    let slip = name.len() >= 3 && strsim::osa_distance(given, name) == 1;
+    strsim::jaro_winkler(given, name).max(if slip { 0.9 } else { 0.0 })
 }

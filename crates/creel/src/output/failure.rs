@@ -13,6 +13,7 @@ use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
 use creel_core::recipe::RecipeError;
 use creel_core::scope::{ScopeError, TakeError};
 use creel_core::select::InvalidSelector;
+use creel_core::workflow::WorkflowError;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -227,6 +228,26 @@ impl From<RecipeError> for Failure {
         };
         Self::of(code, Exit::Usage, &error)
             .hint("creel recipes lists them; docs/reference/recipes.md documents every key")
+    }
+}
+
+impl From<WorkflowError> for Failure {
+    fn from(error: WorkflowError) -> Self {
+        let failure = match &error {
+            WorkflowError::Unreadable { .. } => Self::of(Code::File, Exit::Usage, &error),
+            WorkflowError::Invalid { problems, .. } if problems.len() == 1 => {
+                Self::of(Code::Workflow, Exit::Usage, &error)
+            }
+            WorkflowError::Invalid { name, problems, more } => {
+                let message = format!("{name} has {} mistakes", problems.len() + more);
+                let mut failure = Self::new(Code::Workflow, Exit::Usage, message);
+                failure.causes = problems.iter().map(|problem| problem.in_file(name)).collect();
+                failure
+            }
+        };
+        failure.hint(
+            "docs/reference/workflow.md documents every key; examples/ has some to start from",
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use creel_core::run::{AttemptFrom, Phase, RunReport, RunState};
 use creel_core::sandbox::Sandboxes;
 use creel_core::scope::{Supervisor, TakeError};
 use creel_core::task;
-use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
+use creel_core::workflow::{Resolved, Source};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,7 @@ use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
 
+use super::check::resolve;
 use super::live::Live;
 
 /// How many orders may wait.
@@ -42,22 +43,17 @@ pub(super) struct Errand {
 
 impl Errand {
     /// Reads a workflow and resolves its references from this process's environment.
-    pub(super) fn new(
-        source: Source,
-        inputs: BTreeMap<String, String>,
-    ) -> Result<Self, Failure> {
-        let parsed = Workflow::parse(&source)?;
-        let env = |name: &str| std::env::var(name).ok();
-        let workflow = parsed.resolve(&Lookup { env: &env, inputs: &inputs })?;
+    pub(super) fn new(source: Source, inputs: &[(String, String)]) -> Result<Self, Failure> {
+        let (_, workflow) = resolve(&source, inputs)?;
+        let inputs = inputs.iter().cloned().collect();
         Ok(Self { source, inputs, workflow })
     }
-}
 
-impl Errand {
     /// Reads the workflow of a run that is on record, and resolves its references again.
     pub(super) async fn of_run(ledger: &Ledger, run: RunId) -> Result<Self, Failure> {
         let kept = ledger.workflow_of(run).await?.ok_or(LedgerError::UnknownRun { run })?;
-        Self::new(Source { name: kept.source_name, text: kept.source }, kept.inputs)
+        let inputs: Vec<(String, String)> = kept.inputs.into_iter().collect();
+        Self::new(Source { name: kept.source_name, text: kept.source }, &inputs)
     }
 }
 

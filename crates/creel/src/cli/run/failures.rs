@@ -1,11 +1,9 @@
 //! temporary
-use creel_core::failure::Code;
 use creel_core::run::engine::DriveError;
 use creel_core::run::orders::OrderError;
 use creel_core::run::records::RecordsError;
-use creel_core::workflow::WorkflowError;
 
-use crate::output::{Exit, Failure};
+use crate::output::Failure;
 
 impl From<DriveError> for Failure {
     fn from(error: DriveError) -> Self {
@@ -20,7 +18,4 @@ impl From<RecordsError> for Failure {
 }
 impl From<OrderError> for Failure {
     fn from(error: OrderError) -> Self { Failure::internal("order", &error) }
-}
-impl From<WorkflowError> for Failure {
-    fn from(error: WorkflowError) -> Self { Failure::new(Code::Usage, Exit::Usage, error.to_string()) }
 }

@@ -1,14 +1,15 @@
 //! `creel run`: take a workflow from nothing to a known outcome.
 
+mod check;
 mod detach;
 mod drive;
 mod failures;
 mod find;
 mod live;
+mod plan;
 pub(crate) mod resume;
 pub(crate) mod retry;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -59,9 +60,10 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let source = self.source()?;
-        let inputs: BTreeMap<String, String> = self.inputs.iter().cloned().collect();
-        let errand = Errand::new(source, inputs)?;
+        if self.check {
+            return check::check(app, &self.path, &self.inputs);
+        }
+        let errand = Errand::new(Source::read(&self.path)?, &self.inputs)?;
         if self.detach {
             return detach::start(app, &self.path, &self.inputs);
         }
@@ -70,13 +72,6 @@ impl Run {
             false => OnOwnerDeath::Release,
         };
         drive::new_run(app, errand, on_owner_death, self.in_background).await
-    }
-
-    fn source(&self) -> Result<Source, Failure> {
-        let text = std::fs::read_to_string(&self.path).map_err(|error| {
-            Failure::file(&format!("cannot read the workflow {}", self.path.display()), &error)
-        })?;
-        Ok(Source { name: self.path.display().to_string(), text })
     }
 }
 

@@ -1,0 +1,73 @@
+//! `creel run --check`: whether a workflow is right, and what it would do.
+//!
+//! Nothing is created, and no provider is asked.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
+
+use super::plan::Plan;
+use crate::app::App;
+use crate::environment;
+use crate::output::{Exit, Failure};
+
+/// Checks a workflow with the inputs of a run, and prints what it would do.
+pub(crate) fn check(app: &App, path: &Path, inputs: &[(String, String)]) -> Result<Exit, Failure> {
+    let source = Source::read(path)?;
+    let (workflow, resolved) = resolve(&source, inputs)?;
+    let plan = Plan::of(&workflow, &resolved);
+    if app.printer.json {
+        app.printer.json(&plan);
+    } else {
+        app.printer.data(&plan.to_string());
+    }
+    Ok(Exit::Done)
+}
+
+/// Reads a workflow, and puts the variables of this process and the inputs in their places.
+pub(crate) fn resolve(
+    source: &Source,
+    inputs: &[(String, String)],
+) -> Result<(Workflow, Resolved), Failure> {
+    let workflow = Workflow::parse(source)?;
+    let inputs = by_name(inputs)?;
+    let lookup = Lookup { env: &environment::referred_to, inputs: &inputs };
+    let resolved = workflow.resolve(&lookup)?;
+    Ok((workflow, resolved))
+}
+
+fn by_name(inputs: &[(String, String)]) -> Result<BTreeMap<String, String>, Failure> {
+    let mut known = BTreeMap::new();
+    for (name, value) in inputs {
+        if known.insert(name.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(&format!("the input `{name}` was given twice")));
+        }
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source { name: "w.toml".to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn what_is_wrong_ends_with_the_code_of_wrong_usage() {
+        let failure = resolve(&source("nam = 1"), &[]).unwrap_err();
+        assert_eq!(failure.exit, Exit::Usage);
+        let sentence = failure.sentence();
+        assert!(sentence.starts_with("w.toml has 4 mistakes: w.toml:1:1: "), "{sentence}");
+        assert!(sentence.contains("unknown key `nam`; did you mean `name`?"), "{sentence}");
+    }
+
+    #[test]
+    fn an_input_that_is_given_twice_is_wrong_usage() {
+        let twice = [("a", "1"), ("a", "2")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let sentence = by_name(&twice).unwrap_err().sentence();
+        assert_eq!(sentence, "the input `a` was given twice");
+    }
+}

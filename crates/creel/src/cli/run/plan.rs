@@ -1,0 +1,456 @@
+//! What a workflow would do: for people, and as one line of JSON.
+//!
+//! What came from the environment counts as secret and is veiled, as are the values of the
+//! sandbox's variables and the contents of files; prompts are only counted.
+
+use std::fmt;
+use std::time::Duration;
+
+use creel_core::duration;
+use creel_core::provider::{Kind, ProviderName};
+use creel_core::workflow::{
+    Credential, Model, PromptBy, Repository, Resolved, RuntimeKind, Veil, Workflow,
+};
+use serde::Serialize;
+
+/// The shape scripts rely on; documented in `docs/reference/workflow.md`.
+#[derive(Debug, Serialize)]
+pub(super) struct Plan {
+    version: u32,
+    name: String,
+    inputs: Vec<String>,
+    sandbox: SandboxPlan,
+    workspace: WorkspacePlan,
+    credentials: Vec<CredentialPlan>,
+    checklist: Vec<StepPlan>,
+    runtime: RuntimePlan,
+    model: Option<ModelPlan>,
+    turns: usize,
+    limits: LimitsPlan,
+    pause_after_turns: Option<u32>,
+    teardown: Vec<String>,
+    given_back: Vec<Kind>,
+    keep_on_failure_seconds: f64,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SandboxPlan {
+    provider: ProviderName,
+    isolation: &'static str,
+    image: Option<String>,
+    snapshot: Option<String>,
+    lease_seconds: f64,
+    env: Vec<String>,
+    cpus: Option<f64>,
+    memory: Option<u64>,
+    disk_gib: Option<u64>,
+    network: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct WorkspacePlan {
+    path: String,
+    files: Vec<String>,
+    repositories: Vec<RepositoryPlan>,
+}
+
+#[derive(Debug, Serialize)]
+struct RepositoryPlan {
+    url: String,
+    path: String,
+    #[serde(rename = "ref")]
+    reference: Option<String>,
+    required: bool,
+    credential: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CredentialPlan {
+    name: String,
+    kind: &'static str,
+    missing: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepPlan {
+    step: String,
+    expected: String,
+    optional: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct RuntimePlan {
+    kind: &'static str,
+    command: Vec<String>,
+    prompt: &'static str,
+    version: Option<String>,
+    plugins: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ModelPlan {
+    primary: String,
+    fallbacks: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitsPlan {
+    turns: Option<u32>,
+    wall_seconds: Option<f64>,
+    idle_seconds: Option<f64>,
+    turn_seconds: Option<f64>,
+}
+
+fn over_some(veil: &Veil<'_>, text: Option<&String>) -> Option<String> {
+    text.map(|text| veil.over(text))
+}
+
+fn over_all<'a>(veil: &Veil<'_>, texts: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    texts.into_iter().map(|text| veil.over(text)).collect()
+}
+
+impl Plan {
+    /// Says what a workflow would do.
+    pub(super) fn of(workflow: &Workflow, resolved: &Resolved) -> Self {
+        let veil = &resolved.veil();
+        let limits = &resolved.limits;
+        let seconds = |limit: Option<Duration>| limit.map(|limit| limit.as_secs_f64());
+        Self {
+            version: 1,
+            name: veil.over(&resolved.name),
+            inputs: workflow.inputs().into_iter().collect(),
+            sandbox: sandbox(resolved, veil),
+            workspace: workspace(resolved, veil),
+            credentials: resolved.credentials.iter().map(credential).collect(),
+            checklist: checklist(resolved, veil),
+            runtime: runtime(resolved, veil),
+            model: resolved.model.as_ref().map(|used| model(used, veil)),
+            turns: 1 + resolved.task.follow_ups.len(),
+            limits: LimitsPlan {
+                turns: limits.turns,
+                wall_seconds: seconds(limits.wall),
+                idle_seconds: seconds(limits.idle),
+                turn_seconds: seconds(limits.turn),
+            },
+            pause_after_turns: resolved.pause.as_ref().map(|pause| pause.after_turns),
+            teardown: over_all(veil, resolved.teardown.iter().map(|script| &script.name)),
+            given_back: given_back(resolved.sandbox.provider).to_vec(),
+            keep_on_failure_seconds: resolved.on_failure.keep.as_secs_f64(),
+            notes: resolved.notes.clone(),
+        }
+    }
+}
+
+fn sandbox(resolved: &Resolved, veil: &Veil<'_>) -> SandboxPlan {
+    let sandbox = &resolved.sandbox;
+    SandboxPlan {
+        provider: sandbox.provider,
+        isolation: match sandbox.provider {
+            ProviderName::Process => "none",
+            ProviderName::Docker => "container",
+            ProviderName::Daytona => "cloud sandbox",
+        },
+        image: over_some(veil, sandbox.image.as_ref()),
+        snapshot: over_some(veil, sandbox.snapshot.as_ref()),
+        lease_seconds: sandbox.lease.as_secs_f64(),
+        env: sandbox.env.keys().cloned().collect(),
+        cpus: sandbox.limits.cpus,
+        memory: sandbox.limits.memory,
+        disk_gib: sandbox.disk_gib,
+        network: over_some(veil, sandbox.network.as_ref()),
+    }
+}
+
+fn workspace(resolved: &Resolved, veil: &Veil<'_>) -> WorkspacePlan {
+    let workspace = &resolved.workspace;
+    let repository = |repository: &Repository| RepositoryPlan {
+        url: veil.over(&repository.url),
+        path: veil.over(&repository.path),
+        reference: over_some(veil, repository.reference.as_ref()),
+        required: repository.required,
+        credential: repository.credential.clone(),
+    };
+    WorkspacePlan {
+        path: veil.over(&workspace.path),
+        files: workspace.files.keys().cloned().collect(),
+        repositories: workspace.repositories.iter().map(repository).collect(),
+    }
+}
+
+fn credential((name, credential): (&String, &Credential)) -> CredentialPlan {
+    let missing = match credential {
+        Credential::Missing { reference } => Some(reference.clone()),
+        _ => None,
+    };
+    CredentialPlan { name: name.clone(), kind: credential.kind(), missing }
+}
+
+fn checklist(resolved: &Resolved, veil: &Veil<'_>) -> Vec<StepPlan> {
+    let steps = resolved.steps().into_iter().map(|step| StepPlan {
+        step: veil.over(&step.name),
+        expected: veil.over(&step.expected),
+        optional: step.optional,
+    });
+    steps.collect()
+}
+
+fn runtime(resolved: &Resolved, veil: &Veil<'_>) -> RuntimePlan {
+    let RuntimeKind::Command { command, prompt } = &resolved.runtime.kind;
+    RuntimePlan {
+        kind: "command",
+        command: over_all(veil, command),
+        prompt: match prompt {
+            PromptBy::Stdin => "stdin",
+            PromptBy::Argument => "argument",
+        },
+        version: over_some(veil, resolved.runtime.version.as_ref()),
+        plugins: over_all(veil, &resolved.runtime.plugins),
+    }
+}
+
+fn model(model: &Model, veil: &Veil<'_>) -> ModelPlan {
+    let fallbacks = model.fallbacks.iter().map(|choice| &choice.name);
+    ModelPlan { primary: veil.over(&model.primary.name), fallbacks: over_all(veil, fallbacks) }
+}
+
+/// Returns what a run takes and gives back.
+fn given_back(provider: ProviderName) -> &'static [Kind] {
+    match provider {
+        ProviderName::Process => &[Kind::Process, Kind::Directory],
+        ProviderName::Docker => &[Kind::Container],
+        ProviderName::Daytona => &[Kind::Sandbox],
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut page =
+            Page(vec![format!("the workflow {} is right; a run of it would be:", self.name)]);
+        page.add("sandbox", self.sandbox_lines());
+        page.add("workspace", self.workspace_lines());
+        page.add("credentials", self.credentials.iter().map(CredentialPlan::line));
+        page.add("checklist", self.checklist_lines());
+        page.add("runtime", self.runtime_lines());
+        page.add("limits", [self.limits_line()]);
+        page.add("given back", self.ending_lines());
+        page.add("note", self.notes.iter().cloned());
+        f.write_str(&page.0.join("\n"))
+    }
+}
+
+/// Lines with a word before the first of each part.
+struct Page(Vec<String>);
+
+impl Page {
+    fn add(&mut self, title: &str, lines: impl IntoIterator<Item = String>) {
+        let mut title = title;
+        for line in lines {
+            self.0.push(format!("  {title:<12} {line}").trim_end().to_owned());
+            title = "";
+        }
+    }
+}
+
+impl Plan {
+    fn sandbox_lines(&self) -> Vec<String> {
+        let sandbox = &self.sandbox;
+        let source = sandbox.image.as_ref().or(sandbox.snapshot.as_ref());
+        let source = source.map(|source| format!(" {source}")).unwrap_or_default();
+        let lease = show_seconds(sandbox.lease_seconds);
+        let mut lines = vec![format!(
+            "{}{source} (isolation: {}), lease {lease}",
+            sandbox.provider, sandbox.isolation
+        )];
+        let sizes = [
+            sandbox.cpus.map(|cpus| format!("cpus {cpus}")),
+            sandbox.memory.map(|memory| format!("memory {} MiB", memory >> 20)),
+            sandbox.disk_gib.map(|disk| format!("disk {disk} GiB")),
+            sandbox.network.as_ref().map(|network| format!("network {network}")),
+        ];
+        let sizes: Vec<String> = sizes.into_iter().flatten().collect();
+        lines.extend(Some(sizes.join(", ")).filter(|sizes| !sizes.is_empty()));
+        lines.extend((!sandbox.env.is_empty()).then(|| format!("env {}", sandbox.env.join(", "))));
+        lines
+    }
+
+    fn workspace_lines(&self) -> Vec<String> {
+        let workspace = &self.workspace;
+        let mut lines = vec![workspace.path.clone()];
+        lines.extend(workspace.files.iter().map(|path| format!("file {path}")));
+        lines.extend(workspace.repositories.iter().map(RepositoryPlan::line));
+        lines
+    }
+
+    fn checklist_lines(&self) -> Vec<String> {
+        let widest = self.checklist.iter().map(|step| step.step.chars().count()).max().unwrap_or(0);
+        let line = |(number, step): (usize, &StepPlan)| {
+            let optional = if step.optional { " (optional)" } else { "" };
+            format!("{:>2}. {:<widest$}  {}{optional}", number + 1, step.step, step.expected)
+        };
+        let then = "then the agent starts, and never before".to_owned();
+        self.checklist.iter().enumerate().map(line).chain([then]).collect()
+    }
+
+    fn runtime_lines(&self) -> Vec<String> {
+        let runtime = &self.runtime;
+        let command = format!("{}: {}", runtime.kind, runtime.command.join(" "));
+        let turns = count(self.turns, "turn");
+        let mut lines = vec![command, format!("{turns}, prompt by {}", runtime.prompt)];
+        lines.extend(self.model.iter().map(ModelPlan::line));
+        lines
+    }
+
+    fn limits_line(&self) -> String {
+        let limits = &self.limits;
+        let lasting = |limit: Option<f64>, what: &str| {
+            limit.map(|limit| format!("{} {what}", show_seconds(limit)))
+        };
+        let every = |turns: u32| format!("a pause after every {}", count(turns as usize, "turn"));
+        let parts = [
+            limits.turns.map(|turns| count(turns as usize, "turn")),
+            lasting(limits.turn_seconds, "for a turn"),
+            lasting(limits.idle_seconds, "of silence"),
+            lasting(limits.wall_seconds, "in all"),
+            self.pause_after_turns.map(every),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { "none but the lease".to_owned() } else { parts.join(", ") }
+    }
+
+    fn ending_lines(&self) -> Vec<String> {
+        let kinds: Vec<&str> = self.given_back.iter().map(|kind| kind.name()).collect();
+        let mut lines = vec![format!("{}, verified gone, on every path", kinds.join(" and "))];
+        if !self.teardown.is_empty() {
+            lines.push(format!("before that: {}", count(self.teardown.len(), "teardown script")));
+        }
+        if self.keep_on_failure_seconds > 0.0 {
+            let kept = show_seconds(self.keep_on_failure_seconds);
+            lines.push(format!("after a failure it is kept for {kept}"));
+        }
+        lines
+    }
+}
+
+impl RepositoryPlan {
+    fn line(&self) -> String {
+        let reference = self.reference.as_ref().map(|name| format!(" at {name}"));
+        let credential = self.credential.as_ref().map(|name| format!(", with {name}"));
+        let optional = if self.required { "" } else { " (optional)" };
+        format!(
+            "repository {} from {}{}{}{optional}",
+            self.path,
+            self.url,
+            reference.unwrap_or_default(),
+            credential.unwrap_or_default()
+        )
+    }
+}
+
+impl CredentialPlan {
+    fn line(&self) -> String {
+        match &self.missing {
+            Some(reference) => format!("{}: {reference} is not set", self.name),
+            None => format!("{}: {}", self.name, self.kind),
+        }
+    }
+}
+
+impl ModelPlan {
+    fn line(&self) -> String {
+        let models = std::iter::once(&self.primary).chain(&self.fallbacks);
+        let models: Vec<&str> = models.map(String::as_str).collect();
+        format!("model {}", models.join(", then "))
+    }
+}
+
+fn show_seconds(seconds: f64) -> String {
+    duration::show_limit(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use creel_core::workflow::{Lookup, Source};
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    const WORKFLOW: &str = r#"
+        name = "fix"
+        [sandbox]
+        provider = "docker"
+        image = "registry.example/${env:IMAGE}:1"
+        memory = "512m"
+        env = { API_KEY = "${env:API_KEY}", GREETING = "hi" }
+        [workspace]
+        files = { "NOTES.md" = "private" }
+        [[workspace.repositories]]
+        url = "https://example.org/app.git"
+        path = "app"
+        ref = "main"
+        credential = "git"
+        [credentials.git]
+        token = "${env:NO_TOKEN}"
+        [[setup]]
+        name = "tools"
+        run = "true"
+        optional = true
+        [runtime]
+        kind = "command"
+        command = ["sh", "-c", "agent ${env:API_KEY}"]
+        [model]
+        primary = "acme/large"
+        fallbacks = ["acme/small"]
+        [model.providers.acme]
+        base_url = "https://models.example.org"
+        [task]
+        prompt = "private"
+        follow_ups = ["private"]
+        [limits]
+        turns = 5
+        wall = "2h"
+        [pause]
+        after_turns = 1
+        [[teardown]]
+        run = "true"
+        [on_failure]
+        keep = "10m"
+    "#;
+
+    fn plan(text: &str) -> Plan {
+        let source = Source { name: "w.toml".to_owned(), text: text.to_owned() };
+        let workflow = Workflow::parse(&source).unwrap();
+        let env = |name: &str| (!name.starts_with("NO")).then(|| format!("secret-{name}"));
+        let lookup = Lookup { env: &env, inputs: &BTreeMap::new() };
+        Plan::of(&workflow, &workflow.resolve(&lookup).unwrap())
+    }
+
+    #[test]
+    fn people_see_what_a_run_would_do() {
+        assert_snapshot!(plan(WORKFLOW).to_string(), @"");
+    }
+
+    #[test]
+    fn the_smallest_workflow_has_a_plan_too() {
+        let text = "name = \"n\"\n[runtime]\nkind = \"command\"\ncommand = [\"sh\"]\n\
+                    [task]\nprompt = \"p\"";
+        assert_snapshot!(plan(text).to_string(), @"");
+    }
+
+    #[test]
+    fn no_plan_shows_what_is_secret_or_private() {
+        let plan = plan(WORKFLOW);
+        let json = serde_json::to_string(&plan).unwrap();
+        for shown in [plan.to_string(), json.clone()] {
+            assert!(!shown.contains("secret-") && !shown.contains("private"), "{shown}");
+            assert!(shown.contains("${env:NO_TOKEN}") && shown.contains("***"), "{shown}");
+        }
+        assert!(json.starts_with("{\"version\":1,\"name\":\"fix\""), "{json}");
+    }
+}
