@@ -130,8 +130,8 @@ impl Drive {
 
     /// Releases everything that this process holds for the run, and proves it.
     async fn release(&mut self) -> Result<Certified, DriveError> {
-        // The engine may hold several runs at once: only this one's are released here.
-        for held in self.held.drain(..).rev() {
+        // In the order in which they were handed out: a tree before the directory it runs in.
+        for held in std::mem::take(&mut self.held) {
             if let Err(error) = self.means.supervisor.release(held).await {
                 warn!(%error, "not given back at the first try");
             }
