@@ -21,8 +21,8 @@
 //!
 //! # Commands
 //!
-//! Commands are taken in the order of their files' times. A turn is taken when it
-//! begins: until then its file waits. A turn that is forgotten because of a
+//! Commands are taken in the order in which their files came to be, and in that of
+//! their keys where the clock cannot tell. A turn is taken when it begins: until then its file waits. A turn that is forgotten because of a
 //! [`Command::Cancel`] is taken, and never begins. [`Command::Stop`] is taken at the
 //! end of the bridge. While somebody waits for an answer, the limits of the turn
 //! stand still.

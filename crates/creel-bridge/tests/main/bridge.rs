@@ -4,13 +4,13 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use creel_bridge::event::{BridgeEvent, Stream};
 use creel_bridge::frame::Decoder;
 use creel_bridge::serve::{Command, Order, Runtime, Sign, Told};
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{is_alive, line, program, until};
+use crate::support::{is_alive, kill, line, program, until};
 
 /// A directory in which bridges serve, one after the other.
 pub(crate) struct Bridge {
@@ -103,8 +103,26 @@ impl Bridge {
     /// Kills the bridge with -9, and waits until it is gone.
     pub(crate) fn kill(&self) {
         let pid = self.pid();
-        let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL);
+        kill(pid);
         until("the death of the bridge", || !is_alive(pid));
+    }
+
+    /// Starts a bridge, and kills it after a while, whether it stands already or not.
+    pub(crate) fn kill_while_it_starts(&self, after: Duration) {
+        let mut serve = program(&["serve"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        serve.stdin.take().unwrap().write_all(&line(&self.order)).unwrap();
+        std::thread::sleep(after);
+        // The lock names the one before until the new one has it.
+        let pid = fs::read_to_string(self.path("lock")).unwrap().trim().parse();
+        if let Some(pid) = pid.ok().filter(|pid| is_alive(*pid)) {
+            kill(pid);
+        }
+        serve.wait().unwrap();
     }
 
     /// Returns a tail that runs.
@@ -158,8 +176,7 @@ impl Drop for Bridge {
     fn drop(&mut self) {
         // A test that failed must leave no bridge behind.
         if self.path("lock").exists() && self.is_served() {
-            let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
-            let _ = kill_process(pid, Signal::KILL);
+            kill(self.pid());
         }
     }
 }

@@ -8,7 +8,7 @@ use creel_bridge::frame::Decoder;
 use creel_bridge::serve::Sign;
 
 use crate::bridge::{Bridge, Log};
-use crate::support::{is_alive, pid_in, until};
+use crate::support::{is_alive, kill, pid_in, until};
 
 /// What a turn writes: enough to be cut in.
 const CHATTER: &str = "cat; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo \"line $i\"; \
@@ -54,12 +54,13 @@ fn bridges_killed_at_any_instant_lose_nothing_and_tell_nothing_twice() {
         let said = tail.wait_with_output().unwrap();
         heard.feed(&mut Decoder::default(), &said.stdout);
         assert!(matches!(heard.signs.last(), Some(Sign::Ended { .. })), "kill {kill}");
+        if kill % 3 == 0 {
+            bridge.kill_while_it_starts(Duration::from_micros(kill * 373 % 8000));
+        }
         bridge.serve();
     }
     bridge.turn("last", "last\n");
-    let is_last = |log: &Log| log.taken("last") == 1 && log.ending_of(turns as u32 + 1).is_some();
-    until("the last turn", || bridge.log().taken("last") == 1);
-    bridge.log_when("the end of the last turn", |log| is_last(log) || all_ended(log));
+    bridge.log_after_turn(turns + 1);
     bridge.stop();
     let rest = bridge.log_from(heard.events.len() as u64 + 1);
     heard.events.extend(rest.events);
@@ -70,12 +71,6 @@ fn bridges_killed_at_any_instant_lose_nothing_and_tell_nothing_twice() {
         assert_eq!(undisturbed.taken(&key), 1, "{key}");
     }
     assert_turns(&undisturbed);
-}
-
-/// Returns whether every turn that began has ended, and the last command's turn has begun.
-fn all_ended(log: &Log) -> bool {
-    let started = started(log);
-    log.taken("last") == 1 && started.iter().all(|turn| log.ending_of(*turn).is_some())
 }
 
 fn started(log: &Log) -> Vec<u32> {
@@ -143,6 +138,27 @@ fn one_who_listens_and_is_cut_every_twenty_milliseconds_hears_what_an_undisturbe
         let prompt = format!("prompt {turn}\n");
         assert_eq!(whole.text_of(turn, Stream::Output), chatter(&prompt), "turn {turn}");
     }
+}
+
+#[test]
+fn where_somebody_kills_what_carries_out_a_turn_the_program_goes_too() {
+    let bridge = Bridge::start("echo $PPID > exec; echo $$ > pid; sleep 1000");
+    bridge.turn("1", "");
+    let [exec, command] = ["exec", "pid"].map(|name| pid_in(&bridge.home.path().join(name)));
+    kill(exec);
+    assert_eq!(bridge.log_after_turn(1).ending_of(1), Some(TurnEnding::Killed { signal: 9 }));
+    until("the death of the program", || !is_alive(command));
+    bridge.turn("2", "");
+    bridge.log_when("the next turn", |log| log.taken("2") == 1);
+    bridge.stop();
+}
+
+#[test]
+fn one_who_asks_for_more_than_there_is_hears_how_much_there_is() {
+    let bridge = Bridge::start("cat");
+    let log = bridge.log_from(100);
+    assert_eq!((log.events.len(), log.signs), (0, vec![Sign::Alive { newest: 2 }]));
+    bridge.stop();
 }
 
 #[test]

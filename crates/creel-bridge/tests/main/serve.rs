@@ -6,10 +6,10 @@ use std::time::Duration;
 use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
 use creel_bridge::exec::Ending;
 use creel_bridge::serve::{Command, Sign};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::bridge::Bridge;
-use crate::support::{Told, is_alive, line, pid_in, script, start, until};
+use crate::support::{Told, is_alive, line, pid_in, program, script, signal, start, until};
 
 #[test]
 fn a_turn_is_told_from_its_beginning_to_its_end() {
@@ -40,8 +40,8 @@ fn a_bridge_outlives_the_command_that_started_it_even_one_that_is_killed() {
     let serve = format!("\"$PROGRAM\" serve <<'END'\n{order}END\nsleep 100");
     let mut order = script(&serve);
     order.limit_ms = 2000;
-    let program = env!("CARGO_BIN_EXE_creel-bridge").to_owned();
-    order.env.insert("PROGRAM".to_owned(), program);
+    let itself = env!("CARGO_BIN_EXE_creel-bridge").to_owned();
+    order.env.insert("PROGRAM".to_owned(), itself);
     let mut exec = start(&["exec"], &line(&order));
     assert_eq!(Told::read(exec.stdout.take().unwrap()).ending(), Ending::TimedOut);
     exec.wait().unwrap();
@@ -179,8 +179,7 @@ fn a_bridge_that_is_asked_to_end_says_so() {
     let bridge = Bridge::start("sleep 0.5; echo done");
     bridge.turn("1", "");
     bridge.log_when("the turn", |log| log.taken("1") == 1);
-    let pid = Pid::from_raw(i32::try_from(bridge.pid()).unwrap()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
+    signal(bridge.pid(), Signal::TERM);
     until("the end of the bridge", || !bridge.is_served());
     let log = bridge.log();
     assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 0 }));
@@ -253,10 +252,8 @@ fn a_question_that_nobody_waits_for_any_more_does_not_stop_the_clocks() {
 fn a_question_without_a_bridge_fails_with_a_sentence() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("questions")).unwrap();
-    let asked = crate::support::program(&["ask", "Anybody?"])
-        .env("CREEL_BRIDGE_DIRECTORY", home.path())
-        .output()
-        .unwrap();
+    let asked =
+        program(&["ask", "Anybody?"]).env("CREEL_BRIDGE_DIRECTORY", home.path()).output().unwrap();
     assert_eq!(asked.status.code(), Some(1));
     assert_eq!(asked.stderr, b"creel-bridge: the bridge is gone: nobody will answer\n");
 }

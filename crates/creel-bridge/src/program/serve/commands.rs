@@ -8,10 +8,13 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use creel_bridge::serve::Command;
+
+/// Seconds and nanoseconds since the epoch.
+type Instant = (i64, i64);
 
 /// A command that waits.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ impl Inbox {
 
     /// Returns what waits, the oldest first. What cannot be read is still on its way.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
-        let mut found: Vec<(SystemTime, String)> = self.files().unwrap_or_default();
+        let mut found = self.files().unwrap_or_default();
         found.sort();
         let keys = found.into_iter().map(|(_, key)| key).filter(|key| self.is_new(key));
         keys.filter_map(|key| {
@@ -68,13 +71,15 @@ impl Inbox {
         !is_done && !self.taken.contains(key)
     }
 
-    fn files(&self) -> io::Result<Vec<(SystemTime, String)>> {
+    /// Returns all files with the instant at which they came to be what they are. That is the
+    /// kernel's own; the time of the content is what an upload says it is.
+    fn files(&self) -> io::Result<Vec<(Instant, String)>> {
         let entries = fs::read_dir(&self.directory)?;
         let file = |path: &Path| {
             let key = path.file_name()?.to_str()?.strip_suffix(".json")?;
             let is_draft = key.is_empty() || key.starts_with('.');
-            (!is_draft)
-                .then(|| Some((fs::metadata(path).ok()?.modified().ok()?, key.to_owned())))?
+            let about = fs::metadata(path).ok().filter(|_| !is_draft)?;
+            Some(((about.ctime(), about.ctime_nsec()), key.to_owned()))
         };
         Ok(entries.filter_map(|entry| file(&entry.ok()?.path())).collect())
     }

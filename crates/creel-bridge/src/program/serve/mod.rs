@@ -85,6 +85,10 @@ fn start(directory: &Directory, mut line: Vec<u8>) -> Result<Vec<u8>, Failure> {
         read.map_err(Failure::of("hear the bridge"))?;
     }
     if frame::decode::<Told>(&sign).is_none() {
+        // Somebody else may have started one in the same instant.
+        if directory.is_served() {
+            return sign_of(directory);
+        }
         return Err(Failure::Refused(format!(
             "the bridge did not come up: {}",
             last_word(directory)

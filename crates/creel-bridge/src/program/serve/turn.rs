@@ -20,12 +20,15 @@ use rustix::event::PollFlags;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::program::processes::{self, Scope};
 use crate::program::spawn::this_program;
 
 use super::text::TextOf;
 
 /// What stands for the prompt in a command.
 const PROMPT: &str = "{prompt}";
+/// How long the killed may take to die.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// How much is read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -80,6 +83,8 @@ pub(super) struct Turn {
     group: Option<Pid>,
     /// Why it is being killed.
     cut: Option<TurnEnding>,
+    /// Whether the `exec` is gone without a last word, and the program perhaps not.
+    is_abandoned: bool,
     clocks: Clocks,
 }
 
@@ -107,6 +112,7 @@ impl Turn {
             texts: Default::default(),
             group: None,
             cut: None,
+            is_abandoned: false,
             clocks: Clocks::start(task.limit, task.silence),
         })
     }
@@ -130,7 +136,10 @@ impl Turn {
     pub(super) fn listen(&mut self) -> Vec<BridgeEvent> {
         let mut chunk = vec![0; CHUNK];
         match self.frames.read(&mut chunk) {
-            Ok(0) => self.ended(TurnEnding::Killed { signal: KILLED }),
+            Ok(0) => {
+                self.is_abandoned = true;
+                self.ended(TurnEnding::Killed { signal: KILLED })
+            }
             Ok(count) => {
                 let mut heard = Vec::new();
                 self.decoder.feed(&chunk[..count], |frame| heard.push(frame.body));
@@ -201,12 +210,17 @@ impl Turn {
         }
     }
 
-    /// Lets go of the `exec`, and waits until it has cleared away.
+    /// Lets go of the `exec`, and waits until it has cleared away. Where somebody has killed it,
+    /// everything below this process is ended in its place.
     pub(super) fn close(self) {
-        let Self { mut exec, line, frames, .. } = self;
+        let Self { mut exec, line, frames, is_abandoned, .. } = self;
         drop((line, frames));
         // Orphans are reaped all the time, and it may have been among them.
         let _ = exec.wait();
+        if is_abandoned {
+            // What does not die now is tried again at the end of the bridge.
+            let _ = processes::end(Scope::Everything, DEATH_PATIENCE, |_, _| {});
+        }
     }
 }
 

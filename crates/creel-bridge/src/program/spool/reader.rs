@@ -21,8 +21,10 @@ pub(crate) struct Reader {
     /// Where the first line begins that was not read as a whole. Only whole lines are ever
     /// taken, because a bridge that comes back cuts off half ones.
     offset: u64,
-    /// The number of the event that comes next.
+    /// The number of the event that is wanted next.
     next: u64,
+    /// The newest number that was seen, wanted or not.
+    newest: u64,
     buffer: Vec<u8>,
 }
 
@@ -34,13 +36,14 @@ impl Reader {
             current: None,
             offset: 0,
             next: from.max(1),
+            newest: 0,
             buffer: vec![0; CHUNK],
         }
     }
 
-    /// Returns the newest number that was read, or 0.
+    /// Returns the newest number that was seen, or 0.
     pub(crate) fn newest(&self) -> u64 {
-        self.next - 1
+        self.newest
     }
 
     /// Hands on all lines that are there now and were not read yet, in pieces. They are on the
@@ -67,7 +70,10 @@ impl Reader {
         self.current = None;
         let Some(segment) = segment else { return Ok(()) };
         match File::open(&segment.path) {
-            Ok(file) => self.current = Some((segment, file)),
+            Ok(file) => {
+                self.newest = self.newest.max(segment.first.saturating_sub(1));
+                self.current = Some((segment, file));
+            }
             // It was acknowledged in this very moment: the next look finds what follows it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -90,11 +96,12 @@ impl Reader {
             };
             let lines = &read[..=end];
             self.offset += lines.len() as u64;
-            let (wanted, next) = wanted(lines, self.next);
-            if !wanted.is_empty() {
+            let wanted = wanted(lines, self.next);
+            self.newest = self.newest.max(wanted.newest);
+            if !wanted.lines.is_empty() {
                 file.sync_data()?;
-                each(&wanted)?;
-                self.next = next;
+                each(&wanted.lines)?;
+                self.next = wanted.newest + 1;
             }
         }
     }
@@ -106,16 +113,23 @@ fn start(segments: &[Segment], number: u64) -> Option<Segment> {
     before.or(segments.first()).cloned()
 }
 
-/// Returns the lines that are events from a number on, and the number that comes after them.
-fn wanted(lines: &[u8], from: u64) -> (Vec<u8>, u64) {
-    let (mut wanted, mut next) = (Vec::new(), from);
+/// Some lines of a segment.
+struct Wanted {
+    /// Those that are wanted.
+    lines: Vec<u8>,
+    /// The newest number of all.
+    newest: u64,
+}
+
+/// Picks the lines that are events from a number on.
+fn wanted(lines: &[u8], from: u64) -> Wanted {
+    let mut wanted = Wanted { lines: Vec::new(), newest: 0 };
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(frame) = frame::decode::<IgnoredAny>(line)
-            && frame.seq >= next
-        {
-            wanted.extend_from_slice(line);
-            next = frame.seq + 1;
+        let Some(frame) = frame::decode::<IgnoredAny>(line) else { continue };
+        if frame.seq >= from && frame.seq > wanted.newest {
+            wanted.lines.extend_from_slice(line);
         }
+        wanted.newest = wanted.newest.max(frame.seq);
     }
-    (wanted, next)
+    wanted
 }
