@@ -1,7 +1,7 @@
 //! Process sandboxes: a directory and a process tree on this machine.
 //!
 //! ```text
-//!   <directory>/.creel/     creel's own: the holder's socket
+//!   <directory>/.creel/     creel's own: the program, the holder's socket
 //!   <directory>/home/       HOME
 //!   <directory>/tmp/        TMPDIR
 //!   <directory>/workspace/  where a relative workspace path begins
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use creel_bridge::exec::Order;
+use creel_bridge::file;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -55,12 +56,15 @@ pub(super) struct ProcessWay {
     pub root: PathBuf,
 }
 
-/// Makes the directories of a sandbox.
-pub(super) fn furnish(root: &Path) -> io::Result<()> {
+/// Makes the directories of a sandbox, and puts the program there.
+///
+/// Each sandbox has a copy of its own: a tree is no boundary, and a program that several of them
+/// share could be changed under the others.
+pub(super) fn furnish(root: &Path, name: &str, program: &[u8]) -> io::Result<()> {
     for name in [CREEL_DIRECTORY, "home", "tmp", WORKSPACE] {
         DirBuilder::new().mode(0o700).recursive(true).create(root.join(name))?;
     }
-    Ok(())
+    file::put(&root.join(CREEL_DIRECTORY).join(name), 0o700, program)
 }
 
 /// Returns what the tree of a sandbox runs.

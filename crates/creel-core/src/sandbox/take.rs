@@ -145,8 +145,10 @@ impl Sandboxes {
         let parts = Parts::of(records)?;
         match parts.provider {
             ProviderName::Process => {
-                let directory = parts.directory.as_deref().unwrap_or_default();
-                self.enter_process(parts.object, directory, &parts.program, env)
+                let root = self.root(parts.directory.as_deref().unwrap_or_default())?;
+                let place = Place::below(&root.display().to_string(), &parts.program, env);
+                let (provider, tree) = (self.process.clone(), parts.object);
+                Ok(entered(ProcessWay { provider, tree, root }, place))
             }
             ProviderName::Docker => {
                 let provider = Arc::clone(self.docker()?);
@@ -171,36 +173,20 @@ impl Sandboxes {
         refuse(plan, &[("image", &plan.image), ("network", &plan.network)])?;
         refuse(plan, &[("snapshot", &plan.snapshot)])?;
         let name = program_name(&self.program);
-        let program = self.process.place_program(&name, self.program.bytes).await?;
         held.push(supervisor.create(request(plan, Spec::Directory, &name, None)).await?);
-        let directory = held[0].id.clone();
-        let root = self.root(&directory)?;
+        let root = self.root(&held[0].id)?;
         let furnished = {
-            let root = root.clone();
-            task::blocking(move || process::furnish(&root)).await
+            let (root, name, bytes) = (root.clone(), name.clone(), self.program.bytes);
+            task::blocking(move || process::furnish(&root, &name, bytes)).await
         };
         furnished.map_err(|error| failure(plan.provider, "furnish a directory", &error))?;
-        let program = program.display().to_string();
-        let spec = process::tree_spec(&root, &program, plan.limits.clone());
+        let place = Place::below(&root.display().to_string(), &name, plan.env.clone());
+        let spec = process::tree_spec(&root, &place.bridge_path, plan.limits.clone());
         let tree = supervisor.create(request(plan, Spec::Process(spec), &name, None)).await?;
-        let id = tree.id.clone();
+        let way = ProcessWay { provider: self.process.clone(), tree: tree.id.clone(), root };
         held.insert(0, tree);
-        let way = ProcessWay { provider: self.process.clone(), tree: id.clone(), root };
         way.until_ready().await?;
-        Ok(self.enter_process(id, &directory, &name, plan.env.clone())?)
-    }
-
-    fn enter_process(
-        &self,
-        tree: String,
-        directory: &str,
-        program: &str,
-        env: BTreeMap<String, SecretString>,
-    ) -> Result<Arc<dyn Sandbox>, ProviderError> {
-        let root = self.root(directory)?;
-        let mut place = Place::below(&root.display().to_string(), program, env);
-        place.bridge_path = self.process.program(program)?.display().to_string();
-        Ok(entered(ProcessWay { provider: self.process.clone(), tree, root }, place))
+        Ok(entered(way, place))
     }
 
     /// Returns where a directory resource is.

@@ -7,6 +7,7 @@ mod crash;
 mod daytona;
 mod faults;
 mod guard;
+mod inside;
 mod late;
 mod recovery;
 mod sandboxes;

@@ -36,6 +36,11 @@ pub(super) const START_PATIENCE: Duration = Duration::from_secs(15);
 /// How long one try to end the tree may take before the next one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a program that was just written may be busy.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two tries to start it.
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Why a holder or an init gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum HolderError {
@@ -235,7 +240,8 @@ fn spawn(workload: &Workload) -> Result<Child, Report> {
     let (stdout, stderr) = outputs.map_err(|error| {
         refuse(format!("the log cannot be opened: {error}"), ErrorClass::Transient)
     })?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env_clear()
         .envs(&workload.env)
@@ -243,12 +249,28 @@ fn spawn(workload: &Workload) -> Result<Child, Report> {
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr)
-        .process_group(0)
-        .spawn()
-        .map_err(|error| {
-            let (reason, class) = explain_exec(program, &error);
-            refuse(reason, class)
-        })
+        .process_group(0);
+    spawn_when_written(&mut command).map_err(|error| {
+        let (reason, class) = explain_exec(program, &error);
+        refuse(reason, class)
+    })
+}
+
+/// Starts a program that may have been written just now: a process that its writer started at
+/// the same time may hold the file open for a moment longer.
+fn spawn_when_written(command: &mut Command) -> io::Result<Child> {
+    let deadline = Instant::now() + WRITE_PATIENCE;
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && Instant::now() < deadline =>
+            {
+                thread::sleep(WRITE_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
 }
 
 fn explain_exec(program: &str, error: &io::Error) -> (String, ErrorClass) {

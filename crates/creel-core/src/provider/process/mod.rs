@@ -43,7 +43,6 @@
 //! | `<digits>.exit` | how the workload ended |
 //! | `creel-<digits>/` | a directory resource |
 //! | `.creel-<digits>.removing/` | the same while it is being removed |
-//! | `programs/` | programs that trees share, each named by its content; they stay |
 
 mod attendant;
 mod attended;
@@ -56,7 +55,6 @@ pub mod holder;
 mod lease;
 mod namespace;
 mod observe;
-mod programs;
 mod provider;
 mod release;
 mod sidecar;

@@ -19,9 +19,9 @@ use crate::task;
 
 use super::capability::Capabilities;
 use super::channel::{Containment, Ending};
-use super::sidecar::{Record, Shelf, resource_of_object};
+use super::sidecar::{Record, resource_of_object};
 use super::world::{ProcessSettings, World, failure, io_failure};
-use super::{lease, observe, programs, usage};
+use super::{lease, observe, usage};
 
 /// Directories and process trees on this machine.
 #[derive(Debug, Clone)]
@@ -83,30 +83,6 @@ impl ProcessProvider {
             None => Ok(Usage::default()),
         })
         .await
-    }
-
-    /// Writes a program that several trees share, unless it is there already; returns where.
-    ///
-    /// # Errors
-    ///
-    /// Fails when it cannot be written.
-    pub async fn place_program(&self, name: &str, content: &'static [u8]) -> Result<PathBuf> {
-        let (name, operation) = (name.to_owned(), format!("place {name}"));
-        self.blocking(move |world| {
-            let wrong = |error: std::io::Error| io_failure(&operation, &error);
-            let shelf = Shelf::make(&world.settings.root).map_err(wrong)?;
-            programs::place(&shelf.programs(), &name, content).map_err(wrong)
-        })
-        .await
-    }
-
-    /// Returns where a program that several trees share is, whether it is there or not.
-    ///
-    /// # Errors
-    ///
-    /// Fails when the records cannot be opened.
-    pub fn program(&self, name: &str) -> Result<PathBuf> {
-        Ok(self.world.shelf("find a program")?.programs().join(name))
     }
 
     /// Tries out what this machine allows.

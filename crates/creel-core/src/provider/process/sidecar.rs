@@ -134,11 +134,6 @@ impl Shelf {
         &self.root
     }
 
-    /// Returns where programs are that several trees share.
-    pub(super) fn programs(&self) -> PathBuf {
-        self.root.join("programs")
-    }
-
     /// Returns where the sidecar is.
     pub(super) fn sidecar_file(&self, resource: &ResourceId) -> PathBuf {
         self.file(resource, "json")

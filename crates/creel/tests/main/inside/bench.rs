@@ -1,0 +1,215 @@
+//! One sandbox in one world, with a ledger of its own, and what is seen of it from outside.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use creel_bridge::event::Stream;
+use creel_bridge::exec::Ending;
+use creel_core::id::RunId;
+use creel_core::ledger::{Ledger, OnOwnerDeath, RecordFilter};
+use creel_core::provider::docker::{DockerProvider, Endpoint};
+use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
+use creel_core::provider::{Limits, Provider, ProviderName, Providers};
+use creel_core::sandbox::{
+    BridgeProgram, Command, Finished, Sandbox, SandboxPlan, Sandboxes, Taken,
+};
+use creel_core::scope::{Held, Supervisor};
+use creel_testkit::engine::Engine;
+use creel_testkit::image;
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::cli::cloud::Cloud;
+use crate::support::PATIENCE;
+
+/// The program for sandboxes, as the binary has it.
+pub(super) const PROGRAM: BridgeProgram = BridgeProgram {
+    bytes: include_bytes!(env!("CREEL_BRIDGE_PROGRAM")),
+    digest: env!("CREEL_BRIDGE_DIGEST"),
+};
+
+/// A variable of every command, and its secret.
+pub(super) const SECRET: (&str, &str) = ("CREEL_TEST_SECRET", "hush-5f0c1e7a-not-for-others");
+
+/// How long a short command may take on a loaded machine.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+/// One sandbox in one world.
+pub(super) struct Bench {
+    pub(super) world: ProviderName,
+    pub(super) sandbox: Arc<dyn Sandbox>,
+    pub(super) sandboxes: Sandboxes,
+    pub(super) supervisor: Supervisor,
+    pub(super) ledger: Ledger,
+    pub(super) cloud: Option<Cloud>,
+    held: Mutex<Vec<Held>>,
+    _home: TempDir,
+}
+
+impl Bench {
+    /// Takes a sandbox in a world.
+    pub(super) async fn enter(world: ProviderName) -> Self {
+        Self::enter_with(world, plan(world)).await
+    }
+
+    /// Takes a sandbox by a plan.
+    pub(super) async fn enter_with(world: ProviderName, plan: SandboxPlan) -> Self {
+        let desk = Desk::new(world).await;
+        let Taken { sandbox, held } = desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
+        let Desk { sandboxes, supervisor, ledger, cloud, home } = desk;
+        let held = Mutex::new(held);
+        Self { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
+    }
+
+    /// Gives the sandbox back, and checks that nothing is on record any more.
+    pub(super) async fn leave(self) {
+        self.release().await;
+        let open = self.ledger.records(&RecordFilter::open()).await.unwrap();
+        assert!(open.is_empty(), "still on record: {open:#?}");
+        if let Some(cloud) = self.cloud {
+            tokio::task::block_in_place(|| cloud.end());
+        }
+    }
+
+    /// Gives the sandbox back.
+    pub(super) async fn release(&self) {
+        for held in self.held.lock().await.drain(..) {
+            self.supervisor.release(held).await.unwrap();
+        }
+    }
+
+    /// Runs a script; returns how it ended and what it wrote to either stream.
+    pub(super) async fn script(&self, script: &str) -> (Finished, String, String) {
+        run(&*self.sandbox, &Command::shell(script, LIMIT)).await
+    }
+
+    /// Runs a script that must succeed; returns what it wrote.
+    pub(super) async fn output(&self, script: &str) -> String {
+        let (finished, output, error) = self.script(script).await;
+        assert_eq!(finished, ended(0), "{script}\n{output}\n{error}");
+        output
+    }
+
+    /// Waits until a file that something in the sandbox goes on writing to does not grow any
+    /// more; it must have begun to.
+    pub(super) async fn stops_growing(&self, path: &str, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut size = self.size(path).await;
+        loop {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            let now = self.size(path).await;
+            if now == size && now > 0 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{path} still grows: {size} to {now} bytes");
+            size = now;
+        }
+    }
+
+    /// Waits until a file has something in it.
+    pub(super) async fn begins_to_grow(&self, path: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.size(path).await == 0 {
+            assert!(Instant::now() < deadline, "{path} is empty");
+        }
+    }
+
+    async fn size(&self, path: &str) -> usize {
+        self.sandbox.download(path).await.map_or(0, |content| content.len())
+    }
+}
+
+/// A ledger, a supervisor and the providers of one world.
+pub(super) struct Desk {
+    pub(super) sandboxes: Sandboxes,
+    pub(super) supervisor: Supervisor,
+    pub(super) ledger: Ledger,
+    pub(super) cloud: Option<Cloud>,
+    home: TempDir,
+}
+
+impl Desk {
+    /// Prepares everything but a sandbox.
+    pub(super) async fn new(world: ProviderName) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let process = processes_in(&home.path().join("sandboxes"));
+        let docker = (world == ProviderName::Docker).then(|| {
+            let endpoint = Endpoint::explicit(&Engine::from_env().host()).unwrap();
+            Arc::new(DockerProvider::connect(endpoint).unwrap())
+        });
+        let cloud = (world == ProviderName::Daytona)
+            .then(|| tokio::task::block_in_place(|| Cloud::with(&["--fast"])));
+        let daytona = cloud.as_ref().map(Cloud::provider);
+        let mut all: Vec<Arc<dyn Provider>> = vec![Arc::new(process.clone())];
+        all.extend(docker.clone().map(|one| one as Arc<dyn Provider>));
+        all.extend(daytona.clone().map(|one| one as Arc<dyn Provider>));
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let supervisor = Supervisor::new(ledger.clone(), Providers::new(all), "test").unwrap();
+        let sandboxes = Sandboxes::new(PROGRAM, process).with_docker(docker).with_daytona(daytona);
+        Self { sandboxes, supervisor, ledger, cloud, home }
+    }
+}
+
+fn processes_in(root: &Path) -> ProcessProvider {
+    ProcessProvider::new(ProcessSettings {
+        root: root.to_owned(),
+        holder: HolderProgram {
+            program: env!("CARGO_BIN_EXE_creel").into(),
+            args: vec!["holder".to_owned()],
+        },
+        containment: None,
+    })
+}
+
+/// Returns a plan for a world, with a secret in its environment.
+pub(super) fn plan(world: ProviderName) -> SandboxPlan {
+    SandboxPlan {
+        run: RunId::new(),
+        provider: world,
+        image: (world == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
+        snapshot: None,
+        env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
+        limits: Limits::default(),
+        disk_gib: None,
+        network: (world == ProviderName::Docker).then(|| "none".to_owned()),
+        lease: Duration::from_secs(600),
+        on_owner_death: OnOwnerDeath::Release,
+    }
+}
+
+/// Runs a command; returns how it ended and what it wrote to either stream.
+pub(super) async fn run(sandbox: &dyn Sandbox, command: &Command) -> (Finished, String, String) {
+    let (finished, [output, error]) = run_bytes(sandbox, command).await;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (finished, text(output), text(error))
+}
+
+/// As [`run`], with what was written as it is.
+pub(super) async fn run_bytes(
+    sandbox: &dyn Sandbox,
+    command: &Command,
+) -> (Finished, [Vec<u8>; 2]) {
+    let mut written = [Vec::new(), Vec::new()];
+    let mut listener = |stream: Stream, bytes: &[u8]| {
+        let place = match stream {
+            Stream::Output => 0,
+            Stream::Error => 1,
+        };
+        written[place].extend_from_slice(bytes);
+    };
+    let finished = sandbox.exec(command, &mut listener).await.unwrap();
+    (finished, written)
+}
+
+/// A command that ended by itself with this code.
+pub(super) fn ended(code: i32) -> Finished {
+    Finished::Ended(Ending::Code { code })
+}
+
+/// All bytes there are, many times over.
+pub(super) fn binary(length: usize) -> Bytes {
+    (0..=255).cycle().take(length).collect::<Vec<u8>>().into()
+}

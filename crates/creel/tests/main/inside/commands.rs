@@ -1,0 +1,195 @@
+//! Commands: how they end, what they write, what they are told, and what kills them.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use creel_bridge::exec::Ending;
+use creel_core::provider::ProviderName;
+use creel_core::sandbox::{Command, Finished};
+use creel_testkit::engine::Engine;
+use futures::future::join_all;
+
+use super::bench::{Bench, LIMIT, SECRET, binary, ended, run, run_bytes};
+use super::in_every_world;
+
+/// How long it may take until a command that nobody wants any more is dead.
+const DEATH_PATIENCE: Duration = Duration::from_secs(30);
+/// The same where only a sign that does not come any more tells of it.
+const LONG_DEATH_PATIENCE: Duration = Duration::from_secs(75);
+
+/// Writes to a file for ever, itself and by a process in a session of its own.
+const ENDLESS: &str = "setsid sh -c 'while :; do echo d >> daemon; sleep 0.1; done' & \
+                       while :; do echo t >> ticks; echo tick; sleep 0.1; done";
+
+in_every_world!(
+    codes_and_signals_are_told,
+    both_streams_come_as_they_were_written,
+    much_output_comes_whole,
+    input_is_read_to_its_end,
+    a_command_starts_where_it_is_told,
+    secrets_are_told_to_commands_and_to_nobody_else,
+    a_limit_kills_everything_of_a_command,
+    silence_kills_a_command,
+    a_command_that_is_not_waited_for_is_killed,
+    a_command_dies_with_whoever_ordered_it,
+    commands_run_beside_each_other,
+);
+
+async fn codes_and_signals_are_told(bench: &Bench) {
+    for code in [0, 3, 255] {
+        let (finished, ..) = bench.script(&format!("exit {code}")).await;
+        assert_eq!(finished, ended(code));
+    }
+    let (finished, ..) = bench.script("kill -9 $$").await;
+    assert_eq!(finished, Finished::Ended(Ending::Signal { signal: 9 }));
+    let (finished, ..) = run(&*bench.sandbox, &Command::new(["no-such-program"], LIMIT)).await;
+    assert!(
+        matches!(&finished, Finished::NotStarted(reason) if reason.contains("no-such-program")),
+        "{finished:?}"
+    );
+}
+
+async fn both_streams_come_as_they_were_written(bench: &Bench) {
+    let (finished, output, error) =
+        bench.script("echo one; echo two >&2; printf '\\303\\274 \\r\\n\\001\\002'").await;
+    assert_eq!(finished, ended(0));
+    assert_eq!((output.as_str(), error.as_str()), ("one\nü \r\n\u{1}\u{2}", "two\n"));
+    let all = binary(100_000);
+    bench.sandbox.upload("all", all.clone(), 0o644).await.unwrap();
+    let cat = Command::new(["cat", "all"], LIMIT);
+    let (finished, [output, error]) = run_bytes(&*bench.sandbox, &cat).await;
+    assert_eq!((finished, error.len()), (ended(0), 0));
+    assert!(output == all, "{} bytes came, which are not those", output.len());
+}
+
+async fn much_output_comes_whole(bench: &Bench) {
+    const LENGTH: usize = 20_000_000;
+    let script = format!("yes 0123456789abcde | head -c {LENGTH}");
+    let (finished, [output, _]) =
+        run_bytes(&*bench.sandbox, &Command::shell(&script, LIMIT * 3)).await;
+    assert_eq!((finished, output.len()), (ended(0), LENGTH));
+    assert!(output.chunks(16).all(|line| line == &b"0123456789abcde\n"[..line.len()]));
+}
+
+async fn input_is_read_to_its_end(bench: &Bench) {
+    let text = "line ü 'quoted' \"twice\" $HOME `x`\n".repeat(20_000);
+    let mut command = Command::new(["cat"], LIMIT);
+    command.input = Some(text.clone().into());
+    let (finished, output, _) = run(&*bench.sandbox, &command).await;
+    assert_eq!((finished, output == text), (ended(0), true));
+    // One that does not read is not disturbed, and one that reads finds the end.
+    command.command = vec!["true".to_owned()];
+    assert_eq!(run(&*bench.sandbox, &command).await.0, ended(0));
+    assert_eq!(bench.output("cat; echo end").await, "end\n");
+}
+
+async fn a_command_starts_where_it_is_told(bench: &Bench) {
+    let root = bench.sandbox.workspace_root();
+    assert_eq!(bench.output("pwd -P").await.trim(), root);
+    bench.output("mkdir -p app").await;
+    let mut command = Command::shell("pwd -P", LIMIT);
+    command.directory = Some("app".to_owned());
+    assert_eq!(run(&*bench.sandbox, &command).await.1.trim(), format!("{root}/app"));
+    command.directory = Some(bench.sandbox.creel_directory().to_owned());
+    assert_eq!(run(&*bench.sandbox, &command).await.1.trim(), bench.sandbox.creel_directory());
+    command.directory = Some("nowhere".to_owned());
+    let (finished, ..) = run(&*bench.sandbox, &command).await;
+    assert!(matches!(finished, Finished::NotStarted(_)), "{finished:?}");
+}
+
+async fn secrets_are_told_to_commands_and_to_nobody_else(bench: &Bench) {
+    let (name, secret) = SECRET;
+    assert_eq!(bench.output(&format!("printf %s \"${name}\"")).await, secret);
+    let mut command = Command::shell("echo begun >> begun; read line; sleep 2", LIMIT);
+    command.env.insert("ANOTHER".to_owned(), secret.into());
+    command.input = Some(format!("{secret}\n").into());
+    let looking = async {
+        bench.begins_to_grow("begun").await;
+        seen_from_outside(bench).await
+    };
+    let (ran, seen) = tokio::join!(run(&*bench.sandbox, &command), looking);
+    assert_eq!(ran.0, ended(0));
+    assert!(!seen.contains(secret), "the secret shows");
+    let kept = bench.output(&format!("cat {}/orders/* 2>/dev/null; true", quoted(bench))).await;
+    assert!(!kept.contains(secret), "the secret is kept in the sandbox");
+}
+
+fn quoted(bench: &Bench) -> String {
+    format!("'{}'", bench.sandbox.creel_directory())
+}
+
+/// Returns what others can see: every command line of this machine, and what the provider tells.
+async fn seen_from_outside(bench: &Bench) -> String {
+    let lines = fs::read_dir("/proc").unwrap().flatten();
+    let lines = lines.filter_map(|one| fs::read(one.path().join("cmdline")).ok());
+    let mut seen: String = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
+    let id = bench.sandbox.id().to_owned();
+    let told = match bench.world {
+        ProviderName::Docker => {
+            let docker = Engine::from_env().docker();
+            tokio::task::block_in_place(|| docker.inspect_container(&id)).unwrap().unwrap()
+        }
+        ProviderName::Daytona => {
+            let cloud = bench.cloud.as_ref().unwrap();
+            tokio::task::block_in_place(|| cloud.sandbox(&id))
+        }
+        ProviderName::Process => serde_json::Value::Null,
+    };
+    seen.push_str(&told.to_string());
+    assert!(seen.contains(&id) || bench.world == ProviderName::Process);
+    seen
+}
+
+async fn a_limit_kills_everything_of_a_command(bench: &Bench) {
+    let (finished, output, _) =
+        run(&*bench.sandbox, &Command::shell(ENDLESS, Duration::from_secs(2))).await;
+    assert_eq!(finished, Finished::Ended(Ending::TimedOut));
+    assert!(output.starts_with("tick\n"), "{output}");
+    bench.stops_growing("ticks", DEATH_PATIENCE).await;
+    bench.stops_growing("daemon", DEATH_PATIENCE).await;
+}
+
+async fn silence_kills_a_command(bench: &Bench) {
+    let script = "for i in 1 2 3 4; do echo $i; sleep 0.5; done; sleep 1000";
+    let mut command = Command::shell(script, LIMIT);
+    command.silence = Some(Duration::from_secs(3));
+    let begun = Instant::now();
+    let (finished, output, _) = run(&*bench.sandbox, &command).await;
+    assert_eq!(finished, Finished::Ended(Ending::Silent));
+    assert_eq!(output, "1\n2\n3\n4\n");
+    assert!(begun.elapsed() < LIMIT);
+}
+
+async fn a_command_that_is_not_waited_for_is_killed(bench: &Bench) {
+    let command = Command::shell(ENDLESS, Duration::from_secs(600));
+    let mut listener = |_: creel_bridge::event::Stream, _: &[u8]| {};
+    tokio::select! {
+        finished = bench.sandbox.exec(&command, &mut listener) => panic!("it ended: {finished:?}"),
+        () = bench.begins_to_grow("daemon") => {}
+    }
+    bench.stops_growing("ticks", DEATH_PATIENCE).await;
+    bench.stops_growing("daemon", DEATH_PATIENCE).await;
+}
+
+/// Whoever orders the command dies in the middle of it: nothing of it is polled, dropped in
+/// order or sent any more.
+async fn a_command_dies_with_whoever_ordered_it(bench: &Bench) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let sandbox = std::sync::Arc::clone(&bench.sandbox);
+    runtime.spawn(async move {
+        let command = Command::shell(ENDLESS, Duration::from_secs(600));
+        let _ = sandbox.exec(&command, &mut |_, _| {}).await;
+    });
+    bench.begins_to_grow("daemon").await;
+    runtime.shutdown_background();
+    bench.stops_growing("ticks", LONG_DEATH_PATIENCE).await;
+    bench.stops_growing("daemon", LONG_DEATH_PATIENCE).await;
+}
+
+async fn commands_run_beside_each_other(bench: &Bench) {
+    let scripts: Vec<String> = (0..8).map(|n| format!("sleep 1; echo {n}; exit {n}")).collect();
+    let answers = join_all(scripts.iter().map(|script| bench.script(script))).await;
+    for (number, (finished, output, _)) in (0..).zip(answers) {
+        assert_eq!((finished, output), (ended(number), format!("{number}\n")));
+    }
+}

@@ -1,0 +1,130 @@
+//! What only containers have: images of every sort, users, and a first process of ours.
+
+use creel_core::ledger::RecordFilter;
+use creel_core::provider::ProviderName;
+use creel_core::sandbox::{Command, SandboxPlan};
+use creel_testkit::engine::Engine;
+use creel_testkit::image;
+
+use super::bench::{Bench, Desk, LIMIT, ended, plan, run};
+
+/// An image of one test's own, removed at its end.
+struct Image(String);
+
+impl Image {
+    /// Imports an archive as an image, with these instructions of a Dockerfile.
+    fn import(name: &str, archive: &[u8], changes: &[&str]) -> Self {
+        let api = Engine::from_env().api();
+        let reference = format!("creel-test-{name}-{}:latest", std::process::id());
+        let (repository, tag) = reference.rsplit_once(':').unwrap();
+        let changes: String = changes
+            .iter()
+            .map(|change| format!("&changes={}", creel_testkit::api::escape(change)))
+            .collect();
+        let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}{changes}");
+        let answer = api.send("POST", &path, "application/x-tar", archive).unwrap();
+        assert!(answer.is_success(), "{}", answer.text());
+        Self(reference)
+    }
+
+    fn plan(&self) -> SandboxPlan {
+        SandboxPlan { image: Some(self.0.clone()), ..plan(ProviderName::Docker) }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = Engine::from_env().docker().remove_image(&self.0);
+    }
+}
+
+/// An archive with one entry, or none.
+fn archive(file: Option<&str>) -> Vec<u8> {
+    let mut blocks = vec![0; 1024];
+    if let Some(name) = file {
+        let mut head = [0_u8; 512];
+        head[..name.len()].copy_from_slice(name.as_bytes());
+        head[100..108].copy_from_slice(b"0000644\0");
+        head[108..116].copy_from_slice(b"0000000\0");
+        head[116..124].copy_from_slice(b"0000000\0");
+        head[124..136].copy_from_slice(b"00000000000\0");
+        head[136..148].copy_from_slice(b"00000000000\0");
+        head[156] = b'0';
+        head[257..265].copy_from_slice(b"ustar\x0000");
+        head[148..156].fill(b' ');
+        let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
+        head[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        blocks.splice(0..0, head);
+    }
+    blocks
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_with_nothing_in_it_is_good_enough() {
+    let image = tokio::task::block_in_place(|| Image::import("scratch", &archive(None), &[]));
+    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
+    let alive = Command::new([bench.sandbox.bridge_path(), "alive"], LIMIT);
+    assert_eq!(run(&*bench.sandbox, &alive).await.0, ended(0));
+    bench.sandbox.upload("deep/file", "text".into(), 0o600).await.unwrap();
+    assert_eq!(bench.sandbox.download("deep/file").await.unwrap(), "text");
+    bench.sandbox.renew().await.unwrap();
+    bench.leave().await;
+    tokio::task::block_in_place(|| drop(image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_the_way_in_an_image_is_replaced() {
+    let image = tokio::task::block_in_place(|| Image::import("odd", &archive(Some(".creel")), &[]));
+    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
+    bench.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
+    bench.leave().await;
+    tokio::task::block_in_place(|| drop(image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_as_the_user_of_the_image_in_directories_of_their_own() {
+    let image = tokio::task::block_in_place(|| {
+        let busybox = image::archive().unwrap();
+        Image::import("user", &busybox, &["USER 4711:4712", "WORKDIR /"])
+    });
+    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
+    assert_eq!(bench.output("echo $(id -u):$(id -g)").await, "4711:4712\n");
+    bench.output(&format!("touch made '{}/made'", bench.sandbox.creel_directory())).await;
+    bench.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
+    assert_eq!(bench.output("stat -c %u file . ; cat file").await, "4711\n4711\ntext");
+    bench.sandbox.renew().await.unwrap();
+    bench.leave().await;
+    tokio::task::block_in_place(|| drop(image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_holder_is_the_first_process_and_the_images_own_does_not_run() {
+    let image = tokio::task::block_in_place(|| {
+        let busybox = image::archive().unwrap();
+        Image::import("entry", &busybox, &["ENTRYPOINT [\"false\"]", "CMD [\"x\"]"])
+    });
+    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
+    let first = bench.output("tr '\\0' ' ' < /proc/1/cmdline").await;
+    assert!(first.starts_with(&format!("{} hold ", bench.sandbox.bridge_path())), "{first}");
+    bench.leave().await;
+    tokio::task::block_in_place(|| drop(image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_cannot_be_had_says_why_and_leaves_nothing() {
+    let image = tokio::task::block_in_place(|| Image::import("odd", &archive(Some(".creel")), &[]));
+    let desk = Desk::new(ProviderName::Docker).await;
+    let nameless = SandboxPlan { image: None, ..image.plan() };
+    let absent = SandboxPlan { image: Some("creel-no-such-image".to_owned()), ..image.plan() };
+    for (plan, words) in [
+        (image.plan(), "user `no-such-user` is not among"),
+        (nameless, "needs an image"),
+        (absent, "no such image"),
+    ] {
+        let refused = desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap_err();
+        assert!(refused.to_string().to_lowercase().contains(words), "{refused}");
+    }
+    let open = desk.ledger.records(&RecordFilter::open()).await.unwrap();
+    assert!(open.is_empty(), "still on record: {open:#?}");
+    tokio::task::block_in_place(|| drop(image));
+}
