@@ -52,3 +52,39 @@ fn read_bounded(path: &Path) -> io::Result<String> {
         Err(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflow::Workflow;
+
+    fn read(bytes: &[u8]) -> Result<Source, WorkflowError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        Source::read(file.path())
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_stands() {
+        assert_eq!(read("name = \"ü\"\r\n".as_bytes()).unwrap().text, "name = \"ü\"\r\n");
+    }
+
+    #[test]
+    fn what_is_no_text_or_not_there_cannot_be_read() {
+        let unreadable = |result: Result<Source, WorkflowError>| {
+            matches!(result, Err(WorkflowError::Unreadable { .. }))
+        };
+        assert!(unreadable(read(b"name = \"\xff\"")));
+        assert!(unreadable(Source::read(Path::new("/nonexistent/w.toml"))));
+        assert!(unreadable(Source::read(Path::new("/"))));
+    }
+
+    #[test]
+    fn no_more_of_a_large_file_is_read_than_shows_that_it_is_too_large() {
+        // Letters of three bytes, so that the cut goes through one.
+        let source = read("€".repeat(LARGEST).as_bytes()).unwrap();
+        assert!(source.text.len() <= LARGEST + 8);
+        let error = Workflow::parse(&source).unwrap_err().to_string();
+        assert!(error.contains("it is larger than"), "{error}");
+    }
+}

@@ -1,11 +1,20 @@
 //! The nearest known name to one that is not known.
+//!
+//! Files have names of their users' own, any number of them; no more are looked at than people
+//! would read.
+
+/// So many names are compared.
+const COMPARED: usize = 100;
+/// So many names are listed.
+const LISTED: usize = 20;
 
 /// Says which name may have been meant, or which there are.
 pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.into_iter().collect();
+    let known: Vec<&str> = known.into_iter().take(COMPARED).collect();
     match nearest(given, &known) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None if known.is_empty() => "there are none".to_owned(),
+        None if known.len() > LISTED => format!("known are {}, …", known[..LISTED].join(", ")),
         None => format!("known are {}", known.join(", ")),
     }
 }

@@ -1,6 +1,6 @@
 //! Which models the agent uses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -140,11 +140,9 @@ fn unchosen(name: &str) -> ModelChoice {
 
 /// A fallback to the same is none.
 fn check_repeats(pass: &mut Pass<'_>, primary: &ModelChoice, fallbacks: &[ModelChoice]) {
-    for (index, fallback) in
-        fallbacks.iter().enumerate().filter(|(_, choice)| !choice.name.is_empty())
-    {
-        let earlier = std::iter::once(primary).chain(&fallbacks[..index]);
-        if earlier.into_iter().any(|other| other.name == fallback.name) {
+    let mut seen = BTreeSet::from([&primary.name]);
+    for (index, fallback) in fallbacks.iter().enumerate() {
+        if !seen.insert(&fallback.name) && !fallback.name.is_empty() {
             let at = KeyPath::of("model").key("fallbacks").index(index);
             pass.wrong(&at, "it stands before already");
         }

@@ -32,9 +32,9 @@ fn mistake_below(path: &str) -> Option<&'static str> {
     None
 }
 
-/// Returns whether one path is the other, or lies below it.
-pub(super) fn is_within(path: &str, other: &str) -> bool {
-    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Returns the directories that a path lies in, as far as it names them.
+pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
 #[cfg(test)]
@@ -54,8 +54,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_begins_alike_is_not_within() {
-        assert!(is_within("a/b", "a") && is_within("a", "a"));
-        assert!(!is_within("ab", "a") && !is_within("a", "a/b"));
+    fn a_path_lies_in_every_directory_that_it_names() {
+        assert_eq!(ancestors("a/bc/d").collect::<Vec<_>>(), ["a", "a/bc"]);
+        assert_eq!(ancestors("a").count(), 0);
     }
 }

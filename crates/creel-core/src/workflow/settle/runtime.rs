@@ -1,5 +1,7 @@
 //! What carries out the turns.
 
+use std::collections::BTreeSet;
+
 use super::pass::Pass;
 use crate::workflow::place::KeyPath;
 use crate::workflow::{PromptBy, Runtime, RuntimeKind, file};
@@ -73,10 +75,10 @@ pub(super) fn settle(pass: &mut Pass<'_>, file: &file::Runtime) -> Runtime {
 }
 
 fn plugins(pass: &mut Pass<'_>, at: &KeyPath, raw: &[String]) -> Vec<String> {
-    let mut plugins: Vec<String> = Vec::new();
+    let (mut plugins, mut seen) = (Vec::new(), BTreeSet::new());
     for (index, raw) in raw.iter().enumerate() {
         let plugin = pass.line(&at.index(index), raw);
-        if !plugin.is_empty() && plugins.contains(&plugin) {
+        if !plugin.is_empty() && !seen.insert(plugin.clone()) {
             pass.wrong(&at.index(index), "it stands there twice");
         }
         plugins.push(plugin);

@@ -1,9 +1,9 @@
 //! What is in the working directory before the agent starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::pass::{Pass, Text};
-use super::paths::{absolute_mistake, is_within, mistake};
+use super::paths::{absolute_mistake, ancestors, mistake};
 use crate::provider::ProviderName;
 use crate::workflow::place::KeyPath;
 use crate::workflow::suggest::suggestion;
@@ -181,29 +181,30 @@ fn check_overlaps(
     files: &BTreeMap<String, String>,
     repositories: &[Repository],
 ) {
+    let mut first = BTreeMap::new();
+    for (index, repository) in repositories.iter().enumerate() {
+        first.entry(repository.path.as_str()).or_insert(index);
+    }
+    // What is empty has been noted already, or is not known yet.
+    first.remove("");
+    let above: BTreeSet<&str> = first.keys().flat_map(|path| ancestors(path)).collect();
     let at = KeyPath::of("workspace");
-    for (index, repository) in repositories.iter().enumerate().filter(|(_, r)| !r.path.is_empty()) {
+    for (index, repository) in repositories.iter().enumerate() {
         let at = at.key("repositories").index(index).key("path");
-        for other in repositories[..index].iter().filter(|other| !other.path.is_empty()) {
-            if repository.path == other.path {
-                pass.wrong(&at, "another repository goes to the same path");
-            } else if is_within(&repository.path, &other.path)
-                || is_within(&other.path, &repository.path)
-            {
-                pass.wrong(&at, "it and another repository lie in one another");
-            }
+        if first.get(repository.path.as_str()).is_some_and(|first| *first != index) {
+            pass.wrong(&at, "another repository goes to the same path");
+        } else if ancestors(&repository.path).any(|path| first.contains_key(path)) {
+            pass.wrong(&at, "it lies inside of another repository");
         }
     }
-    for path in files.keys() {
+    let directories: BTreeSet<&str> = files.keys().flat_map(|path| ancestors(path)).collect();
+    for path in files.keys().map(String::as_str) {
         let at = at.key("files").key(path);
-        let in_the_way = |repository: &&Repository| {
-            !repository.path.is_empty()
-                && (is_within(path, &repository.path) || is_within(&repository.path, path))
-        };
-        if repositories.iter().any(|repository| in_the_way(&repository)) {
+        let mut places = std::iter::once(path).chain(ancestors(path));
+        if above.contains(path) || places.any(|place| first.contains_key(place)) {
             pass.wrong(&at, "a repository is cloned there, into a directory that must be empty");
         }
-        if files.keys().any(|other| other != path && is_within(other, path)) {
+        if directories.contains(path) {
             pass.wrong(&at, "another file takes it for a directory");
         }
     }

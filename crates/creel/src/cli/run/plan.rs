@@ -284,9 +284,11 @@ impl Plan {
 
     fn checklist_lines(&self) -> Vec<String> {
         let widest = self.checklist.iter().map(|step| step.step.chars().count()).max().unwrap_or(0);
+        let digits = self.checklist.len().to_string().len();
         let line = |(number, step): (usize, &StepPlan)| {
             let optional = if step.optional { " (optional)" } else { "" };
-            format!("{:>2}. {:<widest$}  {}{optional}", number + 1, step.step, step.expected)
+            let expected = one_line(&step.expected);
+            format!("{:>digits$}. {:<widest$}  {expected}{optional}", number + 1, step.step)
         };
         let then = "then the agent starts, and never before".to_owned();
         self.checklist.iter().enumerate().map(line).chain([then]).collect()
@@ -294,7 +296,7 @@ impl Plan {
 
     fn runtime_lines(&self) -> Vec<String> {
         let runtime = &self.runtime;
-        let command = format!("{}: {}", runtime.kind, runtime.command.join(" "));
+        let command = format!("{}: {}", runtime.kind, command_line(&runtime.command));
         let turns = count(self.turns, "turn");
         let mut lines = vec![command, format!("{turns}, prompt by {}", runtime.prompt)];
         lines.extend(self.model.iter().map(ModelPlan::line));
@@ -306,7 +308,10 @@ impl Plan {
         let lasting = |limit: Option<f64>, what: &str| {
             limit.map(|limit| format!("{} {what}", show_seconds(limit)))
         };
-        let every = |turns: u32| format!("a pause after every {}", count(turns as usize, "turn"));
+        let every = |turns: u32| match turns {
+            1 => "a pause after every turn".to_owned(),
+            turns => format!("a pause after every {turns} turns"),
+        };
         let parts = [
             limits.turns.map(|turns| count(turns as usize, "turn")),
             lasting(limits.turn_seconds, "for a turn"),
@@ -362,6 +367,29 @@ impl ModelPlan {
         let models: Vec<&str> = models.map(String::as_str).collect();
         format!("model {}", models.join(", then "))
     }
+}
+
+/// Writes a program and its arguments so that they can be told apart.
+fn command_line(words: &[String]) -> String {
+    let word = |word: &String| {
+        let is_plain = !word.is_empty() && !word.contains(|l: char| l.is_whitespace() || l == '\'');
+        if is_plain { one_line(word) } else { format!("'{}'", one_line(word)) }
+    };
+    words.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes a text in one line that people read to its end, whatever is in it.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut line = String::new();
+    for letter in text.chars().take(LONGEST) {
+        if letter.is_control() {
+            line.extend(letter.escape_debug());
+        } else {
+            line.push(letter);
+        }
+    }
+    if text.chars().nth(LONGEST).is_some() { line + "…" } else { line }
 }
 
 fn show_seconds(seconds: f64) -> String {
@@ -433,14 +461,59 @@ mod tests {
 
     #[test]
     fn people_see_what_a_run_would_do() {
-        assert_snapshot!(plan(WORKFLOW).to_string(), @"");
+        assert_snapshot!(plan(WORKFLOW).to_string(), @"
+        the workflow fix is right; a run of it would be:
+          sandbox      docker registry.example/***:1 (isolation: container), lease 30m
+                       memory 512 MiB
+                       env API_KEY, GREETING
+          workspace    work
+                       file NOTES.md
+                       repository app from https://example.org/app.git at main, with git
+          credentials  git: ${env:NO_TOKEN} is not set
+          checklist    1. sandbox       it runs a program
+                       2. setup tools   exit code 0 (optional)
+                       3. files         1 file is written
+                       4. credentials   what repositories are cloned with is at hand
+                       5. clone app     exit code 0
+                       6. verify app    the path, `.git`, HEAD at `main`
+                       7. capabilities  what the agent may do is known
+                       8. agent         `sh` runs
+                       then the agent starts, and never before
+          runtime      command: sh -c 'agent ***'
+                       2 turns, prompt by stdin
+                       model acme/large, then acme/small
+          limits       5 turns, 2h in all, a pause after every turn
+          given back   container, verified gone, on every path
+                       before that: 1 teardown script
+                       after a failure it is kept for 10m
+        ");
     }
 
     #[test]
     fn the_smallest_workflow_has_a_plan_too() {
         let text = "name = \"n\"\n[runtime]\nkind = \"command\"\ncommand = [\"sh\"]\n\
                     [task]\nprompt = \"p\"";
-        assert_snapshot!(plan(text).to_string(), @"");
+        assert_snapshot!(plan(text).to_string(), @"
+        the workflow n is right; a run of it would be:
+          sandbox      process (isolation: none), lease 30m
+          workspace    work
+          checklist    1. sandbox       it runs a program
+                       2. capabilities  what the agent may do is known
+                       3. agent         `sh` runs
+                       then the agent starts, and never before
+          runtime      command: sh
+                       1 turn, prompt by stdin
+          limits       none but the lease
+          given back   process and directory, verified gone, on every path
+        ");
+    }
+
+    #[test]
+    fn a_program_is_told_in_one_line() {
+        let words = ["sh", "-c", "a\n\u{1b}[31m", ""].map(str::to_owned);
+        assert_eq!(command_line(&words), "sh -c 'a\\n\\u{1b}[31m' ''");
+        let long = one_line(&"x".repeat(100));
+        assert_eq!(long.chars().count(), 81);
     }
 
     #[test]
