@@ -10,6 +10,7 @@ mod guard;
 mod inside;
 mod late;
 mod recovery;
+mod runs;
 mod sandboxes;
 mod scripted;
 mod support;

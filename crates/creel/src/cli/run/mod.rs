@@ -3,8 +3,6 @@
 mod check;
 mod detach;
 mod drive;
-mod failures;
-mod find;
 mod live;
 mod plan;
 pub(crate) mod resume;

@@ -8,7 +8,7 @@ use creel_core::run::orders::{self, Order};
 use creel_core::run::records::Journal;
 
 use crate::app::{App, this_process};
-use super::find::find;
+use crate::cli::named_run::find_record;
 use crate::output::{Exit, Failure};
 
 use super::drive::{Errand, Stage, Start, perform};
@@ -33,7 +33,7 @@ pub(crate) struct Resume {
 impl Resume {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let ledger = app.ledger().await?;
-        let record = find(&ledger, &self.run).await?;
+        let record = find_record(&ledger, &self.run).await?;
         if record.state.phase.is_final() {
             let message = format!("the run has ended: it {}", record.state.phase);
             return Err(refused(&message).hint("creel retry makes another attempt"));

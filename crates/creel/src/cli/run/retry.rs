@@ -7,7 +7,7 @@ use creel_core::run::records::Journal;
 use creel_core::run::{AttemptFrom, Phase};
 
 use crate::app::{App, this_process};
-use super::find::find;
+use crate::cli::named_run::find_record;
 use crate::output::{Exit, Failure};
 
 use super::drive::{Errand, Stage, Start, perform};
@@ -47,7 +47,7 @@ pub(crate) struct Retry {
 impl Retry {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let stage = Stage::set(app, OnOwnerDeath::Release).await?;
-        let record = find(&stage.ledger, &self.run).await?;
+        let record = find_record(&stage.ledger, &self.run).await?;
         self.refuse_if_useless(&record)?;
         let errand = Errand::of_run(&stage.ledger, record.id).await?;
         let me = this_process()?;
