@@ -185,7 +185,11 @@ impl State {
                 Some(state),
                 Event::OwnerChanged { .. } | Event::LeaseGranted { .. } | Event::Kept { .. },
             ) => {
-                if state.name().is_open() { Ok(state.clone()) } else { Err(illegal()) }
+                if state.name().is_open() {
+                    Ok(state.clone())
+                } else {
+                    Err(illegal())
+                }
             }
         }
     }

@@ -113,6 +113,10 @@ pub(super) struct Repository {
     pub required: Option<bool>,
     /// The name of what it is cloned with, from `[credentials]`.
     pub credential: Option<String>,
+    /// How long the clone may take; 15 minutes if it is not given.
+    pub timeout: Option<String>,
+    /// How long the clone may write nothing; 2 minutes if it is not given.
+    pub inactivity: Option<String>,
 }
 
 /// A token, an ssh key or a GitHub App installation: the keys of exactly one of them.

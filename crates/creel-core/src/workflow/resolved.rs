@@ -113,6 +113,10 @@ pub struct Repository {
     pub required: bool,
     /// The name of what it is cloned with.
     pub credential: Option<String>,
+    /// How long the clone may take.
+    pub timeout: Duration,
+    /// How long the clone may write nothing.
+    pub inactivity: Duration,
 }
 
 /// What a repository is cloned with.

@@ -1,5 +1,7 @@
 //! The checklist of a run, as far as its workflow tells it beforehand.
 
+use std::collections::BTreeMap;
+
 use super::{Repository, Resolved, RuntimeKind, Script};
 
 /// What a step of the checklist is about.
@@ -15,8 +17,8 @@ pub enum StepKind {
     Plugin(usize),
     /// The files of the workspace are written.
     Files,
-    /// What the repositories are cloned with is at hand.
-    Credentials,
+    /// Something that repositories are cloned with is at hand.
+    Credential,
     /// A repository is cloned, by its number from zero.
     Clone(usize),
     /// A repository is verified, by its number from zero.
@@ -79,20 +81,34 @@ impl Resolved {
     fn workspace_steps(&self) -> Vec<PlannedStep> {
         let mut steps = Vec::new();
         let (files, repositories) = (&self.workspace.files, &self.workspace.repositories);
-        if !files.is_empty() {
-            let expected = match files.len() {
-                1 => "1 file is written".to_owned(),
-                count => format!("{count} files are written"),
-            };
-            steps.push(PlannedStep::new(StepKind::Files, "files", expected));
-        }
-        if repositories.iter().any(|repository| repository.credential.is_some()) {
-            let expected = "what repositories are cloned with is at hand";
-            steps.push(PlannedStep::new(StepKind::Credentials, "credentials", expected));
-        }
+        let expected = match files.len() {
+            0 => "the directory".to_owned(),
+            1 => "the directory with 1 file".to_owned(),
+            count => format!("the directory with {count} files"),
+        };
+        steps.push(PlannedStep::new(StepKind::Files, "workspace", expected));
+        steps.extend(self.used_credentials().into_iter().map(|(name, required)| {
+            let step = PlannedStep::new(
+                StepKind::Credential,
+                format!("credential {name}"),
+                "it is at hand",
+            );
+            step.optional(!required)
+        }));
         steps.extend(repositories.iter().enumerate().map(clone_step));
         steps.extend(repositories.iter().enumerate().map(verify_step));
         steps
+    }
+
+    /// Returns the credentials that repositories name, and whether a required one does.
+    pub fn used_credentials(&self) -> BTreeMap<String, bool> {
+        let mut used = BTreeMap::new();
+        for repository in &self.workspace.repositories {
+            if let Some(name) = &repository.credential {
+                *used.entry(name.clone()).or_insert(false) |= repository.required;
+            }
+        }
+        used
     }
 
     fn agent_proof(&self) -> String {

@@ -11,7 +11,8 @@ use crate::owner::Owner;
 
 use super::super::event::VERSION;
 use super::super::{
-    Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Result, State, Try,
+    Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Result,
+    State, Try,
 };
 use super::Inner;
 use super::rows::Columns;

@@ -6,9 +6,7 @@ use std::time::Duration;
 use creel_bridge::exec::Ending;
 
 use crate::provider::ProviderError;
-use crate::run::{
-    Ability, Capabilities, Capability, CauseClass, ConditionType, RunEvent, Status,
-};
+use crate::run::{Ability, Capabilities, Capability, CauseClass, ConditionType, RunEvent, Status};
 use crate::sandbox::{Command, Finished, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
 use crate::workflow::RuntimeKind;
@@ -41,11 +39,15 @@ then echo "network yes there is a route"; else echo "network no there is no rout
 
 impl Drive {
     /// Proves that the runtime has the version that the workflow pins.
-    pub(super) async fn prove_runtime_version(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+    pub(super) async fn prove_runtime_version(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> Result<(), Stopped> {
         let Some(version) = self.workflow.runtime.version.clone() else { return Ok(()) };
         let expected = self.masker.diagnostic(&format!("version {version}"));
-        let plan = Plan::new("runtime_version", expected, LOOK_LIMIT);
-        let command = Command { env: self.environment(), ..Command::new(self.check_command(), LOOK_LIMIT) };
+        let plan = Plan::new("runtime", expected, LOOK_LIMIT);
+        let command =
+            Command { env: self.environment(), ..Command::new(self.check_command(), LOOK_LIMIT) };
         let masker = self.masker.clone();
         self.step(plan, || {
             let (sandbox, command) = (Arc::clone(sandbox), command.clone());
@@ -53,7 +55,8 @@ impl Drive {
             async move {
                 let ran = run(sandbox.as_ref(), &command).await?;
                 let said = String::from_utf8_lossy(&ran.mixed).into_owned();
-                let fits = said.split_whitespace().any(|word| word.trim_start_matches('v') == version);
+                let fits =
+                    said.split_whitespace().any(|word| word.trim_start_matches('v') == version);
                 Ok(match fits {
                     true => Look::good(masker.diagnostic(&format!("version {version}"))),
                     false => Look { verdict: Verdict::Bad, ..ran.look(&masker) },
@@ -65,9 +68,13 @@ impl Drive {
     }
 
     /// Proves that a plugin's program is there.
-    pub(super) async fn prove_plugin(&mut self, sandbox: &Arc<dyn Sandbox>, plugin: &str) -> Result<(), Stopped> {
+    pub(super) async fn prove_plugin(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+        plugin: &str,
+    ) -> Result<(), Stopped> {
         let expected = self.masker.diagnostic(&format!("a program called {plugin}"));
-        let plan = Plan::new(format!("plugin:{plugin}"), expected, LOOK_LIMIT);
+        let plan = Plan::new(format!("plugin {plugin}"), expected, LOOK_LIMIT);
         let command = Command {
             env: self.environment(),
             ..Command::new(["sh", "-c", FIND, "sh", plugin], LOOK_LIMIT)
@@ -76,7 +83,10 @@ impl Drive {
     }
 
     /// Finds out what the agent may do.
-    pub(super) async fn probe_capabilities(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+    pub(super) async fn probe_capabilities(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> Result<(), Stopped> {
         let expected = Diagnostic::ours("what the agent may do is known");
         let plan = Plan { tries: 2, ..Plan::new("capabilities", expected, LOOK_LIMIT) };
         let command = Command {
@@ -119,7 +129,8 @@ impl Drive {
         let masker = self.masker.clone();
         let proven = self
             .step(plan, || {
-                let (sandbox, command, masker) = (Arc::clone(sandbox), command.clone(), masker.clone());
+                let (sandbox, command, masker) =
+                    (Arc::clone(sandbox), command.clone(), masker.clone());
                 async move { prove(sandbox.as_ref(), &command, strict, &masker).await }
             })
             .await;
@@ -153,7 +164,11 @@ async fn prove(
     let runs = match &ran.finished {
         Finished::NotStarted(_) => false,
         Finished::Ended(Ending::Code { code }) => {
-            if strict { *code == 0 } else { !CANNOT_RUN.contains(code) }
+            if strict {
+                *code == 0
+            } else {
+                !CANNOT_RUN.contains(code)
+            }
         }
         // It was not asked to end by itself: that it ran is all that is to be known.
         Finished::Ended(Ending::TimedOut | Ending::Silent) => !strict,
@@ -200,7 +215,8 @@ fn read_capabilities(ran: &Ran, masker: &Masker) -> Capabilities {
 
 fn shown(capabilities: &Capabilities, masker: &Masker) -> Look {
     let available = capabilities.iter().filter(|(_, ability)| ability.available);
-    let names: Vec<String> = available.map(|(capability, _)| capability.name().to_owned()).collect();
+    let names: Vec<String> =
+        available.map(|(capability, _)| capability.name().to_owned()).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     Look::good(masker.diagnostic(&format!("available: {names}")))
 }
@@ -208,6 +224,8 @@ fn shown(capabilities: &Capabilities, masker: &Masker) -> Look {
 /// Says in one line what the agent may do, for its environment.
 pub(super) fn told(capabilities: &Capabilities) -> String {
     let word = |ability: &Ability| if ability.available { "yes" } else { "no" };
-    let each = capabilities.iter().map(|(capability, ability)| format!("{}={}", capability.name(), word(ability)));
+    let each = capabilities
+        .iter()
+        .map(|(capability, ability)| format!("{}={}", capability.name(), word(ability)));
     each.collect::<Vec<_>>().join(" ")
 }

@@ -42,7 +42,7 @@ impl Drive {
 
     async fn reach(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
         let expected = Diagnostic::ours("the sandbox runs a command of ours");
-        let plan = Plan { tries: REACH_TRIES, ..Plan::new("sandbox_reachable", expected, REACH_LIMIT) };
+        let plan = Plan { tries: REACH_TRIES, ..Plan::new("sandbox", expected, REACH_LIMIT) };
         self.step(plan, || {
             let sandbox = Arc::clone(sandbox);
             async move {
@@ -60,7 +60,7 @@ impl Drive {
             tries: script.tries,
             optional: script.optional,
             ..Plan::new(
-                format!("setup:{}", script.name),
+                format!("setup {}", script.name),
                 Diagnostic::ours("the command ends with code 0"),
                 script.timeout,
             )

@@ -116,7 +116,9 @@ impl Ran {
     pub(super) fn found(&self, masker: &Masker) -> Diagnostic {
         match &self.finished {
             Finished::Ended(Ending::Code { code: 0 }) => Diagnostic::ours("it succeeded"),
-            Finished::Ended(Ending::Code { code }) => masker.diagnostic(&format!("exit code {code}")),
+            Finished::Ended(Ending::Code { code }) => {
+                masker.diagnostic(&format!("exit code {code}"))
+            }
             Finished::Ended(Ending::Signal { signal }) => {
                 masker.diagnostic(&format!("ended by signal {signal}"))
             }
@@ -165,7 +167,11 @@ impl Drive {
     /// Works through one step: `try_once` is called until it is as expected or the tries are over.
     ///
     /// The step is on record before the first try, and its result before the next step begins.
-    pub(super) async fn step<F>(&mut self, plan: Plan, try_once: impl Fn() -> F + Send) -> Result<Look, Stopped>
+    pub(super) async fn step<F>(
+        &mut self,
+        plan: Plan,
+        try_once: impl Fn() -> F + Send,
+    ) -> Result<Look, Stopped>
     where
         F: Future<Output = Result<Look, ProviderError>> + Send,
     {

@@ -38,15 +38,9 @@ pub(super) enum Login {
     /// Not at all.
     None,
     /// With a name and a secret.
-    Password {
-        username: String,
-        password: SecretString,
-    },
+    Password { username: String, password: SecretString },
     /// With a key.
-    SshKey {
-        private_key: SecretString,
-        known_hosts: Option<String>,
-    },
+    SshKey { private_key: SecretString, known_hosts: Option<String> },
 }
 
 /// Why a credential could not be had.
@@ -79,34 +73,27 @@ impl Drive {
     /// Obtains every credential that a repository names.
     pub(super) async fn obtain_credentials(&mut self) -> Result<BTreeMap<String, Login>, Stopped> {
         let mut logins = BTreeMap::new();
-        for name in self.wanted_credentials() {
+        for (name, required) in self.workflow.used_credentials() {
             let Some(credential) = self.workflow.credentials.get(&name).cloned() else { continue };
-            if let Some(login) = self.obtain(&name, &credential).await? {
+            if let Some(login) = self.obtain(&name, &credential, required).await? {
                 logins.insert(name, login);
             }
         }
         Ok(logins)
     }
 
-    fn wanted_credentials(&self) -> Vec<String> {
-        let repositories = self.workflow.workspace.repositories.iter();
-        let mut names: Vec<String> = repositories.filter_map(|one| one.credential.clone()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    async fn obtain(&mut self, name: &str, credential: &Credential) -> Result<Option<Login>, Stopped> {
-        let needed = |one: &crate::workflow::Repository| {
-            one.required && one.credential.as_deref() == Some(name)
-        };
-        let optional = !self.workflow.workspace.repositories.iter().any(needed);
+    async fn obtain(
+        &mut self,
+        name: &str,
+        credential: &Credential,
+        required: bool,
+    ) -> Result<Option<Login>, Stopped> {
         let plan = Plan {
             tries: TRIES,
-            optional,
+            optional: !required,
             class: CauseClass::CredentialUnavailable,
             ..Plan::new(
-                format!("git_credential:{name}"),
+                format!("credential {name}"),
                 Diagnostic::ours("the credential can be had"),
                 LIMIT,
             )
@@ -148,10 +135,9 @@ async fn login(credential: &Credential) -> Result<Login, Unavailable> {
             username: username.clone().unwrap_or_else(|| APP_USER.to_owned()),
             password: token.clone(),
         }),
-        Credential::SshKey { private_key, known_hosts } => Ok(Login::SshKey {
-            private_key: private_key.clone(),
-            known_hosts: known_hosts.clone(),
-        }),
+        Credential::SshKey { private_key, known_hosts } => {
+            Ok(Login::SshKey { private_key: private_key.clone(), known_hosts: known_hosts.clone() })
+        }
         Credential::GithubApp { app_id, installation_id, private_key, api_url } => {
             let statement = statement(app_id, private_key).map_err(Unavailable::Key)?;
             let password = installation_token(api_url, installation_id, &statement).await?;
@@ -172,8 +158,7 @@ struct Claims<'a> {
 /// Signs who the app is.
 fn statement(app: &str, key: &SecretString) -> Result<SecretString, jsonwebtoken::errors::Error> {
     let now = now_ms() / 1000;
-    let claims =
-        Claims { iat: now - CLOCK_DRIFT_SECONDS, exp: now + STATEMENT_SECONDS, iss: app };
+    let claims = Claims { iat: now - CLOCK_DRIFT_SECONDS, exp: now + STATEMENT_SECONDS, iss: app };
     let key = EncodingKey::from_rsa_pem(key.expose_secret().as_bytes())?;
     Ok(jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key)?.into())
 }
@@ -196,10 +181,8 @@ async fn installation_token(
         .timeout(LIMIT)
         .build()
         .map_err(Unavailable::Unreachable)?;
-    let url = format!(
-        "{}/app/installations/{installation}/access_tokens",
-        api_url.trim_end_matches('/')
-    );
+    let url =
+        format!("{}/app/installations/{installation}/access_tokens", api_url.trim_end_matches('/'));
     let answer = client
         .post(url)
         .bearer_auth(statement.expose_secret())
@@ -211,7 +194,8 @@ async fn installation_token(
     if !answer.status().is_success() {
         return Err(Unavailable::Refused(answer.status().as_u16()));
     }
-    let body = answer.bytes().await.map_err(|error| Unavailable::Unreachable(error.without_url()))?;
+    let body =
+        answer.bytes().await.map_err(|error| Unavailable::Unreachable(error.without_url()))?;
     let minted: Minted = serde_json::from_slice(&body)
         .map_err(|_| Unavailable::Connection("its answer has no token in it".to_owned()))?;
     Ok(minted.token.into())

@@ -23,10 +23,6 @@ use super::credential::Login;
 use super::workspace::{INCOMPLETE, within};
 use super::{Drive, Stopped};
 
-/// How long a clone may take, unless the workflow says otherwise.
-const CLONE_LIMIT: Duration = Duration::from_secs(900);
-/// How long git may say nothing while it clones, unless the workflow says otherwise.
-const CLONE_SILENCE: Duration = Duration::from_secs(120);
 /// How often a clone is tried.
 const CLONE_TRIES: u32 = 2;
 /// How long looking at a repository may take.
@@ -61,14 +57,14 @@ impl Drive {
         login: &Login,
     ) -> Result<bool, Stopped> {
         let plan = Plan {
-            silence: Some(CLONE_SILENCE),
+            silence: Some(repository.inactivity),
             tries: CLONE_TRIES,
             optional: !repository.required,
             class: INCOMPLETE,
             ..Plan::new(
-                format!("clone:{}", repository.path),
+                format!("clone {}", repository.path),
                 Diagnostic::ours("the repository is cloned"),
-                CLONE_LIMIT,
+                repository.timeout,
             )
         };
         let clone = Cloning {
@@ -82,7 +78,12 @@ impl Drive {
             masker: self.masker.clone(),
         };
         let clone = Arc::new(clone);
-        let look = self.step(plan, || { let clone = Arc::clone(&clone); async move { clone.try_once().await } }).await?;
+        let look = self
+            .step(plan, || {
+                let clone = Arc::clone(&clone);
+                async move { clone.try_once().await }
+            })
+            .await?;
         Ok(look.verdict == Verdict::Good)
     }
 
@@ -97,7 +98,11 @@ impl Drive {
         let plan = Plan {
             optional: !repository.required,
             class: INCOMPLETE,
-            ..Plan::new(format!("verify:{}", repository.path), self.masker.diagnostic(&expected), VERIFY_LIMIT)
+            ..Plan::new(
+                format!("verify {}", repository.path),
+                self.masker.diagnostic(&expected),
+                VERIFY_LIMIT,
+            )
         };
         let path = within(&self.workspace_path(sandbox.as_ref()), &repository.path);
         let (masker, reference) = (self.masker.clone(), repository.reference.clone());
@@ -146,12 +151,17 @@ impl Cloning {
         })
     }
 
-    async fn clone_and_check_out(&self, env: &BTreeMap<String, SecretString>) -> Result<Ran, ProviderError> {
+    async fn clone_and_check_out(
+        &self,
+        env: &BTreeMap<String, SecretString>,
+    ) -> Result<Ran, ProviderError> {
         let (url, path) = (self.repository.url.as_str(), self.path.as_str());
         let clone = ["git", "clone", "--progress"];
         let reference = self.repository.reference.as_deref();
         let command: Vec<&str> = match reference {
-            Some(commit) if is_commit(commit) => [&clone[..], &["--no-checkout", "--", url, path]].concat(),
+            Some(commit) if is_commit(commit) => {
+                [&clone[..], &["--no-checkout", "--", url, path]].concat()
+            }
             Some(name) => [&clone[..], &["--branch", name, "--", url, path]].concat(),
             None => [&clone[..], &["--", url, path]].concat(),
         };
@@ -178,7 +188,10 @@ impl Cloning {
     }
 
     /// Runs something that needs no login.
-    async fn git_free<'a>(&self, command: impl IntoIterator<Item = &'a str>) -> Result<Ran, ProviderError> {
+    async fn git_free<'a>(
+        &self,
+        command: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Ran, ProviderError> {
         run(self.sandbox.as_ref(), &Command::new(command, VERIFY_LIMIT)).await
     }
 

@@ -15,7 +15,7 @@ use crate::ledger::{Event, Ledger, LedgerError, RecordFilter};
 use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
 use crate::run::records::RecordsError;
-use crate::run::{Certified, CauseClass, Connection, Phase, RunEvent, RunState};
+use crate::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState};
 use crate::sandbox::Sandbox;
 use crate::scope::Held;
 
@@ -65,7 +65,11 @@ impl Drive {
     async fn close_down(&mut self) -> Result<(), Stopped> {
         self.enter(Phase::Releasing).await?;
         let Some(sandbox) = self.sandbox.clone() else { return Ok(()) };
-        let lost = self.journal.state().cause().is_some_and(|cause| cause.class == CauseClass::SandboxLost);
+        let lost = self
+            .journal
+            .state()
+            .cause()
+            .is_some_and(|cause| cause.class == CauseClass::SandboxLost);
         if !lost {
             if self.has_bridge {
                 self.end_runtime(&sandbox).await;
@@ -76,7 +80,8 @@ impl Drive {
     }
 
     async fn end_runtime(&self, sandbox: &Arc<dyn Sandbox>) {
-        let stop = serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
+        let stop =
+            serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
         let told = timeout(GRACE, self.tell_bridge(sandbox.as_ref(), &stop)).await;
         if !matches!(told, Ok(Ok(()))) {
             warn!("the runtime could not be told to end; it ends with the sandbox");

@@ -180,7 +180,8 @@ impl Drive {
             Ended::ByItself(Ok(result)) => result,
             Ended::ByItself(Err(_)) => {
                 error!("the engine panicked; what it took is given back");
-                Err(self.stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
+                Err(self
+                    .stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
             }
             Ended::Cancelled => {
                 self.record(RunEvent::CancelRequested).await?;

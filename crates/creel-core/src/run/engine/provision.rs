@@ -22,7 +22,8 @@ impl Drive {
             Err(error) => {
                 let message = chain(&error);
                 let found = self.masker.diagnostic(&message);
-                self.condition(ConditionType::SandboxReady, Status::False, "NotMade", found).await?;
+                self.condition(ConditionType::SandboxReady, Status::False, "NotMade", found)
+                    .await?;
                 Err(self.stopped(CauseClass::ProvisionFailed, &format!("no sandbox: {message}")))
             }
         }

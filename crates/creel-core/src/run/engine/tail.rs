@@ -112,7 +112,8 @@ impl Follower {
     async fn stream_once(&mut self) -> Result<bool, ProviderError> {
         let from = self.next.to_string();
         let program = self.sandbox.bridge_path().to_owned();
-        let command = [&program, "tail", "--directory", &self.directory, "--from", &from, "--follow"];
+        let command =
+            [&program, "tail", "--directory", &self.directory, "--from", &from, "--follow"];
         let command = Command::new(command, STREAM_LIMIT);
         let (bytes, mut arrived) = mpsc::unbounded_channel::<Vec<u8>>();
         let mut listen = move |stream: Stream, chunk: &[u8]| {

@@ -12,12 +12,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::id::ResourceId;
-use crate::provider::ProviderError;
 use crate::ledger::PlacedOrder;
+use crate::provider::ProviderError;
 use crate::run::orders::Order;
-use crate::run::{
-    CauseClass, ConditionType, Connection, Phase, RunEvent, Status, TurnOutcome,
-};
+use crate::run::{CauseClass, ConditionType, Connection, Phase, RunEvent, Status, TurnOutcome};
 use crate::sandbox::{Command, Sandbox};
 use crate::sanitise::{Diagnostic, MaskStream};
 use crate::workflow::{PromptBy, RuntimeKind};
@@ -119,7 +117,10 @@ impl Drive {
         };
         let started = self.short(sandbox, &command).await;
         started.map_err(|reason| {
-            self.stopped(CauseClass::AgentLaunchFailed, &format!("the bridge did not start: {reason}"))
+            self.stopped(
+                CauseClass::AgentLaunchFailed,
+                &format!("the bridge did not start: {reason}"),
+            )
         })
     }
 
@@ -153,7 +154,13 @@ impl Drive {
         for _ in 0..SHORT_TRIES {
             match run(sandbox, command).await {
                 Ok(ran) if ran.is_success() => return Ok(()),
-                Ok(ran) => return Err(format!("{} {}", ran.found(&self.masker), self.masker.tail(&ran.mixed))),
+                Ok(ran) => {
+                    return Err(format!(
+                        "{} {}",
+                        ran.found(&self.masker),
+                        self.masker.tail(&ran.mixed)
+                    ));
+                }
                 Err(error) => last = chain(&error),
             }
             tokio::time::sleep(pause).await;
@@ -163,7 +170,11 @@ impl Drive {
     }
 
     /// Gives the bridge an order, once however often it is sent.
-    pub(super) async fn tell_bridge(&self, sandbox: &dyn Sandbox, order: &serve::Command) -> Result<(), String> {
+    pub(super) async fn tell_bridge(
+        &self,
+        sandbox: &dyn Sandbox,
+        order: &serve::Command,
+    ) -> Result<(), String> {
         let key = ResourceId::new().digits();
         let directory = bridge_directory(sandbox);
         let text = serde_json::to_vec(order).expect("an order is plain data");
@@ -206,8 +217,11 @@ impl Drive {
     /// Names what it means that the sandbox did not take an order.
     async fn lost(&self, course: &Course, reason: &str) -> Stopped {
         match course.sandbox.probe().await {
-            Ok(()) => self.stopped(CauseClass::AgentCrashed, &format!("the bridge took no order: {reason}")),
-            Err(_) => self.stopped(CauseClass::SandboxLost, &format!("the sandbox is lost: {reason}")),
+            Ok(()) => self
+                .stopped(CauseClass::AgentCrashed, &format!("the bridge took no order: {reason}")),
+            Err(_) => {
+                self.stopped(CauseClass::SandboxLost, &format!("the sandbox is lost: {reason}"))
+            }
         }
     }
 
@@ -242,7 +256,10 @@ impl Drive {
             Heard::BridgeEnded => self.bridge_died(course).await,
             Heard::SandboxGone => {
                 self.connect(Connection::Offline).await?;
-                Err(self.stopped(CauseClass::SandboxLost, "the sandbox vanished while the agent worked"))
+                Err(self.stopped(
+                    CauseClass::SandboxLost,
+                    "the sandbox vanished while the agent worked",
+                ))
             }
         }
     }
@@ -261,7 +278,8 @@ impl Drive {
         self.condition(ConditionType::AgentConnected, Status::False, "Silent", message).await?;
         let patience = OFFLINE_LIMIT.min(self.workflow.sandbox.lease);
         if course.heard_at.elapsed() > patience {
-            let message = format!("the sandbox was not heard for {}", crate::duration::show(patience));
+            let message =
+                format!("the sandbox was not heard for {}", crate::duration::show(patience));
             return Err(self.stopped(CauseClass::Offline, &message));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -282,7 +300,12 @@ impl Drive {
         Ok(Next::Listen)
     }
 
-    async fn take_event(&mut self, course: &mut Course, seq: u64, event: BridgeEvent) -> Result<Next, Stopped> {
+    async fn take_event(
+        &mut self,
+        course: &mut Course,
+        seq: u64,
+        event: BridgeEvent,
+    ) -> Result<Next, Stopped> {
         let event = match event {
             BridgeEvent::BridgeStarted { version } => RunEvent::BridgeStarted { version },
             BridgeEvent::RuntimeReady { version } => RunEvent::RuntimeReady { version },
@@ -303,9 +326,13 @@ impl Drive {
                 self.spooled(RunEvent::InputGiven { request }, seq).await?;
                 return self.enter(Phase::Running).await.map(|()| Next::Listen);
             }
-            BridgeEvent::TurnEnded { turn, how } => return self.turn_ended(course, seq, turn, how).await,
+            BridgeEvent::TurnEnded { turn, how } => {
+                return self.turn_ended(course, seq, turn, how).await;
+            }
             BridgeEvent::RuntimeEnded { reason } => {
-                return Err(self.stopped(CauseClass::AgentCrashed, &format!("the runtime ended: {reason}")));
+                return Err(
+                    self.stopped(CauseClass::AgentCrashed, &format!("the runtime ended: {reason}"))
+                );
             }
         };
         self.spooled(event, seq).await.map(|()| Next::Listen)
@@ -335,7 +362,8 @@ impl Drive {
         how: TurnEnding,
     ) -> Result<Next, Stopped> {
         for stream in [Stream::Output, Stream::Error] {
-            let rest = std::mem::replace(&mut course.streams[stream as usize], self.masker.stream());
+            let rest =
+                std::mem::replace(&mut course.streams[stream as usize], self.masker.stream());
             let text = rest.finish();
             if !text.is_empty() {
                 self.record(RunEvent::Text { turn, stream, text }).await?;
@@ -349,7 +377,8 @@ impl Drive {
             return Err(stopped);
         }
         info!(turn, "turn ended");
-        let pauses = self.workflow.pause.as_ref().is_some_and(|pause| turn % pause.after_turns == 0);
+        let pauses =
+            self.workflow.pause.as_ref().is_some_and(|pause| turn % pause.after_turns == 0);
         if pauses && !course.prompts.is_empty() {
             course.waiting_since = Some(Instant::now());
             return self.enter(Phase::Paused).await.map(|()| Next::Listen);
@@ -368,17 +397,22 @@ impl Drive {
             TurnOutcome::Exited { code } => {
                 (CauseClass::AgentCrashed, format!("the agent program ended with code {code}"))
             }
-            TurnOutcome::Killed { signal } => {
-                (CauseClass::AgentCrashed, format!("the agent program was ended by signal {signal}"))
+            TurnOutcome::Killed { signal } => (
+                CauseClass::AgentCrashed,
+                format!("the agent program was ended by signal {signal}"),
+            ),
+            TurnOutcome::TimedOut => {
+                (CauseClass::BudgetExceeded, "limits.turn was reached".to_owned())
             }
-            TurnOutcome::TimedOut => (CauseClass::BudgetExceeded, "limits.turn was reached".to_owned()),
-            TurnOutcome::Silent => {
-                (CauseClass::NoProgress, "the agent said nothing for as long as limits.idle allows".to_owned())
-            }
+            TurnOutcome::Silent => (
+                CauseClass::NoProgress,
+                "the agent said nothing for as long as limits.idle allows".to_owned(),
+            ),
             TurnOutcome::Cancelled => (CauseClass::Cancelled, "the turn was cancelled".to_owned()),
-            TurnOutcome::NotStarted { reason } => {
-                (CauseClass::AgentLaunchFailed, format!("the agent program did not start: {reason}"))
-            }
+            TurnOutcome::NotStarted { reason } => (
+                CauseClass::AgentLaunchFailed,
+                format!("the agent program did not start: {reason}"),
+            ),
         };
         Some(self.stopped(class, &message))
     }
@@ -390,7 +424,8 @@ impl Drive {
             let (directory, to) = (bridge_directory(sandbox.as_ref()), seq.to_string());
             let program = sandbox.bridge_path();
             let command = [program, "acknowledge", "--directory", &directory, "--to", &to];
-            let _: Result<_, ProviderError> = run(sandbox.as_ref(), &Command::new(command, SHORT)).await;
+            let _: Result<_, ProviderError> =
+                run(sandbox.as_ref(), &Command::new(command, SHORT)).await;
         });
     }
 

@@ -24,7 +24,10 @@ impl Drive {
         within(sandbox.workspace_root(), &self.workflow.workspace.path)
     }
 
-    pub(super) async fn make_workspace(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+    pub(super) async fn make_workspace(
+        &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> Result<(), Stopped> {
         let made = self.fill_workspace(sandbox).await;
         if let Err(Stopped::Cause(cause)) = &made {
             let (about, message) = (ConditionType::WorkspaceReady, cause.message.clone());
@@ -37,12 +40,16 @@ impl Drive {
     async fn fill_workspace(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
         self.write_files(sandbox).await?;
         let logins = self.obtain_credentials().await?;
+        let mut cloned = Vec::new();
         for repository in self.workflow.workspace.repositories.clone() {
             let login = repository.credential.as_ref().and_then(|name| logins.get(name));
             let login = login.cloned().unwrap_or(Login::None);
             if self.clone_repository(sandbox, &repository, &login).await? {
-                self.verify_repository(sandbox, &repository).await?;
+                cloned.push(repository);
             }
+        }
+        for repository in &cloned {
+            self.verify_repository(sandbox, repository).await?;
         }
         Ok(())
     }
@@ -50,14 +57,20 @@ impl Drive {
     async fn write_files(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
         let path = self.workspace_path(sandbox.as_ref());
         let files: Arc<BTreeMap<String, String>> = Arc::new(
-            self.workflow.workspace.files.iter().map(|(name, text)| (within(&path, name), text.clone())).collect(),
+            self.workflow
+                .workspace
+                .files
+                .iter()
+                .map(|(name, text)| (within(&path, name), text.clone()))
+                .collect(),
         );
         let count = files.len();
-        let expected = self.masker.diagnostic(&format!("the workspace with {count} files in it"));
-        let plan = Plan { tries: 2, ..Plan::new("workspace_files", expected, FILES_LIMIT) };
+        let expected = self.masker.diagnostic(&format!("the directory with {count} files"));
+        let plan = Plan { tries: 2, ..Plan::new("workspace", expected, FILES_LIMIT) };
         let masker = self.masker.clone();
         self.step(plan, || {
-            let (sandbox, files, masker) = (Arc::clone(sandbox), Arc::clone(&files), masker.clone());
+            let (sandbox, files, masker) =
+                (Arc::clone(sandbox), Arc::clone(&files), masker.clone());
             let make = Command {
                 directory: Some(sandbox.workspace_root().to_owned()),
                 ..Command::new(["mkdir", "-p", "--", &path], FILES_LIMIT)
@@ -78,10 +91,11 @@ impl Drive {
     }
 }
 
-/// Joins a relative path to a directory; the workflow was checked not to lead out of it.
+/// Joins a path to a directory, if it is relative; the workflow was checked not to lead out of it.
 pub(super) fn within(directory: &str, path: &str) -> String {
     match path.trim_start_matches("./") {
         "" | "." => directory.to_owned(),
+        path if path.starts_with('/') => path.to_owned(),
         path => format!("{}/{path}", directory.trim_end_matches('/')),
     }
 }

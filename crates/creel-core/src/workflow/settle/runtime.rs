@@ -92,14 +92,12 @@ fn by_command(pass: &mut Pass<'_>, file: &file::Runtime, mut runtime: Runtime) -
     if file.command.is_none() {
         pass.wrong(&at.key("command"), "a runtime of kind `command` needs one");
     }
-    if file.version.is_some() {
-        pass.wrong(
-            &at.key("version"),
-            "a runtime of kind `command` has no versions that creel installs; prove one with `check`",
+    if runtime.version.take().is_some() {
+        pass.note(
+            "`runtime.version` has no effect: a runtime of kind `command` has no versions; \
+             prove one with `check`"
+                .to_owned(),
         );
-    }
-    if !file.plugins.is_empty() {
-        pass.wrong(&at.key("plugins"), "a runtime of kind `command` has none; use `[[setup]]`");
     }
     let RuntimeKind::Command { command, prompt } = &mut runtime.kind;
     let has_place = command.iter().any(|word| word.contains(PROMPT));

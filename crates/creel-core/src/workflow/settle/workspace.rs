@@ -1,6 +1,7 @@
 //! What is in the working directory before the agent starts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::pass::{Pass, Text};
 use super::paths::{absolute_mistake, ancestors, mistake};
@@ -67,6 +68,11 @@ fn files(
     settled
 }
 
+/// How long a clone may take.
+const CLONE_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// How long git may say nothing while it clones.
+const CLONE_SILENCE: Duration = Duration::from_secs(2 * 60);
+
 fn repository(
     pass: &mut Pass<'_>,
     at: &KeyPath,
@@ -96,6 +102,10 @@ fn repository(
         reference: reference.filter(|reference| !reference.is_empty()),
         required: file.required.unwrap_or(true),
         credential,
+        timeout: pass.span(&at.key("timeout"), file.timeout.as_ref()).unwrap_or(CLONE_LIMIT),
+        inactivity: pass
+            .span(&at.key("inactivity"), file.inactivity.as_ref())
+            .unwrap_or(CLONE_SILENCE),
     }
 }
 

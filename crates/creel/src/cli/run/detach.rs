@@ -15,7 +15,8 @@ use crate::output::{Exit, Failure};
 
 /// Starts a driver in the background and waits until its run is on record.
 pub(super) fn start(app: &App, path: &Path, inputs: &[(String, String)]) -> Result<Exit, Failure> {
-    let internal = |error: std::io::Error| Failure::internal("cannot start in the background", &error);
+    let internal =
+        |error: std::io::Error| Failure::internal("cannot start in the background", &error);
     let home = &app.environment.home;
     std::fs::create_dir_all(home).map_err(internal)?;
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(home.join("runs.log"));

@@ -179,7 +179,9 @@ fn listen(
     let (token, printer) = (cancel.clone(), app.printer.clone());
     let signals = task::background(async move {
         shutdown.asked().await;
-        printer.say("interrupted: giving everything back; press Ctrl-C again to leave that to the watchdog");
+        printer.say(
+            "interrupted: giving everything back; press Ctrl-C again to leave that to the watchdog",
+        );
         token.cancel();
         shutdown.asked().await;
         exit_at_once();

@@ -6,7 +6,9 @@ use std::io::Write;
 
 use creel_core::id::RunId;
 use creel_core::run::records::Journal;
-use creel_core::run::{Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, Stream, TurnOutcome};
+use creel_core::run::{
+    Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, Stream, TurnOutcome,
+};
 use creel_core::task;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
@@ -63,10 +65,14 @@ fn show(printer: &Printer, logged: &Logged) {
             printer.say(&format!("{} {question}", "the agent asks:".yellow()));
             printer.say("answer with: creel message last \"…\"");
         }
-        RunEvent::ConnectionChanged { connection: Connection::Reconnecting | Connection::Offline } => {
+        RunEvent::ConnectionChanged {
+            connection: Connection::Reconnecting | Connection::Offline,
+        } => {
             printer.say("  the connection to the sandbox is lost; trying again");
         }
-        RunEvent::TeardownEnded { name, found } => printer.say(&format!("  teardown {name}: {found}")),
+        RunEvent::TeardownEnded { name, found } => {
+            printer.say(&format!("  teardown {name}: {found}"))
+        }
         RunEvent::CauseLatched { cause } => {
             printer.say(&format!("{} {}: {}", "cause".red(), cause.class, cause.message));
         }
@@ -126,7 +132,9 @@ pub(super) fn summarise(app: &App, run: RunId, state: &RunState) {
     if let Some(until_ms) = state.kept_until_ms {
         let until = Timestamp::from_millisecond(until_ms).map(|at| at.to_string());
         printer.say(&format!("  kept: the sandbox stands until {}", until.unwrap_or_default()));
-        printer.say(&format!("        enter it: creel exec {run} -- sh; give it back: creel rm --run {run}"));
+        printer.say(&format!(
+            "        enter it: creel exec {run} -- sh; give it back: creel rm --run {run}"
+        ));
     }
     match &state.certificate {
         Some(certificate) if certificate.verified => {

@@ -71,7 +71,8 @@ impl Retry {
             }
             _ => match state.cause() {
                 Some(cause) if !cause.retryable && !self.force => {
-                    let message = format!("{} does not go away by itself: {}", cause.class, cause.message);
+                    let message =
+                        format!("{} does not go away by itself: {}", cause.class, cause.message);
                     Err(refused(&message).hint(cause.action()).hint("--force tries all the same"))
                 }
                 _ => self.refuse_without_sandbox(record),
