@@ -93,6 +93,10 @@ impl MaskStream {
 
     /// Adds bytes to the text, but for a character that is not there as a whole.
     fn decode(&mut self, bytes: &[u8]) {
+        if let (true, Ok(text)) = (self.partial.is_empty(), std::str::from_utf8(bytes)) {
+            self.text.push_str(text);
+            return;
+        }
         self.partial.extend_from_slice(bytes);
         let whole = self.partial.len() - unfinished(&self.partial);
         let rest = self.partial.split_off(whole);
