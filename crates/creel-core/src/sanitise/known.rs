@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
-
 use super::forms::{self, Around, Form};
 use super::secrets::Secrets;
+use super::sieve::Sieve;
 use super::span::Span;
 
 /// How many bytes of a form are recognised at the edge of a text that was cut.
@@ -17,9 +16,9 @@ const PART: usize = 3;
 
 /// Every form of every secret, ready to be searched for.
 pub(super) struct Known {
-    /// Nothing where there is no secret.
-    automaton: Option<AhoCorasick>,
-    /// The forms, in the order of the automaton's patterns.
+    /// Finds the forms by their numbers.
+    sieve: Sieve,
+    /// The forms.
     forms: Vec<Named>,
     /// Where each stretch of [`GRAM`] bytes occurs: the form, and the place in it.
     grams: HashMap<[u8; GRAM], Vec<(usize, usize)>>,
@@ -39,12 +38,9 @@ impl Known {
             let forms = forms::of(secret).into_iter();
             named.extend(forms.map(|form| Named { form, name: Arc::clone(&name) }));
         }
-        let texts = named.iter().map(|named| &named.form.text);
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        let sieve = Sieve::new(named.iter().map(|named| named.form.text.as_bytes()));
         let grams = grams(&named);
-        let automaton = automaton.expect("forms are far shorter than what an automaton can hold");
-        let automaton = (!named.is_empty()).then_some(automaton);
-        Self { automaton, forms: named, grams }
+        Self { sieve, forms: named, grams }
     }
 
     /// Returns how many bytes the longest form has.
@@ -64,21 +60,17 @@ impl Known {
         starts.any(|start| start.contains(&b'\n'))
     }
 
-    /// Finds whole forms.
-    ///
-    /// The search goes on one byte behind the beginning of each match: two secrets that overlap
-    /// are both found, and together they cover all of both.
+    /// Finds whole forms, also those that overlap: together they cover all of both.
     pub(super) fn find<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
-        let Some(automaton) = &self.automaton else { return };
-        let mut from = 0;
-        while let Some(found) = automaton.find(Input::new(text).range(from..)) {
-            from = found.start() + 1;
-            let named = &self.forms[found.pattern().as_usize()];
-            let place = (found.start(), found.end());
-            if let Some((start, end)) = widen(text.as_bytes(), place, named.form.around) {
-                spans.push(named.span(start, end));
+        let bytes = text.as_bytes();
+        self.sieve.find(bytes, |number, start| {
+            let named = &self.forms[number];
+            let end = start + named.form.text.len();
+            if bytes[start..].starts_with(named.form.text.as_bytes()) {
+                let place = widen(bytes, (start, end), named.form.around);
+                spans.extend(place.map(|(start, end)| named.span(start, end)));
             }
-        }
+        });
     }
 
     /// Finds what is left of a form at the beginning of a text that was cut there.

@@ -26,6 +26,7 @@ mod private;
 mod random;
 mod rules;
 mod secrets;
+mod sieve;
 mod span;
 mod stream;
 #[cfg(test)]

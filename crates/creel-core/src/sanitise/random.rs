@@ -22,6 +22,8 @@ const SIGNS: usize = 2;
 /// How long a run without capitals, or without small letters, must be: the names in a Nix store
 /// have 32 characters.
 const ONE_CASE: usize = 33;
+/// How many digits must be in it.
+const FEWEST_DIGITS: usize = 4;
 /// How long hexadecimal behind the name of a secret must be.
 const HEX: usize = 20;
 /// How names end whose values are secret.
@@ -61,11 +63,38 @@ const fn sort_of(byte: u8) -> Sort {
     }
 }
 
+/// The sort of each byte.
+const SORTS: [Sort; 256] = {
+    let mut table = [Sort::Other; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = sort_of(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// What each byte adds to two counts in one number: of capitals above, of digits below.
+const COUNTED: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match SORTS[byte] {
+            Sort::Capital => 1 << 32,
+            Sort::Digit => 1,
+            Sort::Small | Sort::Sign | Sort::Other => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// Which bytes a run is made of.
 const IN_RUN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = !matches!(sort_of(byte as u8), Sort::Other);
+        table[byte] = !matches!(SORTS[byte], Sort::Other);
         byte += 1;
     }
     table
@@ -123,13 +152,22 @@ fn has_secret_name(before: &[u8]) -> bool {
     let is_joint = |byte: &u8| b" \t\"'\\=:>".contains(byte);
     let joint = before.iter().rev().take_while(|byte| is_joint(byte)).count();
     let (name, joint) = before.split_at(before.len() - joint);
-    let assigns = joint.iter().any(|byte| b"=:".contains(byte));
-    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    assigns && SECRET_NAMES.iter().any(|secret| name.ends_with(secret))
+    let ends_with = |secret: &&str| {
+        let end = name.len().checked_sub(secret.len()).map(|at| &name[at..]);
+        end.is_some_and(|end| end.eq_ignore_ascii_case(secret.as_bytes()))
+    };
+    joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(|one| ends_with(&one))
 }
 
 /// Returns the parts of a run that are random.
 fn islands(run: &[u8]) -> Vec<(usize, usize)> {
+    // Most runs are paths: a look at the capitals and digits spares the rest.
+    let counted: u64 = run.iter().map(|byte| COUNTED[usize::from(*byte)]).sum();
+    let (capitals, digits) = (counted >> 32, counted & u64::from(u32::MAX));
+    let has_one_case = run.len() >= ONE_CASE && digits >= FEWEST_DIGITS as u64;
+    if digits == 0 || (capitals < LETTERS as u64 && !has_one_case) {
+        return Vec::new();
+    }
     let mut islands: Vec<(usize, usize)> = Vec::new();
     let mut window = Window::default();
     for at in 0..run.len() {
@@ -201,12 +239,12 @@ impl Window {
     }
 
     fn enter(&mut self, run: &[u8], at: usize) {
-        *self.count(sort_of(run[at])) += 1;
+        *self.count(SORTS[usize::from(run[at])]) += 1;
         self.changes += usize::from(at > 0 && changes(run[at - 1], run[at]));
     }
 
     fn leave(&mut self, run: &[u8], at: usize) {
-        *self.count(sort_of(run[at])) -= 1;
+        *self.count(SORTS[usize::from(run[at])]) -= 1;
         self.changes -= usize::from(changes(run[at], run[at + 1]));
     }
 
@@ -220,7 +258,7 @@ impl Window {
 }
 
 fn changes(one: u8, next: u8) -> bool {
-    let (one, next) = (sort_of(one), sort_of(next));
+    let (one, next) = (SORTS[usize::from(one)], SORTS[usize::from(next)]);
     one != next && one != Sort::Sign && next != Sort::Sign
 }
 
@@ -243,7 +281,10 @@ fn is_random_in_one_case(part: &[u8]) -> bool {
     let beyond_hex = count(|byte| byte.is_ascii_alphabetic() && !byte.is_ascii_hexdigit());
     let has_one_case = count(u8::is_ascii_uppercase) == 0 || count(u8::is_ascii_lowercase) == 0;
     let changes = part.windows(2).filter(|pair| changes(pair[0], pair[1])).count();
-    has_one_case && digits >= 4 && beyond_hex * 5 >= part.len() && changes * 10 >= part.len() * 3
+    has_one_case
+        && digits >= FEWEST_DIGITS
+        && beyond_hex * 5 >= part.len()
+        && changes * 10 >= part.len() * 3
 }
 
 #[cfg(test)]

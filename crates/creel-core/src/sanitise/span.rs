@@ -25,7 +25,7 @@ impl<'a> Span<'a> {
 /// The rest of a piece that another one covers in part must not stay visible, so the union is
 /// masked as one; a known secret names it, else whoever began first.
 pub(super) fn unite(spans: &mut Vec<Span<'_>>) {
-    spans.sort_unstable_by_key(|span| (span.start, usize::MAX - span.end));
+    spans.sort_by_key(|span| (span.start, usize::MAX - span.end));
     let mut kept = 0;
     for at in 0..spans.len() {
         let span = spans[at];

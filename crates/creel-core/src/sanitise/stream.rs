@@ -5,6 +5,7 @@
 //! whatever could be the beginning of a known secret. So whole lines pass at once, and a stream
 //! takes bounded memory whatever comes.
 
+use super::clean;
 use super::known::is_base64;
 use super::masker::{Masker, WRAPPED};
 use super::span::{Span, render, unite};
@@ -93,6 +94,10 @@ impl MaskStream {
 
     /// Adds bytes to the text, but for a character that is not there as a whole.
     fn decode(&mut self, bytes: &[u8]) {
+        if let (true, Ok(text)) = (self.partial.is_empty(), std::str::from_utf8(bytes)) {
+            self.text.push_str(text);
+            return;
+        }
         self.partial.extend_from_slice(bytes);
         let whole = self.partial.len() - unfinished(&self.partial);
         let rest = self.partial.split_off(whole);
@@ -118,10 +123,21 @@ impl MaskStream {
         if self.breaks_early {
             cut = cut.min(bytes.len().saturating_sub(UNRECOGNISED));
         }
-        cut = cut.min(self.masker.known().cut_at_end(&self.text).unwrap_or(cut));
+        cut = cut.min(self.begun().unwrap_or(cut));
         cut = cut.min(block_start(bytes, cut));
         let cut = cut.max(bytes.len().saturating_sub(self.reach)).max(self.shown);
         self.text.floor_char_boundary(cut)
+    }
+
+    /// Returns where the beginning of a known secret begins at the end of the text, also where
+    /// colours part it.
+    fn begun(&self) -> Option<usize> {
+        let known = self.masker.known();
+        if clean::has_escapes(&self.text) {
+            let view = clean::view(&self.text);
+            return known.cut_at_end(&view.text).map(|at| view.place(at));
+        }
+        known.cut_at_end(&self.text)
     }
 
     /// Returns the cut, moved before a secret that it would part or that may go on.

@@ -31,7 +31,7 @@ impl View {
     }
 
     /// Returns where a byte of the view is in the text.
-    fn place(&self, at: usize) -> usize {
+    pub(super) fn place(&self, at: usize) -> usize {
         let behind = self.pieces.partition_point(|(start, _)| *start <= at);
         let (start, place) = behind.checked_sub(1).map_or((0, 0), |piece| self.pieces[piece]);
         place + (at - start)
