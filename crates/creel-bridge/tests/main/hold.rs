@@ -128,9 +128,10 @@ fn without_a_renewal_everything_ends() {
 fn asked_to_end_it_asks_the_others_first() {
     let mut held = Held::start(Duration::from_secs(60));
     let (pid, said) = (held.home.path().join("pid"), held.home.path().join("said"));
+    // The shell tells of its child's end before it runs the trap: it needs somewhere to say so.
     let daemon = format!(
         "setsid sh -c 'trap \"echo bye > {said}; exit\" TERM; echo $$ > {pid}; \
-         sleep 1000 & wait' & while ! [ -s {pid} ]; do sleep 0.01; done",
+         while :; do sleep 0.01; done' > /dev/null 2>&1 & while ! [ -s {pid} ]; do sleep 0.01; done",
         said = said.display(),
         pid = pid.display(),
     );
