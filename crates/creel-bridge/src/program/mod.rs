@@ -52,7 +52,10 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
             acknowledge::run(&Arguments::read(words, &["directory", "to"], &[])?)
         }
         Some("poke") => acknowledge::poke(&Arguments::read(words, &["directory"], &[])?),
-        Some("ask") => ask::run(&Arguments::read(words, &[], &[])?),
-        _ => Err(Failure::Usage(format!("no such command: {}", command.display()))),
+        Some("ask") => ask::run(&words),
+        _ => Err(Failure::Usage(format!(
+            "no such command: {:?}; there are exec, hold, serve, tail, acknowledge, poke and ask",
+            command.to_string_lossy(),
+        ))),
     }
 }
