@@ -8,7 +8,7 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use sha2::{Digest, Sha256};
 
@@ -28,7 +28,19 @@ const NOT_INHERITED: [&str; 6] = [
     "RUSTFLAGS",
 ];
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match embed() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            for line in error.to_string().lines() {
+                println!("cargo::error={line}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn embed() -> Result<(), Box<dyn Error>> {
     let workspace = workspace()?;
     for source in
         ["crates/creel-bridge/src", "crates/creel-bridge/Cargo.toml", "Cargo.lock", "Cargo.toml"]

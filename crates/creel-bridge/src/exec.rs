@@ -2,9 +2,11 @@
 //!
 //! `creel-bridge exec` reads an [`Order`] and answers with frames of [`Heard`],
 //! numbered from 1; the last one is [`Heard::Ended`] or [`Heard::NotStarted`].
-//! The command leads a process group of its own in a session of its own, and
-//! that group is killed when the limit is reached, when nothing was written for
-//! too long, or when whoever ordered it hangs up.
+//! The command leads a process group of its own, in the session of its `exec`.
+//! What is left of that session ends with the command; what has made a session of
+//! its own, as daemons do, lives on. A command that is killed, because the limit
+//! is reached, because nothing was written for too long or because whoever ordered
+//! it hangs up, takes everything below it along, daemons too; but never a bridge.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +51,7 @@ pub enum Heard {
         /// What, in base64.
         bytes: String,
     },
-    /// It has ended, and so has its process group.
+    /// It has ended, and so has all that ends with it.
     Ended(Ending),
     /// It could not be started.
     NotStarted {
@@ -67,7 +69,7 @@ pub enum Ending {
         /// Its exit code.
         code: i32,
     },
-    /// By a signal that was not ours.
+    /// By a signal: of somebody else, or the one that kills it when whoever ordered it hangs up.
     Signal {
         /// Its number.
         signal: i32,

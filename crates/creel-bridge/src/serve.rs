@@ -4,14 +4,28 @@
 //!
 //! | name | what it is |
 //! |---|---|
-//! | `lock` | held (`flock`) by the one bridge that serves here |
+//! | `lock` | held (`flock`) by the one bridge that serves here; its process id |
 //! | `spool/` | the events, as frames, in segments named by their first number |
 //! | `acknowledged` | up to which number the supervisor has them for good |
 //! | `commands/KEY.json` | a [`Command`] to be taken; renamed to `KEY.done` when it was |
+//! | `questions/REQUEST` | a question, held (`flock`) by whoever waits for the answer |
 //! | `answers/REQUEST` | the answer to a question |
+//! | `sign` | changes with every sign of the supervisor |
+//! | `terms` | what `tail` must know of the order |
+//! | `turn` | held by the one `exec` that carries out a turn |
+//! | `log` | what a bridge could not say otherwise |
 //!
 //! A bridge that is started again where one has died goes on in the same spool:
-//! numbers never start over, and a turn that was cut is ended as killed.
+//! numbers never start over, and a turn that was cut is ended as killed. To start
+//! a bridge where one serves is no harm: that one is meant then.
+//!
+//! # Commands
+//!
+//! Commands are taken in the order in which their files came to be, and in that of
+//! their keys where the clock cannot tell. A turn is taken when it begins: until then its file waits. A turn that is forgotten because of a
+//! [`Command::Cancel`] is taken, and never begins. [`Command::Stop`] is taken at the
+//! end of the bridge. While somebody waits for an answer, the limits of the turn
+//! stand still.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +85,8 @@ pub enum Command {
     },
     /// End the turn that is under way, and forget those that are queued.
     Cancel,
-    /// End the runtime with grace, then by force; then end.
+    /// End the runtime with grace (the program of the turn gets `SIGTERM`), then by force; then
+    /// end.
     Stop {
         /// How long it may take.
         grace_ms: u64,

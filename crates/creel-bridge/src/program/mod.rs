@@ -4,15 +4,24 @@
 //! one loop around `poll`, so that limits, signals and hang-ups are seen
 //! whatever else is going on, and memory stays bounded.
 
+mod acknowledge;
 mod arguments;
+mod ask;
+mod directory;
 mod exec;
 mod failure;
 mod file;
+mod first_line;
 mod hold;
+mod lease;
 mod lookout;
 mod processes;
+mod serve;
 mod signals;
 mod spawn;
+mod spool;
+mod tail;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -33,6 +42,14 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
         Some("hold") => {
             hold::run(&Arguments::read(words, &["lease-file", "lease-ms", "socket"], &[])?)
         }
+        Some("serve") => serve::run(&Arguments::read(words, &[], &[])?),
+        Some(processes::BRIDGE_WORD) => serve::run_detached(&Arguments::read(words, &[], &[])?),
+        Some("tail") => tail::run(&Arguments::read(words, &["directory", "from"], &["follow"])?),
+        Some("acknowledge") => {
+            acknowledge::run(&Arguments::read(words, &["directory", "to"], &[])?)
+        }
+        Some("poke") => acknowledge::poke(&Arguments::read(words, &["directory"], &[])?),
+        Some("ask") => ask::run(&Arguments::read(words, &[], &[])?),
         Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
         Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
         Some("alive") => Ok(ExitCode::SUCCESS),

@@ -120,7 +120,8 @@ pub(crate) fn end(
         let has_children = reap(&mut each);
         // Orphans become children of this process, so without a child there is nobody; only the
         // first process of a namespace has others beside its children.
-        if !has_children && !(scope == Scope::Everything && is_first()) {
+        let has_others = scope == Scope::Everything && is_first();
+        if !has_children && !has_others {
             return Cleared::Empty;
         }
         let found = stop_all(scope);

@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use creel_bridge::exec::{Ending, Order};
+use creel_bridge::exec::{Ending, Heard, Order};
+use creel_bridge::frame::Decoder;
+use rustix::process::Signal;
 
-use crate::support::{Told, exec, is_alive, line, pid_in, program, script, start, until};
+use crate::support::{
+    Told, exec, is_alive, kill, line, pid_in, program, script, signal, start, until,
+};
 
 #[test]
 fn both_streams_and_the_exit_code_come_through() {
@@ -140,7 +144,7 @@ fn a_command_that_ends_leaves_daemons_but_nothing_in_its_session() {
     let daemon = pid_in(&daemon);
     assert!(!is_alive(pid_in(&job)));
     assert!(is_alive(daemon));
-    end(daemon);
+    kill(daemon);
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn an_exec_that_is_asked_to_end_takes_its_command_along() {
     let order = script(&format!("echo $$ > {}; sleep 1000", file.display()));
     let mut child = start(&["exec"], &line(&order));
     let command = pid_in(&file);
-    signal(child.id(), rustix::process::Signal::TERM);
+    signal(child.id(), Signal::TERM);
     let told = Told::read(child.stdout.take().unwrap());
     assert_eq!(told.ending(), Ending::Signal { signal: 9 });
     assert!(!is_alive(command));
@@ -200,15 +204,15 @@ fn a_hundred_megabytes_come_through_in_little_memory() {
     let order = script(&format!("head -c {SIZE} /dev/zero; sleep 0.2"));
     let mut child = start(&["exec"], &line(&order));
     let mut output = child.stdout.take().unwrap();
-    let (mut decoder, mut count, mut peak) = (creel_bridge::frame::Decoder::default(), 0, 0);
+    let (mut decoder, mut count, mut peak) = (Decoder::default(), 0, 0);
     let mut chunk = vec![0; 1 << 16];
     loop {
         let read = output.read(&mut chunk).unwrap();
         if read == 0 {
             break;
         }
-        decoder.feed::<creel_bridge::exec::Heard>(&chunk[..read], |frame| {
-            if let creel_bridge::exec::Heard::Output { bytes, .. } = frame.body {
+        decoder.feed::<Heard>(&chunk[..read], |frame| {
+            if let Heard::Output { bytes, .. } = frame.body {
                 count += BASE64_STANDARD.decode(bytes).unwrap().len();
             }
         });
@@ -248,15 +252,6 @@ fn an_exec_that_leads_a_group_already_works_all_the_same() {
     std::io::Write::write_all(child.stdin.as_mut().unwrap(), &line(&script("echo on"))).unwrap();
     assert_eq!(Told::read(child.stdout.take().unwrap()).output, b"on\n");
     until("the end", || child.try_wait().unwrap().is_some());
-}
-
-fn end(pid: u32) {
-    signal(pid, rustix::process::Signal::KILL);
-}
-
-fn signal(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// Returns the most memory a process has used, in KiB.

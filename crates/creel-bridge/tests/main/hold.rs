@@ -9,9 +9,9 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use creel_bridge::exec::Ending;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::support::{Told, is_alive, line, pid_in, program, script, until};
+use crate::support::{Told, is_alive, line, pid_in, program, script, signal, until};
 
 /// A holder with a socket.
 struct Held {
@@ -59,8 +59,7 @@ impl Held {
     }
 
     fn ask_to_end(&self) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
+        signal(self.child.id(), Signal::TERM);
     }
 }
 

@@ -1,5 +1,10 @@
 //! The real program, from outside.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+
+mod bridge;
+mod cuts;
 mod exec;
 mod hold;
+mod serve;
 mod support;

@@ -11,6 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use creel_bridge::event::Stream;
 use creel_bridge::exec::{Ending, Heard, Order};
 use creel_bridge::frame::{Decoder, Frame};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -141,4 +142,15 @@ pub(crate) fn pid_in(file: &Path) -> u32 {
         pid.is_some()
     });
     pid.expect("it was waited for")
+}
+
+/// Kills a process that a test has started; one that is gone already needs no killing.
+pub(crate) fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process that a test has started.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _ = kill_process(pid, signal);
 }

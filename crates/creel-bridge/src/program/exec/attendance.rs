@@ -26,6 +26,8 @@ const CHUNK: usize = 32 << 10;
 const LAST_WORDS: usize = 1 << 20;
 /// How long the killed may take to die.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the command may take when this process was asked to end.
+const GRACE: Duration = Duration::from_secs(3);
 /// The signal that nobody can refuse, as whoever hung up may still read it.
 const KILLED: i32 = 9;
 
@@ -52,6 +54,8 @@ pub(super) struct Attendance {
     silence: Option<Duration>,
     /// When it last wrote something, or could not because nobody read it.
     last_heard_at: Instant,
+    /// When it is killed because this process was asked to end.
+    force_at: Option<Instant>,
 }
 
 impl Attendance {
@@ -68,6 +72,7 @@ impl Attendance {
             limit_at: now.checked_add(Duration::from_millis(order.limit_ms)),
             silence: order.silence_ms.map(Duration::from_millis),
             last_heard_at: now,
+            force_at: None,
         };
         attendance.make_nonblocking();
         attendance
@@ -88,6 +93,9 @@ impl Attendance {
     pub(super) fn run(mut self, caller: &mut Caller, outbox: &mut Outbox) -> Ending {
         let cut = loop {
             self.reap();
+            if self.signals.asked_to_end() {
+                self.force_at.get_or_insert_with(|| Instant::now() + GRACE);
+            }
             if self.status.is_some() {
                 break None;
             }
@@ -108,7 +116,7 @@ impl Attendance {
     fn cut(&self, caller: &Caller, outbox: &Outbox) -> Option<Cut> {
         let now = Instant::now();
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if caller.has_hung_up() || outbox.is_broken() || self.signals.asked_to_end() {
+        if caller.has_hung_up() || outbox.is_broken() || is_over(self.force_at) {
             Some(Cut::HungUp)
         } else if is_over(self.limit_at) {
             Some(Cut::Limit)
@@ -125,7 +133,8 @@ impl Attendance {
 
     /// Waits until something is to be done, and does what concerns others than the command.
     fn wait(&mut self, caller: &mut Caller, outbox: &mut Outbox) {
-        let until = [self.limit_at, self.silent_at(), caller.look_at()].into_iter().flatten().min();
+        let until = [self.limit_at, self.silent_at(), self.force_at, caller.look_at()];
+        let until = until.into_iter().flatten().min();
         let mut watched = vec![outbox.watched(), (self.signals.as_fd(), PollFlags::IN)];
         watched.extend(self.input.watched());
         if outbox.has_room() {

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use crate::program::failure::Failure;
-use crate::program::hold::lease::Lease;
+use crate::program::lease::Lease;
 use crate::program::lookout::is_ready_within;
 
 /// How long the last one to have the turn may take to clear away.

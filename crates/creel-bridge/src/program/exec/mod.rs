@@ -13,6 +13,9 @@
 //! - A command that is killed (at its limit, for its silence, because whoever
 //!   ordered it hung up or does not listen any more, or because `exec` was asked to
 //!   end) takes along everything below it, daemons too.
+//! - Whoever asks `exec` to end asks the command itself too, as a holder does with all
+//!   below it. So `exec` passes nothing on: it gives the command a few seconds, and kills
+//!   it then.
 //! - A bridge, and what is below it, is never touched: see [`super::processes`].
 //!
 //! `exec` itself holds nothing that outlives it; when it is killed with -9, the

@@ -8,7 +8,6 @@
 //! Asked to end, it asks everybody else first and waits a while: bridges close
 //! their runtime then. When the lease ran out nobody is asked.
 
-pub(super) mod lease;
 mod listener;
 
 use std::os::fd::AsFd;
@@ -20,10 +19,10 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use super::arguments::Arguments;
 use super::failure::Failure;
+use super::lease::Lease;
 use super::lookout::wait_for;
 use super::processes::{self, Cleared, Scope};
 use super::signals::Signals;
-use lease::Lease;
 use listener::Listener;
 
 /// How long those who are asked to end may take.

@@ -46,6 +46,16 @@ impl Lease {
         self.changed_at.elapsed() >= self.length
     }
 
+    /// Counts as a renewal what was not written to the file.
+    pub(crate) fn renew(&mut self) {
+        self.changed_at = Instant::now();
+    }
+
+    /// Returns how long the lease is.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
     fn look(&self) -> Option<Mark> {
         let changed_at = fs::metadata(&self.file).ok()?.modified().ok();
         Some((changed_at, fs::read(&self.file).ok()?))

@@ -1,0 +1,56 @@
+//! Seeing changes in directories without looking all the time.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+/// How often to look where changes are told.
+const SLOW: Duration = Duration::from_secs(1);
+/// How often to look where they are not.
+const FAST: Duration = Duration::from_millis(50);
+
+/// A watch over files and directories. It is a hint and no more: whoever has one still looks from
+/// time to time, because some sandboxes have no such watches, or too few.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    changes: Option<OwnedFd>,
+}
+
+impl Watch {
+    /// Watches these paths.
+    pub(crate) fn over<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let watch = || {
+            let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+            let kinds = WatchFlags::CLOSE_WRITE
+                | WatchFlags::CREATE
+                | WatchFlags::MODIFY
+                | WatchFlags::MOVED_TO;
+            for path in paths {
+                inotify::add_watch(&changes, path, kinds)?;
+            }
+            rustix::io::Result::Ok(changes)
+        };
+        Self { changes: watch().ok() }
+    }
+
+    /// Returns what to poll for.
+    pub(crate) fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        self.changes.as_ref().map(|changes| (changes.as_fd(), PollFlags::IN))
+    }
+
+    /// Returns how often to look all the same.
+    pub(crate) fn period(&self) -> Duration {
+        if self.changes.is_some() { SLOW } else { FAST }
+    }
+
+    /// Forgets the changes so far; what they were is looked at afterwards.
+    pub(crate) fn drain(&self) {
+        let mut events = [0; 4096];
+        while let Some(changes) = &self.changes
+            && matches!(rustix::io::read(changes, &mut events), Ok(count) if count > 0)
+        {}
+    }
+}

@@ -1,0 +1,186 @@
+//! What is cut at any instant: bridges, and those who listen to them.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
+use creel_bridge::frame::Decoder;
+use creel_bridge::serve::Sign;
+
+use crate::bridge::{Bridge, Log};
+use crate::support::{is_alive, kill, pid_in, until};
+
+/// What a turn writes: enough to be cut in.
+const CHATTER: &str = "cat; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo \"line $i\"; \
+                       [ $((i % 8)) = 0 ] && sleep 0.01; done";
+
+fn chatter(prompt: &str) -> String {
+    let lines = (1..=40).map(|line| format!("line {line}\n"));
+    std::iter::once(prompt.to_owned()).chain(lines).collect()
+}
+
+#[test]
+fn a_program_dies_with_its_bridge_and_its_turn_is_ended_by_the_next_one() {
+    let bridge = Bridge::start("cat; echo $$ > pid; sleep 1000");
+    bridge.turn("1", "on\n");
+    let command = pid_in(&bridge.home.path().join("pid"));
+    bridge.log_when("the first word", |log| log.text_of(1, Stream::Output) == "on\n");
+    bridge.kill();
+    until("the death of the program", || !is_alive(command));
+    assert_eq!(bridge.log().signs, [Sign::Ended { newest: 5 }]);
+    assert_eq!(bridge.serve(), 8);
+    let log = bridge.log();
+    log.assert_whole();
+    assert!(matches!(log.events[5].1, BridgeEvent::BridgeStarted { .. }));
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Killed { signal: 9 }));
+    bridge.stop();
+}
+
+/// Kills the bridge at instants all over a turn, and starts it again, while one who listens comes
+/// back each time where it was. What that one has heard is what an undisturbed one hears, every
+/// command was taken once, and every turn that was not cut is whole.
+#[test]
+fn bridges_killed_at_any_instant_lose_nothing_and_tell_nothing_twice() {
+    const KILLS: u64 = 30;
+    let bridge = Bridge::start(CHATTER);
+    let (mut heard, mut turns) = (Log::default(), 0);
+    for kill in 0..KILLS {
+        turns += 1;
+        bridge.turn(&format!("key-{turns}"), &format!("prompt {turns}\n"));
+        let tail = bridge.follow(heard.events.len() as u64 + 1);
+        // Spread over the life of a turn, with a stride that meets no beat of it.
+        std::thread::sleep(Duration::from_micros(kill * 37_501 % 150_000));
+        bridge.kill();
+        let said = tail.wait_with_output().unwrap();
+        heard.feed(&mut Decoder::default(), &said.stdout);
+        assert!(matches!(heard.signs.last(), Some(Sign::Ended { .. })), "kill {kill}");
+        if kill % 3 == 0 {
+            bridge.kill_while_it_starts(Duration::from_micros(kill * 373 % 8000));
+        }
+        bridge.serve();
+    }
+    bridge.turn("last", "last\n");
+    bridge.log_after_turn(turns + 1);
+    bridge.stop();
+    let rest = bridge.log_from(heard.events.len() as u64 + 1);
+    heard.events.extend(rest.events);
+    let undisturbed = bridge.log();
+    undisturbed.assert_whole();
+    assert_eq!(heard.events, undisturbed.events);
+    for key in (1..=turns).map(|turn| format!("key-{turn}")).chain(["last".to_owned()]) {
+        assert_eq!(undisturbed.taken(&key), 1, "{key}");
+    }
+    assert_turns(&undisturbed);
+}
+
+fn started(log: &Log) -> Vec<u32> {
+    let started = log.events.iter().filter_map(|(_, event)| match event {
+        BridgeEvent::TurnStarted { turn, .. } => Some(*turn),
+        _ => None,
+    });
+    started.collect()
+}
+
+/// Asserts that turns are numbered without gaps, end once, and are whole unless they were cut.
+fn assert_turns(log: &Log) {
+    let started = started(log);
+    assert_eq!(started, (1..=31).collect::<Vec<u32>>());
+    let mut whole_count = 0;
+    for turn in started {
+        let ends = log.events.iter().filter(
+            |(_, event)| matches!(event, BridgeEvent::TurnEnded { turn: ended, .. } if *ended == turn),
+        );
+        assert_eq!(ends.count(), 1, "turn {turn}");
+        let text = log.text_of(turn, Stream::Output);
+        let prompt = if turn == 31 { "last\n".to_owned() } else { format!("prompt {turn}\n") };
+        match log.ending_of(turn) {
+            Some(TurnEnding::Exited { code: 0 }) => {
+                assert_eq!(text, chatter(&prompt), "turn {turn}");
+                whole_count += 1;
+            }
+            Some(TurnEnding::Killed { signal: 9 }) => {
+                assert!(chatter(&prompt).starts_with(&text), "turn {turn}: {text}");
+            }
+            other => panic!("turn {turn} ended with {other:?}"),
+        }
+    }
+    assert!(whole_count > 0, "at least the last turn was not cut");
+}
+
+#[test]
+fn one_who_listens_and_is_cut_every_twenty_milliseconds_hears_what_an_undisturbed_one_hears() {
+    let bridge = Bridge::start(CHATTER);
+    for turn in 1..=10 {
+        bridge.turn(&format!("key-{turn:02}"), &format!("prompt {turn}\n"));
+    }
+    let undisturbed = bridge.follow(1);
+    let (mut heard, mut cuts) = (Log::default(), 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while heard.ending_of(10).is_none() {
+        assert!(Instant::now() < deadline, "the turns never ended");
+        let mut tail = bridge.follow(heard.events.len() as u64 + 1);
+        std::thread::sleep(Duration::from_millis(20));
+        tail.kill().unwrap();
+        let (mut said, mut output) = (Vec::new(), tail.stdout.take().unwrap());
+        output.read_to_end(&mut said).unwrap();
+        tail.wait().unwrap();
+        heard.feed(&mut Decoder::default(), &said);
+        cuts += 1;
+    }
+    assert!(cuts > 5, "{cuts}");
+    bridge.stop();
+    heard.events.extend(bridge.log_from(heard.events.len() as u64 + 1).events);
+    let whole = Log::of(&undisturbed.wait_with_output().unwrap().stdout);
+    whole.assert_whole();
+    assert_eq!(heard.events, whole.events);
+    assert_eq!(whole.signs.last(), Some(&Sign::Ended { newest: whole.events.len() as u64 }));
+    for turn in 1..=10 {
+        let prompt = format!("prompt {turn}\n");
+        assert_eq!(whole.text_of(turn, Stream::Output), chatter(&prompt), "turn {turn}");
+    }
+}
+
+#[test]
+fn where_somebody_kills_what_carries_out_a_turn_the_program_goes_too() {
+    let bridge = Bridge::start("echo $PPID > exec; echo $$ > pid; sleep 1000");
+    bridge.turn("1", "");
+    let [exec, command] = ["exec", "pid"].map(|name| pid_in(&bridge.home.path().join(name)));
+    kill(exec);
+    assert_eq!(bridge.log_after_turn(1).ending_of(1), Some(TurnEnding::Killed { signal: 9 }));
+    until("the death of the program", || !is_alive(command));
+    bridge.turn("2", "");
+    bridge.log_when("the next turn", |log| log.taken("2") == 1);
+    bridge.stop();
+}
+
+#[test]
+fn one_who_asks_for_more_than_there_is_hears_how_much_there_is() {
+    let bridge = Bridge::start("cat");
+    let log = bridge.log_from(100);
+    assert_eq!((log.events.len(), log.signs), (0, vec![Sign::Alive { newest: 2 }]));
+    bridge.stop();
+}
+
+#[test]
+fn a_tail_ends_when_nobody_listens() {
+    let bridge = Bridge::start("cat");
+    let mut tail = bridge.follow(1);
+    let mut first = [0; 10];
+    tail.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    drop(tail.stdout.take());
+    until("the end of the tail", || tail.try_wait().unwrap().is_some());
+    assert_eq!(tail.wait().unwrap().code(), Some(1));
+    bridge.stop();
+}
+
+#[test]
+fn signs_of_life_come_while_nothing_happens() {
+    let bridge = Bridge::start("cat");
+    let tail = bridge.follow(3);
+    std::thread::sleep(Duration::from_millis(1100));
+    bridge.kill();
+    let log = Log::of(&tail.wait_with_output().unwrap().stdout);
+    let alive = log.signs.iter().filter(|sign| **sign == Sign::Alive { newest: 2 }).count();
+    assert!((4..=7).contains(&alive), "{alive} signs in 1100 ms at one each 200 ms");
+    assert_eq!(log.signs.last(), Some(&Sign::Ended { newest: 2 }));
+}

@@ -1,0 +1,280 @@
+//! `serve`: turns, commands, questions, ends.
+
+use std::fs;
+use std::time::Duration;
+
+use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
+use creel_bridge::exec::Ending;
+use creel_bridge::serve::{Command, Sign};
+use rustix::process::Signal;
+
+use crate::bridge::Bridge;
+use crate::support::{Told, is_alive, line, pid_in, program, script, signal, start, until};
+
+#[test]
+fn a_turn_is_told_from_its_beginning_to_its_end() {
+    let bridge = Bridge::start("cat; echo \"$SECRET\" >&2; pwd; exit 3");
+    bridge.turn("first", "Say ☃\n");
+    let log = bridge.log_after_turn(1);
+    log.assert_whole();
+    let workspace = bridge.home.path().canonicalize().unwrap();
+    assert_eq!(log.text_of(1, Stream::Output), format!("Say ☃\n{}\n", workspace.display()));
+    assert_eq!(log.text_of(1, Stream::Error), "hush\n");
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 3 }));
+    assert!(matches!(log.events[0].1, BridgeEvent::BridgeStarted { .. }));
+    assert_eq!(log.events[1].1, BridgeEvent::RuntimeReady { version: None });
+    assert_eq!(log.events[2].1, BridgeEvent::CommandTaken { key: "first".to_owned() });
+    let started = BridgeEvent::TurnStarted { turn: 1, attempt: 1, model: None };
+    assert_eq!(log.events[3].1, started);
+    bridge.stop();
+    let log = bridge.log();
+    let reason = "it was told to stop".to_owned();
+    assert_eq!(log.events.last().unwrap().1, BridgeEvent::RuntimeEnded { reason });
+    assert_eq!(log.signs, [Sign::Ended { newest: log.events.len() as u64 }]);
+}
+
+#[test]
+fn a_bridge_outlives_the_command_that_started_it_even_one_that_is_killed() {
+    let bridge = Bridge::prepare("cat");
+    let order = String::from_utf8(line(&bridge.order)).unwrap();
+    let serve = format!("\"$PROGRAM\" serve <<'END'\n{order}END\nsleep 100");
+    let mut order = script(&serve);
+    order.limit_ms = 2000;
+    let itself = env!("CARGO_BIN_EXE_creel-bridge").to_owned();
+    order.env.insert("PROGRAM".to_owned(), itself);
+    let mut exec = start(&["exec"], &line(&order));
+    assert_eq!(Told::read(exec.stdout.take().unwrap()).ending(), Ending::TimedOut);
+    exec.wait().unwrap();
+    bridge.turn("1", "still here");
+    assert_eq!(bridge.log_after_turn(1).text_of(1, Stream::Output), "still here");
+    bridge.stop();
+}
+
+#[test]
+fn to_start_a_bridge_twice_is_to_mean_the_first() {
+    let bridge = Bridge::start("cat");
+    let pid = bridge.pid();
+    assert_eq!(bridge.serve(), 2);
+    assert_eq!(bridge.pid(), pid);
+    bridge.stop();
+}
+
+#[test]
+fn a_bridge_that_cannot_come_up_says_why() {
+    let bridge = Bridge::prepare("cat");
+    fs::create_dir_all(bridge.path("spool/00000000000000000001.frames")).unwrap();
+    let mut serve = start(&["serve"], &line(&bridge.order));
+    assert_eq!(serve.wait().unwrap().code(), Some(1));
+    let log = fs::read_to_string(bridge.path("log")).unwrap();
+    assert!(log.starts_with("creel-bridge: cannot open the spool: "), "{log}");
+}
+
+#[test]
+fn turns_are_taken_one_after_the_other() {
+    let bridge = Bridge::start("cat; sleep 0.1");
+    for turn in 1..=4 {
+        bridge.turn(&format!("key-{turn}"), &format!("prompt {turn}"));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let log = bridge.log_after_turn(4);
+    for turn in 1..=4 {
+        assert_eq!(log.text_of(turn, Stream::Output), format!("prompt {turn}"));
+        assert_eq!(log.taken(&format!("key-{turn}")), 1);
+    }
+    bridge.stop();
+}
+
+#[test]
+fn a_command_that_comes_twice_is_taken_once() {
+    let bridge = Bridge::start("cat");
+    bridge.turn("once", "first");
+    bridge.log_after_turn(1);
+    bridge.turn("once", "again");
+    until("the second file to go", || !bridge.path("commands/once.json").exists());
+    bridge.kill();
+    bridge.serve();
+    bridge.turn("once", "and again");
+    bridge.turn("other", "other");
+    let log = bridge.log_after_turn(2);
+    assert_eq!((log.taken("once"), log.taken("other")), (1, 1));
+    assert_eq!(log.text_of(2, Stream::Output), "other");
+    bridge.stop();
+}
+
+#[test]
+fn a_command_that_is_still_being_written_waits_until_it_is_whole() {
+    let bridge = Bridge::start("cat");
+    let turn = Command::Turn { prompt: "whole".to_owned(), limit_ms: 9000, silence_ms: None };
+    let text = serde_json::to_vec(&turn).unwrap();
+    fs::write(bridge.path("commands/slow.json"), &text[..20]).unwrap();
+    bridge.run(&["poke"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(bridge.log().taken("slow"), 0);
+    fs::write(bridge.path("commands/slow.json"), &text).unwrap();
+    assert_eq!(bridge.log_after_turn(1).text_of(1, Stream::Output), "whole");
+    bridge.stop();
+}
+
+#[test]
+fn a_turn_is_cut_at_its_limit_and_for_its_silence() {
+    let bridge = Bridge::start("echo on; sleep 100");
+    let prompt = String::new();
+    bridge
+        .tell("limit", &Command::Turn { prompt: prompt.clone(), limit_ms: 300, silence_ms: None });
+    assert_eq!(bridge.log_after_turn(1).ending_of(1), Some(TurnEnding::TimedOut));
+    bridge.tell("silence", &Command::Turn { prompt, limit_ms: 60_000, silence_ms: Some(300) });
+    let log = bridge.log_after_turn(2);
+    assert_eq!(log.ending_of(2), Some(TurnEnding::Silent));
+    assert_eq!(log.text_of(2, Stream::Output), "on\n");
+    bridge.stop();
+}
+
+#[test]
+fn cancelling_ends_the_turn_and_forgets_those_that_wait() {
+    let bridge = Bridge::start("echo $$ > pid; sleep 100");
+    bridge.turn("1", "");
+    let command = pid_in(&bridge.home.path().join("pid"));
+    bridge.turn("2", "");
+    std::thread::sleep(Duration::from_millis(5));
+    bridge.tell("cancel", &Command::Cancel);
+    let log = bridge.log_after_turn(1);
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Cancelled));
+    assert!(!is_alive(command));
+    bridge.stop();
+    let log = bridge.log();
+    assert_eq!((log.taken("2"), log.taken("cancel")), (1, 1));
+    let is_second = |event: &BridgeEvent| matches!(event, BridgeEvent::TurnStarted { turn: 2, .. });
+    assert!(!log.events.iter().any(|(_, event)| is_second(event)));
+}
+
+#[test]
+fn stopping_gives_the_program_time_to_end() {
+    let bridge = Bridge::start("trap 'echo bye; exit 5' TERM; echo on; sleep 100 & wait");
+    bridge.turn("1", "");
+    bridge.log_when("the first word", |log| log.text_of(1, Stream::Output) == "on\n");
+    bridge.tell("stop", &Command::Stop { grace_ms: 20_000 });
+    until("the end of the bridge", || !bridge.is_served());
+    let log = bridge.log();
+    assert_eq!(log.text_of(1, Stream::Output), "on\nbye\n");
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 5 }));
+    assert_eq!(log.taken("stop"), 1);
+}
+
+#[test]
+fn stopping_ends_what_does_not_want_to() {
+    let bridge = Bridge::start(
+        "trap '' TERM; setsid sh -c 'echo $$ > daemon; exec sleep 1000' & \
+         echo $$ > pid; sleep 1000",
+    );
+    bridge.turn("1", "");
+    let pids = ["pid", "daemon"].map(|name| pid_in(&bridge.home.path().join(name)));
+    bridge.tell("stop", &Command::Stop { grace_ms: 100 });
+    until("the end of the bridge", || !bridge.is_served());
+    assert_eq!(bridge.log().ending_of(1), Some(TurnEnding::Cancelled));
+    assert!(!pids.into_iter().any(is_alive));
+}
+
+#[test]
+fn a_bridge_that_is_asked_to_end_says_so() {
+    let bridge = Bridge::start("sleep 0.5; echo done");
+    bridge.turn("1", "");
+    bridge.log_when("the turn", |log| log.taken("1") == 1);
+    signal(bridge.pid(), Signal::TERM);
+    until("the end of the bridge", || !bridge.is_served());
+    let log = bridge.log();
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 0 }));
+    let reason = "the sandbox ends".to_owned();
+    assert_eq!(log.events.last().unwrap().1, BridgeEvent::RuntimeEnded { reason });
+}
+
+#[test]
+fn without_a_sign_of_the_supervisor_a_bridge_ends() {
+    let mut bridge = Bridge::prepare("echo $$ > pid; sleep 1000");
+    bridge.order.lease_ms = 1500;
+    bridge.serve();
+    bridge.turn("1", "");
+    let command = pid_in(&bridge.home.path().join("pid"));
+    for _ in 0..10 {
+        bridge.run(&["poke"]);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(bridge.is_served() && is_alive(command));
+    until("the end of the lease", || !bridge.is_served());
+    assert!(!is_alive(command));
+    let last = bridge.log().events.pop().unwrap().1;
+    let reason = "nothing was heard of the supervisor for 1 s".to_owned();
+    assert_eq!(last, BridgeEvent::RuntimeEnded { reason });
+}
+
+#[test]
+fn somebody_who_listens_is_a_sign_of_the_supervisor() {
+    let mut bridge = Bridge::prepare("cat");
+    bridge.order.lease_ms = 1000;
+    bridge.serve();
+    let mut tail = bridge.follow(1);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(bridge.is_served());
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+    until("the end of the lease", || !bridge.is_served());
+}
+
+#[test]
+fn a_program_asks_and_hears_the_answer_while_the_clocks_stand_still() {
+    let bridge = Bridge::start("answer=$(\"$CREEL_BRIDGE\" ask 'May I?'); echo \"<$answer>\"");
+    let prompt = String::new();
+    bridge.tell("1", &Command::Turn { prompt, limit_ms: 1000, silence_ms: Some(500) });
+    let log = bridge.log_when("the question", |log| !log.requests().is_empty());
+    let (request, question) = log.requests().remove(0);
+    assert_eq!(question, "May I?");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(bridge.log().ending_of(1), None);
+    bridge.tell("yes", &Command::Answer { request: request.clone(), text: "yes ☃".to_owned() });
+    let log = bridge.log_after_turn(1);
+    assert_eq!(log.text_of(1, Stream::Output), "<yes ☃>\n");
+    assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 0 }));
+    let given = BridgeEvent::InputGiven { request };
+    assert_eq!(log.events.iter().filter(|(_, event)| *event == given).count(), 1);
+    bridge.stop();
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_does_not_stop_the_clocks() {
+    let bridge = Bridge::start("timeout 0.5 \"$CREEL_BRIDGE\" ask 'Anybody?'; sleep 1000");
+    let prompt = String::new();
+    bridge.tell("1", &Command::Turn { prompt, limit_ms: 1500, silence_ms: None });
+    let log = bridge.log_after_turn(1);
+    assert_eq!((log.requests().len(), log.ending_of(1)), (1, Some(TurnEnding::TimedOut)));
+    bridge.stop();
+}
+
+#[test]
+fn a_question_without_a_bridge_fails_with_a_sentence() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("questions")).unwrap();
+    let asked =
+        program(&["ask", "Anybody?"]).env("CREEL_BRIDGE_DIRECTORY", home.path()).output().unwrap();
+    assert_eq!(asked.status.code(), Some(1));
+    assert_eq!(asked.stderr, b"creel-bridge: the bridge is gone: nobody will answer\n");
+}
+
+#[test]
+fn what_a_program_writes_comes_whole_however_much_and_whatever_it_is() {
+    let bridge = Bridge::start("for i in $(seq 60000); do printf '☃ \\377 %s\\n' $i; done");
+    bridge.turn("1", "");
+    let log = bridge.log_after_turn(1);
+    log.assert_whole();
+    let expected: String = (1..=60_000).map(|line| format!("☃ \u{fffd} {line}\n")).collect();
+    assert!(log.text_of(1, Stream::Output) == expected);
+    assert!(fs::read_dir(bridge.path("spool")).unwrap().count() > 1, "there are segments");
+    let newest = log.events.len() as u64;
+    bridge.run(&["acknowledge", "--to", &newest.to_string()]);
+    assert_eq!(fs::read_dir(bridge.path("spool")).unwrap().count(), 1);
+    bridge.kill();
+    bridge.serve();
+    bridge.turn("2", "");
+    bridge.log_after_turn(2);
+    let first = bridge.log_from(newest + 1).events.remove(0);
+    assert!(matches!(first, (number, BridgeEvent::BridgeStarted { .. }) if number == newest + 1));
+    bridge.stop();
+}
