@@ -9,10 +9,10 @@
 //! | `exec` | runs one command to its end or its limit, and streams what it writes |
 //! | `serve` | the *bridge*: detached, owns the runtime, spools its events |
 //! | `tail` | prints the spool from a sequence number on |
-//! | `put`, `get` | carry a file in or out, see [`file`] |
-//! | `alive` | does nothing, and so shows that it can |
 //! | `acknowledge` | keeps up to which number the supervisor has the events |
 //! | `poke` | makes the bridge look at its commands now |
+//! | `put`, `get` | carry a file in or out, see [`file`] |
+//! | `alive` | does nothing, and so shows that it can |
 //! | `ask` | for programs in the sandbox: asks the person behind the run, and prints the answer |
 //!
 //! Nothing secret is ever an argument: an [`exec::Order`] or a

@@ -42,9 +42,6 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
         Some("hold") => {
             hold::run(&Arguments::read(words, &["lease-file", "lease-ms", "socket"], &[])?)
         }
-        Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
-        Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
-        Some("alive") => Ok(ExitCode::SUCCESS),
         Some("serve") => serve::run(&Arguments::read(words, &[], &[])?),
         Some(processes::BRIDGE_WORD) => serve::run_detached(&Arguments::read(words, &[], &[])?),
         Some("tail") => tail::run(&Arguments::read(words, &["directory", "from"], &["follow"])?),
@@ -52,10 +49,10 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
             acknowledge::run(&Arguments::read(words, &["directory", "to"], &[])?)
         }
         Some("poke") => acknowledge::poke(&Arguments::read(words, &["directory"], &[])?),
-        Some("ask") => ask::run(&words),
-        _ => Err(Failure::Usage(format!(
-            "no such command: {:?}; there are exec, hold, serve, tail, acknowledge, poke and ask",
-            command.to_string_lossy(),
-        ))),
+        Some("ask") => ask::run(&Arguments::read(words, &[], &[])?),
+        Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
+        Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
+        Some("alive") => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::Usage(format!("no such command: {}", command.display()))),
     }
 }

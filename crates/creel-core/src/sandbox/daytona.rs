@@ -280,6 +280,10 @@ impl Way for DaytonaWay {
         let seen = self.provider.inspect(Kind::Sandbox, &self.id).await?;
         Ok(match seen {
             None => Sight::Absent,
+            // Nothing brings it back.
+            Some(seen) if matches!(seen.state.as_str(), "destroying" | "destroyed") => {
+                Sight::Absent
+            }
             Some(seen) if seen.state == "started" => Sight::Running,
             Some(seen) => Sight::Resting(seen.state),
         })

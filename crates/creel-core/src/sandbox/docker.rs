@@ -163,6 +163,8 @@ impl Way for DockerWay {
         let seen = self.provider.inspect(Kind::Container, &self.id).await?;
         Ok(match seen {
             None => Sight::Absent,
+            // Nothing brings it back.
+            Some(seen) if matches!(seen.state.as_str(), "removing" | "dead") => Sight::Absent,
             Some(seen) if seen.state == "running" => Sight::Running,
             Some(seen) => Sight::Resting(seen.state),
         })

@@ -46,7 +46,7 @@ pub(super) enum Sight {
     Running,
     /// It is there and does not run, and this is how the provider calls that.
     Resting(String),
-    /// It is not there.
+    /// It is not there any more, or on its way out.
     Absent,
 }
 
@@ -134,9 +134,7 @@ impl<W: Way> Entered<W> {
     /// Says what an error means, after a look at the sandbox.
     async fn judged(&self, what: &str, error: ProviderError) -> ProviderError {
         match self.way.look().await {
-            Ok(Sight::Absent) => {
-                self.failure(what, ErrorClass::Gone, "the sandbox does not exist any more".into())
-            }
+            Ok(Sight::Absent) => self.failure(what, ErrorClass::Gone, "the sandbox is gone".into()),
             Ok(Sight::Resting(state)) => {
                 let message = format!("the sandbox does not run: it is {state}");
                 self.failure(what, ErrorClass::Unreachable, message)

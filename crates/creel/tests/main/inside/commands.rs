@@ -8,9 +8,10 @@ use creel_core::provider::ProviderName;
 use creel_core::sandbox::{Command, Finished};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
+use serde_json::json;
 
 use super::bench::{Bench, LIMIT, SECRET, binary, ended, run, run_bytes};
-use super::in_every_world;
+use super::{in_every_world, proofs};
 
 /// How long it may take until a command that nobody wants any more is dead.
 const DEATH_PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +35,10 @@ in_every_world!(
     a_command_dies_with_whoever_ordered_it,
     commands_run_beside_each_other,
 );
+
+proofs! {
+    Daytona in cloud: output_comes_whole_whatever_breaks_on_its_way;
+}
 
 async fn codes_and_signals_are_told(bench: &Bench) {
     for code in [0, 3, 255] {
@@ -191,5 +196,20 @@ async fn commands_run_beside_each_other(bench: &Bench) {
     let answers = join_all(scripts.iter().map(|script| bench.script(script))).await;
     for (number, (finished, output, _)) in (0..).zip(answers) {
         assert_eq!((finished, output), (ended(number), format!("{number}\n")));
+    }
+}
+
+/// The log is followed by a stream that breaks, never, once, and so often that it is polled.
+async fn output_comes_whole_whatever_breaks_on_its_way(bench: &Bench) {
+    let cloud = bench.cloud.as_ref().unwrap();
+    let script = "for i in 1 2 3 4 5 6 7 8; do echo out$i; echo err$i >&2; sleep 0.3; done; exit 4";
+    let lines = |word: &str| (1..=8).map(|n| format!("{word}{n}\n")).collect::<String>();
+    for breaks in [0, 1, 3] {
+        let fault = json!({"at": "follow", "fault": "break_off", "count": breaks});
+        tokio::task::block_in_place(|| cloud.arm(&fault));
+        let (finished, output, error) = bench.script(script).await;
+        let fired = tokio::task::block_in_place(|| cloud.disarm());
+        assert_eq!((finished, fired), (ended(4), breaks));
+        assert_eq!((output, error), (lines("out"), lines("err")), "{breaks} breaks");
     }
 }

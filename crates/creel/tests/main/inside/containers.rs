@@ -112,7 +112,9 @@ async fn the_holder_is_the_first_process_and_the_images_own_does_not_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_cannot_be_had_says_why_and_leaves_nothing() {
-    let image = tokio::task::block_in_place(|| Image::import("odd", &archive(Some(".creel")), &[]));
+    let image = tokio::task::block_in_place(|| {
+        Image::import("nobody", &archive(None), &["USER no-such-user"])
+    });
     let desk = Desk::new(ProviderName::Docker).await;
     let nameless = SandboxPlan { image: None, ..image.plan() };
     let absent = SandboxPlan { image: Some("creel-no-such-image".to_owned()), ..image.plan() };

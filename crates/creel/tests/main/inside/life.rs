@@ -7,8 +7,9 @@ use bytes::Bytes;
 use creel_core::id::ResourceId;
 use creel_core::ledger::RecordFilter;
 use creel_core::provider::{ErrorClass, Kind, Provider, ProviderName, ReleaseMode};
-use creel_core::sandbox::{SandboxPlan, Taken};
+use creel_core::sandbox::{Command, SandboxPlan, Taken};
 use creel_testkit::engine::Engine;
+use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -18,6 +19,8 @@ use crate::support::PATIENCE;
 
 /// A lease that a test can wait for.
 const SHORT: Duration = Duration::from_secs(3);
+/// How many sandboxes are many on two processors.
+const MANY: usize = 40;
 
 in_every_world!(
     a_sandbox_tells_where_it_is,
@@ -70,7 +73,7 @@ async fn a_sandbox_that_was_given_back_is_gone(bench: &Bench) {
 
 /// Somebody else ends the sandbox while a command runs in it.
 async fn a_sandbox_that_was_ended_by_others_is_told_so(bench: &Bench) {
-    let command = creel_core::sandbox::Command::shell("echo x >> x; sleep 600", PATIENCE * 10);
+    let command = Command::shell("echo x >> x; sleep 600", PATIENCE * 10);
     let mut listener = |_: creel_bridge::event::Stream, _: &[u8]| {};
     let running = bench.sandbox.exec(&command, &mut listener);
     let ending = async {
@@ -122,7 +125,7 @@ async fn the_way_back_in_is_the_same(bench: &Bench) {
     }
     again.probe().await.unwrap();
     assert_eq!(again.download("note").await.unwrap(), "before");
-    let command = creel_core::sandbox::Command::shell("echo $LATER", PATIENCE);
+    let command = Command::shell("echo $LATER", PATIENCE);
     assert_eq!(run(&*again, &command).await.1, "told\n");
     let none = bench.sandboxes.open(&[], BTreeMap::new()).await.unwrap_err();
     assert_eq!(none.class, ErrorClass::Invalid, "{none}");
@@ -232,4 +235,25 @@ async fn what_a_world_does_not_have_is_refused_before_anything_is_made() {
     }
     let all = desk.ledger.records(&RecordFilter::default()).await.unwrap();
     assert!(all.is_empty(), "{all:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_sandboxes_come_and_go_at_once() {
+    let desk = Desk::new(ProviderName::Process).await;
+    let one = |number: usize| {
+        let desk = &desk;
+        async move {
+            let plan = plan(ProviderName::Process);
+            let Taken { sandbox, held } =
+                desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
+            let command = Command::shell(&format!("echo {number}"), PATIENCE * 4);
+            assert_eq!(run(&*sandbox, &command).await.1, format!("{number}\n"));
+            for held in held {
+                desk.supervisor.release(held).await.unwrap();
+            }
+        }
+    };
+    join_all((0..MANY).map(one)).await;
+    let open = desk.ledger.records(&RecordFilter::open()).await.unwrap();
+    assert!(open.is_empty(), "still on record: {open:#?}");
 }
