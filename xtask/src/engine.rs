@@ -54,12 +54,12 @@ fn start(directory: &Path) -> Result<ExitCode> {
 }
 
 /// Runs an act with a fresh engine and stops the engine whatever became of the act.
-pub(crate) fn with_engine<T>(act: impl FnOnce(&PrivateEngine) -> Result<T>) -> Result<T> {
+pub(crate) fn with_engine<T>(act: impl FnOnce(&mut PrivateEngine) -> Result<T>) -> Result<T> {
     let directory = directory("run");
     let options = EngineOptions { end_orphaned_tests: true, ..EngineOptions::default() };
-    let engine = step("engine start", || start_in(&directory, options))?;
+    let mut engine = step("engine start", || start_in(&directory, options))?;
     // A panic in the act stops the engine too, by its drop.
-    let result = act(&engine);
+    let result = act(&mut engine);
     let stopped = step("engine stop", || engine.stop());
     let value = result?;
     stopped?;

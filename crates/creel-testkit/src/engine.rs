@@ -174,6 +174,11 @@ impl PrivateEngine {
         self.path("netns")
     }
 
+    /// Returns the daemon's process, while it runs.
+    pub fn process(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
     /// Kills the daemon with SIGKILL; its containers go on until a restart.
     ///
     /// # Errors

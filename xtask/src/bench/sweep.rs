@@ -4,13 +4,19 @@
 //! make, and starts with another way than the round before: whatever slows the
 //! machine down for a while hits all of them. Only the least concurrent raw
 //! ways, which show the slope and never the limit, are measured in one round.
+//!
+//! Engines of this age lock up now and then when many containers end at once, whoever ends them.
+//! Such a measurement is thrown away: the engine is started again, and the way is measured again.
 
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use creel_testkit::creel::Creel;
 use creel_testkit::docker::Docker;
 use creel_testkit::engine::PrivateEngine;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::machine::{self, Machine};
 use super::report::{Measured, Results};
@@ -53,6 +59,10 @@ const SCENARIOS: [Scenario; 3] = [
 const MEMORY: &str = "memory";
 /// How many containers the slowest way is measured on.
 pub(super) const SEQUENTIAL_SAMPLE: usize = 3;
+/// An engine that has not released a population after this long has locked up.
+const LOCK_UP: Duration = Duration::from_secs(60);
+/// How often one measurement is begun again for that.
+const MOST_LOCK_UPS: usize = 5;
 /// A sweep that takes longer than this has hung.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -62,7 +72,7 @@ pub(super) fn run(effort: &Effort) -> Result<()> {
     engine::with_engine(|engine| step("sweep", || run_on(engine, effort)))
 }
 
-fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
+fn run_on(engine: &mut PrivateEngine, effort: &Effort) -> Result<()> {
     let docker = engine.engine().docker();
     let home = engine.directory().join("bench-home");
     std::fs::create_dir_all(&home)?;
@@ -75,7 +85,8 @@ fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     }
     let mut measured = Vec::new();
     for scenario in &scenarios {
-        measured.push(measure(&docker, &creel, scenario, effort.rounds)?);
+        let bench = Bench { docker: &docker, creel: &creel, engine };
+        measured.push(bench.measure(scenario, effort.rounds)?);
     }
     let results = Results {
         sequential: scenarios
@@ -97,28 +108,96 @@ fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     report::check(&results)
 }
 
-fn measure(docker: &Docker, creel: &Creel, scenario: &Scenario, rounds: usize) -> Result<Measured> {
-    let mut measured = Measured::new(*scenario);
-    for round in 0..rounds {
-        let mut ways: Vec<Way> =
-            Way::ALL.into_iter().filter(|way| round == 0 || !way.is_measured_once()).collect();
-        // One on each time: whatever comes last in one round comes earlier in the next.
-        let first = round % ways.len();
-        ways.rotate_left(first);
-        for (turn, way) in ways.into_iter().enumerate() {
-            child::check_interrupted()?;
-            let started_at = Instant::now();
-            let population = Population::make(docker, scenario, round * Way::ALL.len() + turn)?;
-            let made = started_at.elapsed().as_secs_f64();
-            let took = population.release(way, creel)?;
-            let seconds = took.as_secs_f64();
-            println!(
-                "{} round {}: {way}: {seconds:.2} s (made in {made:.1} s)",
-                scenario.name,
-                round + 1
-            );
-            measured.add(way, took);
+/// What is measured on.
+struct Bench<'a> {
+    docker: &'a Docker,
+    creel: &'a Creel,
+    engine: &'a mut PrivateEngine,
+}
+
+impl Bench<'_> {
+    fn measure(mut self, scenario: &Scenario, rounds: usize) -> Result<Measured> {
+        let mut measured = Measured::new(*scenario);
+        let mut number = 0;
+        for round in 0..rounds {
+            let mut ways: Vec<Way> =
+                Way::ALL.into_iter().filter(|way| round == 0 || !way.is_measured_once()).collect();
+            // One on each time: whatever comes last in one round comes earlier in the next.
+            let first = round % ways.len();
+            ways.rotate_left(first);
+            for way in ways {
+                let took = self.measure_way(scenario, way, &mut number)?;
+                let seconds = took.as_secs_f64();
+                println!("{} round {}: {way}: {seconds:.2} s", scenario.name, round + 1);
+                measured.add(way, took);
+            }
         }
+        Ok(measured)
     }
-    Ok(measured)
+
+    /// Measures one way, again if the engine locks up meanwhile.
+    fn measure_way(
+        &mut self,
+        scenario: &Scenario,
+        way: Way,
+        number: &mut usize,
+    ) -> Result<Duration> {
+        for _ in 0..MOST_LOCK_UPS {
+            child::check_interrupted()?;
+            *number += 1;
+            let population = Population::make(self.docker, scenario, *number)?;
+            let watch = LockUpWatch::start(self.engine);
+            let released = population.release(way, self.creel);
+            if !watch.has_fired() {
+                return released;
+            }
+            println!("{}: {way}: the engine locked up, and is started again", scenario.name);
+            self.engine.restart()?;
+            self.remove_all()?;
+        }
+        bail!("the engine locked up {MOST_LOCK_UPS} times in a row")
+    }
+
+    fn remove_all(&self) -> Result<()> {
+        let left = self.docker.cli(&["ps", "-aq"])?;
+        let ids = String::from_utf8(left.stdout)?;
+        let ids: Vec<&str> = ids.split_whitespace().collect();
+        if !ids.is_empty() {
+            self.docker.cli(&[&["rm", "-fv"], &ids[..]].concat())?;
+        }
+        Ok(())
+    }
+}
+
+/// Kills an engine that does not get a population released.
+struct LockUpWatch {
+    done: mpsc::Sender<()>,
+    watcher: thread::JoinHandle<bool>,
+}
+
+impl LockUpWatch {
+    fn start(engine: &PrivateEngine) -> Self {
+        let (done, ended) = mpsc::channel();
+        let process = engine.process();
+        let watcher = thread::spawn(move || {
+            let is_locked_up = ended.recv_timeout(LOCK_UP) == Err(RecvTimeoutError::Timeout);
+            if let Some(process) = process.filter(|_| is_locked_up).and_then(pid) {
+                // One that died by itself meanwhile is noticed by whoever starts it again.
+                let _ = kill_process(process, Signal::KILL);
+            }
+            is_locked_up
+        });
+        Self { done, watcher }
+    }
+
+    /// Ends the watch, and returns whether the engine had to be killed.
+    fn has_fired(self) -> bool {
+        // A watcher that has fired does not listen any more.
+        let _ = self.done.send(());
+        self.watcher.join().unwrap_or(false)
+    }
+}
+
+fn pid(process: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(process).ok()?)
 }

@@ -1,5 +1,7 @@
 //! The body of a container create: what it asks for, and what the guard changes in it.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::guard::Policy;
@@ -75,6 +77,17 @@ impl ContainerBody {
     }
 
     fn host_mount(&self) -> Option<String> {
+        self.host_mounts().into_iter().next()
+    }
+
+    /// Returns a directory of the host that it mounts and in which this socket is, if any.
+    pub(super) fn mount_around(&self, socket: &str) -> Option<String> {
+        let socket = Path::new(socket);
+        let holds = |source: &String| socket.parent().is_some_and(|up| up.starts_with(source));
+        self.host_mounts().into_iter().find(holds)
+    }
+
+    fn host_mounts(&self) -> Vec<String> {
         let bound = self.binds().into_iter().map(|bind| source_of(&bind).to_owned());
         let mounted = self.host.objects("Mounts").into_iter().filter_map(|mount| {
             match mount.text("Type").as_deref() {
@@ -82,7 +95,7 @@ impl ContainerBody {
                 _ => device_of(&mount.object("VolumeOptions").object("DriverConfig"), "Options"),
             }
         });
-        bound.chain(mounted).find(|source| source.starts_with('/'))
+        bound.chain(mounted).filter(|source| source.starts_with('/')).collect()
     }
 
     /// Gives a container without a limit this one.
@@ -237,6 +250,19 @@ mod tests {
         body.label_mount(2, &Labels::from([("n", "1")]));
         let options = &value(body)["HostConfig"]["Mounts"][2]["VolumeOptions"];
         assert_eq!(options, &json!({ "NoCopy": true, "Labels": { "n": "1" } }));
+    }
+
+    #[test]
+    fn a_mount_in_which_the_engines_socket_is_shows() {
+        let around = |source: &str| {
+            let body =
+                body(json!({ "HostConfig": { "Binds": [format!("{source}:/x"), "/etc:/etc"] } }));
+            body.mount_around("/run/docker.sock")
+        };
+        assert_eq!(around("/run").as_deref(), Some("/run"));
+        assert_eq!(around("/").as_deref(), Some("/"));
+        assert_eq!(around("/run/docker.sock"), None);
+        assert_eq!(around("/runner"), None);
     }
 
     #[test]

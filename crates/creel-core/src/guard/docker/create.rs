@@ -175,6 +175,12 @@ impl DockerGate {
         let ours = self.socket.to_string_lossy();
         for theirs in self.engine.socket_paths() {
             body.replace_socket(&theirs, &ours);
+            if let Some(mounted) = body.mount_around(&theirs) {
+                warn!(
+                    "a container mounts {mounted}, with the engine's own socket in it: \
+                     what it creates through that is not covered"
+                );
+            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::id::ResourceId;
 use crate::os::{self, ProcessKey};
 
 use super::channel::{AttendantOrder, AttendantReport, Channel, Heard, write_message};
+use super::cover::Cover;
 use super::holder::{HolderError, ending_of};
 use super::lease::LeaseWatch;
 use super::{cgroup, terminal, tree};
@@ -54,7 +55,13 @@ pub fn attend(attendance: &Attendance) -> Result<(), HolderError> {
     let guard = UnixStream::connect(&attendance.socket)?;
     let mut channel = Channel::over(guard);
     let order = match channel.receive(Some(START_PATIENCE))? {
-        Heard::Message(AttendantOrder::Begin { cgroups, lease, lease_file }) => {
+        Heard::Message(AttendantOrder::Begin { cgroups, lease, lease_file, cover }) => {
+            // First of all: it may not have a second thread yet.
+            if let Some(Err(error)) = cover.as_ref().map(Cover::put_on) {
+                let reason = format!("the guard's socket cannot be put in place: {error}");
+                channel.send(&AttendantReport::Refused { reason, not_found: false })?;
+                return Ok(());
+            }
             Begin { cgroups, lease: LeaseWatch::start(lease_file, lease) }
         }
         Heard::Message(_) | Heard::Silence | Heard::End => return Err(HolderError::NoOrder),

@@ -17,6 +17,7 @@ use super::cgroup::Hierarchies;
 use super::channel::{
     AttendantOrder, AttendantReport, Channel, Containment, Ending, Heard, TreeRecord, write_message,
 };
+use super::cover::Cover;
 use super::sidecar::{Shelf, Sidecar};
 use super::world::{World, failure, io_failure};
 use super::{ProcessProvider, lease, terminal};
@@ -35,6 +36,8 @@ pub struct AttendedCommand {
     pub environment: CommandEnvironment,
     /// A directory for a socket of our own.
     pub directory: PathBuf,
+    /// What the command finds in another's place.
+    pub cover: Option<Cover>,
 }
 
 /// What is changed in an environment.
@@ -140,6 +143,7 @@ impl World {
             cgroups: sidecar.cgroups.clone(),
             lease: order.lease,
             lease_file,
+            cover: command.cover,
         };
         channel.send(&begin).map_err(wrong)?;
         match channel.receive(Some(ANSWER_PATIENCE)).map_err(wrong)? {

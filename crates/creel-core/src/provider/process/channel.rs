@@ -18,6 +18,7 @@ use crate::id::ResourceId;
 use crate::os::ProcessKey;
 use crate::provider::ErrorClass;
 
+use super::cover::Cover;
 use super::world::HolderProgram;
 
 /// How long the other side may take to read a message that does not fit the socket.
@@ -164,6 +165,8 @@ pub(super) enum AttendantOrder {
         lease: Duration,
         /// The lease file.
         lease_file: PathBuf,
+        /// What the command finds in another's place.
+        cover: Option<Cover>,
     },
     /// Pass a signal on.
     Signal {

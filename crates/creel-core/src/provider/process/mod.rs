@@ -49,6 +49,7 @@ mod attended;
 mod capability;
 mod cgroup;
 mod channel;
+mod cover;
 mod create;
 mod directory;
 pub mod holder;
@@ -68,6 +69,7 @@ pub use attended::{Attended, AttendedCommand, Attention, CommandEnvironment};
 pub use capability::Capabilities;
 pub use cgroup::CgroupVersion;
 pub use channel::{Containment, Ending};
+pub use cover::Cover;
 pub use provider::ProcessProvider;
 pub use world::{HolderProgram, ProcessSettings};
 

@@ -23,16 +23,21 @@ pub(super) fn prepare() -> io::Result<()> {
     if geteuid().is_root() && unshare(UnshareFlags::NEWPID).is_ok() {
         return Ok(());
     }
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID)?;
-    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    unshare_as_oneself(UnshareFlags::NEWPID)?;
     let mut sets = capabilities(None)?;
     sets.inheritable |= CapabilitySet::SYS_ADMIN;
     set_capabilities(None, sets)?;
     configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
     Ok(())
+}
+
+/// Enters namespaces inside of a user namespace that maps this user to themselves.
+pub(super) fn unshare_as_oneself(namespaces: UnshareFlags) -> io::Result<()> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER | namespaces)?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
 /// Gives this process, the first of its pid namespace, a `/proc` that shows only that one.

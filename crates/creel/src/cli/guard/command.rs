@@ -43,6 +43,7 @@ async fn start(command: &[OsString], app: &App, post: &Post) -> Result<(Held, At
         command: command.to_vec(),
         environment: post.environment.clone(),
         directory: post.place.path().to_owned(),
+        cover: post.cover.clone(),
     };
     let program = command.command[0].to_string_lossy().into_owned();
     let held = post.supervisor.create_with(request, |order| async move {

@@ -18,7 +18,7 @@ use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath};
 use creel_core::provider::daytona::DaytonaProvider;
 use creel_core::provider::docker::DockerProvider;
-use creel_core::provider::process::CommandEnvironment;
+use creel_core::provider::process::{CommandEnvironment, Cover};
 use creel_core::provider::{ProviderName, Spec};
 use creel_core::scope::{Held, Request, Supervisor, TakeError};
 use creel_core::task;
@@ -64,6 +64,13 @@ pub(crate) struct Guard {
     /// Give back what was kept when this time has passed
     #[arg(long, value_name = "TIME", requires = "keep", value_parser = creel_core::duration::parse)]
     ttl: Option<Duration>,
+    /// Cover programs too that open /var/run/docker.sock whatever DOCKER_HOST says
+    ///
+    /// The command gets a mount namespace of its own, in which the guard's
+    /// socket is in that place. Without root it also gets a user namespace, in
+    /// which sudo does not work.
+    #[arg(long)]
+    cover_socket: bool,
     /// Leave the images there that the command built, pulled or loaded
     #[arg(long)]
     keep_images: bool,
@@ -109,7 +116,12 @@ struct Post {
     held: Vec<Held>,
     gates: Vec<(CancellationToken, JoinHandle<()>)>,
     environment: CommandEnvironment,
+    /// The guard's socket in the engine's place, where that is wanted.
+    cover: Option<Cover>,
 }
+
+/// Where programs look for the engine that do not ask the environment.
+const USUAL_SOCKET: &str = "/var/run/docker.sock";
 
 impl Guard {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
@@ -207,11 +219,26 @@ impl Guard {
             held: vec![held],
             gates: Vec::new(),
             environment,
+            cover: None,
         };
         if let Some(engine) = app.docker()? {
             post.open_docker(engine, self.policy()).await?;
+            post.cover = self.cover(app, &post.directory);
         }
         Ok(post)
+    }
+
+    /// Says what is put over the engine's usual socket; without one there, nothing opens it.
+    fn cover(&self, app: &App, directory: &Path) -> Option<Cover> {
+        if !self.cover_socket {
+            return None;
+        }
+        let place = PathBuf::from(USUAL_SOCKET);
+        if !place.exists() {
+            app.printer.say(&format!("there is no {USUAL_SOCKET} to cover"));
+            return None;
+        }
+        Some(Cover { socket: directory.join("docker.sock"), place })
     }
 
     /// Opens the private endpoint in front of Daytona; the provider is the one that renews.

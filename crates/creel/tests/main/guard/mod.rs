@@ -20,6 +20,7 @@ mod images;
 pub(crate) mod kills;
 mod limits;
 mod scene;
+mod socket;
 mod terminal;
 mod transparency;
 mod weather;
