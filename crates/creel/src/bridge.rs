@@ -3,7 +3,6 @@
 use creel_core::sandbox::BridgeProgram;
 
 /// `creel-bridge` for this machine's architecture: static, so it runs wherever it is uploaded.
-#[cfg_attr(not(test), expect(dead_code, reason = "sandboxes are provisioned by what comes next"))]
 pub(crate) const PROGRAM: BridgeProgram = BridgeProgram {
     bytes: include_bytes!(env!("CREEL_BRIDGE_PROGRAM")),
     digest: env!("CREEL_BRIDGE_DIGEST"),
