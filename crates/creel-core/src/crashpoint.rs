@@ -1,6 +1,6 @@
 //! Named places where a test may kill us.
 //!
-//! Each place in the life of a resource where a crash leaves something else
+//! Each place in the life of a resource or of a run's records where a crash leaves something else
 //! behind has a name. A test arms one (the binary does so from
 //! `CREEL_CRASHPOINT`), the process then dies there by SIGKILL, just as the
 //! kernel would kill it, and leaves a mark that proves the fault fired.
@@ -29,10 +29,16 @@ pub enum Crashpoint {
     ReleasedNotVerified,
     /// The absence is verified, the record is still open.
     VerifiedNotClosed,
+    /// A run has its row, and no event.
+    RunCreatedNotLogged,
+    /// An event of a run is in the log, its row is behind.
+    RunLoggedNotSaved,
+    /// A run was taken over from a dead owner, and nothing was written about it.
+    RunClaimedNotWritten,
 }
 
 impl Crashpoint {
-    /// All places, in life order.
+    /// All places in the life of a resource, in life order.
     pub const ALL: [Self; 7] = [
         Self::BeforeIntent,
         Self::AfterIntent,
@@ -42,6 +48,10 @@ impl Crashpoint {
         Self::ReleasedNotVerified,
         Self::VerifiedNotClosed,
     ];
+
+    /// All places in the records of a run, in life order.
+    pub const OF_RUNS: [Self; 3] =
+        [Self::RunCreatedNotLogged, Self::RunLoggedNotSaved, Self::RunClaimedNotWritten];
 
     /// Returns the name used in `CREEL_CRASHPOINT`.
     pub const fn name(self) -> &'static str {
@@ -53,6 +63,9 @@ impl Crashpoint {
             Self::ReleaseSent => "release-sent",
             Self::ReleasedNotVerified => "released-not-verified",
             Self::VerifiedNotClosed => "verified-not-closed",
+            Self::RunCreatedNotLogged => "run-created-not-logged",
+            Self::RunLoggedNotSaved => "run-logged-not-saved",
+            Self::RunClaimedNotWritten => "run-claimed-not-written",
         }
     }
 }
@@ -63,6 +76,7 @@ impl FromStr for Crashpoint {
     fn from_str(name: &str) -> Result<Self, UnknownCrashpoint> {
         Self::ALL
             .into_iter()
+            .chain(Self::OF_RUNS)
             .find(|point| point.name() == name)
             .ok_or_else(|| UnknownCrashpoint { name: name.to_owned() })
     }

@@ -101,6 +101,7 @@ pub async fn reclaim(
         tokio::time::sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
         status = reconciler.resume().await?;
+        reconciler.close_runs(Some(dead), &mut status).await?;
         report(&status);
         // An engine that stays away, or somebody who goes on using what is ours, is left to the
         // next reconcile once nothing can land late.

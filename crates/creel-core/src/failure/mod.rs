@@ -88,6 +88,18 @@ codes! {
     NoSuch = "CR0037", "no resource of that name";
     /// Several resources fit.
     Ambiguous = "CR0038", "several resources fit";
+    /// No such run.
+    NoRun = "CR0060", "no such run";
+    /// Several runs fit.
+    AmbiguousRun = "CR0061", "several runs fit";
+    /// The run is over.
+    RunOver = "CR0062", "the run is over";
+    /// Whoever drove the run is dead.
+    DriverDead = "CR0063", "whoever drove the run is dead";
+    /// Another process drives the run.
+    RunTaken = "CR0064", "another process drives the run";
+    /// The records of a run do not fit together.
+    RunRecords = "CR0065", "the records of a run do not fit together";
     /// Something is not verified gone.
     NotGone = "CR0040", "something is not verified gone";
     /// The user interrupted.

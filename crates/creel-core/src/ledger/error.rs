@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::id::ResourceId;
+use crate::id::{ResourceId, RunId};
 
 use super::IllegalTransition;
 
@@ -67,6 +67,20 @@ pub enum LedgerError {
         id: ResourceId,
         /// Why.
         source: IllegalTransition,
+    },
+    /// The run is not on this ledger.
+    #[error("{run} is not on this ledger")]
+    UnknownRun {
+        /// The run.
+        run: RunId,
+    },
+    /// Another process drives the run now.
+    #[error("{run} is driven by another process now ({owner})")]
+    NotOwner {
+        /// The run.
+        run: RunId,
+        /// Who drives it.
+        owner: String,
     },
     /// The database failed in another way.
     #[error("the ledger {} failed", path.display())]

@@ -22,11 +22,15 @@
 //! finish it. Nothing is ever created without a record, because the intent is
 //! durable (WAL, synchronous FULL) before the provider hears of it; a ledger
 //! that cannot be written refuses the create instead.
+//!
+//! The row of a run holds what its events had made of it when it was saved last. The events are
+//! in a file of their own, written first: a row may be behind them, never ahead.
 
 mod error;
 mod event;
 mod lease;
 mod record;
+mod run;
 mod sqlite;
 mod state;
 mod store;
@@ -35,7 +39,9 @@ pub use error::LedgerError;
 pub use event::{Event, StoredEvent};
 pub use lease::{Lease, LeaseStatus};
 pub use record::{Intent, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try};
+pub use run::{NewOrder, NewRun, PlacedOrder, RunFilter, RunRecord, WorkflowRecord};
 pub use sqlite::SqliteStore;
+pub(crate) use sqlite::database;
 pub use state::{IllegalTransition, State, StateName};
 pub use store::{Ledger, Store};
 

@@ -141,6 +141,8 @@ pub struct RecordFilter {
     pub states: Vec<StateName>,
     /// Only those of this owner.
     pub owner: Option<Owner>,
+    /// Only those taken for this run.
+    pub run: Option<RunId>,
 }
 
 impl RecordFilter {
@@ -148,8 +150,13 @@ impl RecordFilter {
     pub fn open() -> Self {
         Self {
             states: StateName::ALL.into_iter().filter(|state| state.is_open()).collect(),
-            owner: None,
+            ..Self::default()
         }
+    }
+
+    /// Wants everything that was ever taken for a run.
+    pub fn of_run(run: RunId) -> Self {
+        Self { run: Some(run), ..Self::default() }
     }
 
     /// Wants only those of one owner.

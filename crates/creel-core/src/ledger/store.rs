@@ -2,17 +2,21 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::OnceCell;
 
 use crate::clock::{Clock, SystemClock};
-use crate::id::{LedgerId, ResourceId};
+use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
+use crate::run::RunState;
+use crate::run::records::EventLog;
 
 use super::{
-    Event, Intent, OwnerRecord, Record, RecordFilter, Result, SqliteStore, StoredEvent, Try,
+    Event, Intent, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
+    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, WorkflowRecord,
 };
 
 /// Keeps records. Every write is one durable transaction: after a crash it is there in
@@ -99,12 +103,96 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// Fails when the store cannot be read.
     async fn check(&self) -> Result<Vec<String>>;
+
+    /// Records that a run was asked for, with what people wrote for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable: then nothing of it may happen.
+    async fn create_run(&self, run: &NewRun) -> Result<RunRecord>;
+
+    /// Returns one run.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn run(&self, id: RunId) -> Result<Option<RunRecord>>;
+
+    /// Returns the wanted runs, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<RunRecord>>;
+
+    /// Saves what the events of a run have made of it. A state that is older than the saved one
+    /// changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails when somebody else drives the run now, or when it could not be made durable.
+    async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()>;
+
+    /// Gives a run of one owner to another, in one step; returns it, or nothing when it is not
+    /// the old owner's any more. Of several heirs at once only one gets it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    async fn claim_run(
+        &self,
+        id: RunId,
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Option<RunRecord>>;
+
+    /// Returns what people wrote for a run; only for whoever drives it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>>;
+
+    /// Leaves an order for whoever drives a run; returns whether its key is new. One whose key
+    /// is known already is not placed again.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is no such run, or when it could not be made durable.
+    async fn place_order(&self, order: &NewOrder) -> Result<bool>;
+
+    /// Returns the orders for a run that nobody has taken, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>>;
+
+    /// Marks an order as taken; returns whether it was open until now.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    async fn take_order(&self, key: &str) -> Result<bool>;
 }
 
 /// A handle on a ledger; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     store: Arc<dyn Store>,
+    /// The events of runs, in a file beside it; opened when it is first asked for.
+    log: Arc<LogBeside>,
+}
+
+/// The event log of a ledger.
+#[derive(Debug)]
+struct LogBeside {
+    /// The directory both are in.
+    home: PathBuf,
+    /// Where the time comes from.
+    clock: Arc<dyn Clock>,
+    /// The log, once it is open.
+    open: OnceCell<EventLog>,
 }
 
 impl Ledger {
@@ -123,11 +211,32 @@ impl Ledger {
     ///
     /// See [`Ledger::open`].
     pub async fn open_with_clock(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
-        Ok(Self { store: Arc::new(SqliteStore::open(home, clock).await?) })
+        let store = Arc::new(SqliteStore::open(home, Arc::clone(&clock)).await?);
+        let log = LogBeside { home: home.to_owned(), clock, open: OnceCell::new() };
+        Ok(Self { store, log: Arc::new(log) })
+    }
+
+    /// Returns the events of runs, opening their file where that was not done yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the exact reason, as [`Ledger::open`] does.
+    pub async fn event_log(&self) -> Result<&EventLog> {
+        self.log.open.get_or_try_init(|| EventLog::open(&self.log.home)).await
+    }
+
+    /// Returns the directory that the ledger is in.
+    pub fn home(&self) -> &Path {
+        &self.log.home
+    }
+
+    /// Returns where the time comes from.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.log.clock
     }
 
     /// Returns the path of the ledger file in a directory.
-    pub fn path(home: &Path) -> std::path::PathBuf {
+    pub fn path(home: &Path) -> PathBuf {
         home.join("ledger.db")
     }
 }

@@ -11,6 +11,8 @@
 //!   has gone since.
 //! - *world to ledger*: objects that carry this ledger's label without an open
 //!   record are put on record and released.
+//! - *runs* whose driver died are closed with a named cause, once all they took
+//!   is accounted for.
 //!
 //! A record is taken over by compare-and-swap of its owner before anything is
 //! done with it, so two reconcilers at once share the work instead of doing it
@@ -19,6 +21,7 @@
 mod decide;
 mod finish;
 mod recover;
+mod runs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,6 +62,10 @@ pub struct Status {
     pub granted_leases: usize,
     /// Objects of ours that no open record knew.
     pub recovered: usize,
+    /// Runs whose driver died, and which were closed.
+    pub runs_closed: usize,
+    /// Runs whose driver died, and which could not be closed yet.
+    pub runs_waiting: usize,
     /// What was released, and what came of it.
     pub items: Vec<ItemReport>,
     /// Providers that could not be asked.
@@ -174,6 +181,7 @@ impl Reconciler {
         let inventory = self.inventory(&mut status).await;
         self.note_lost(&kept, &inventory, &mut status).await?;
         self.recover(&inventory, &mut status).await?;
+        self.close_runs(None, &mut status).await?;
         Ok(status)
     }
 
@@ -188,10 +196,11 @@ impl Reconciler {
         let open = self.ledger.records(&RecordFilter::open()).await?;
         let (_, due) = self.sort(open, &mut status).await?;
         self.settle(due, &mut status).await?;
+        self.close_runs(None, &mut status).await?;
         Ok(status)
     }
 
-    /// Releases what a dead owner left, without looking at anything else.
+    /// Releases what a dead owner left and closes its runs, without looking at anything else.
     ///
     /// # Errors
     ///
@@ -203,6 +212,7 @@ impl Reconciler {
         // Taken over first, found or not: an heir stays until nothing can land any more.
         let mine = self.take_over(due).await?;
         self.release(mine, &mut status).await?;
+        self.close_runs(Some(dead), &mut status).await?;
         Ok(status)
     }
 

@@ -19,7 +19,10 @@ mod cause;
 mod checklist;
 mod condition;
 mod event;
+pub mod orders;
 mod phase;
+pub mod records;
+mod report;
 mod state;
 
 pub use capability::{Ability, Capabilities, Capability};
@@ -27,5 +30,7 @@ pub use cause::{Cause, CauseClass, Causes};
 pub use checklist::{Step, StepStatus};
 pub use condition::{Condition, ConditionType, Status};
 pub use event::{AttemptFrom, Logged, RunEvent, TurnOutcome};
+pub use orders::Order;
 pub use phase::{Connection, Phase};
+pub use report::{CauseReport, RunReport, StepReport};
 pub use state::{Certified, IllegalEvent, OpenRequest, RunState};

@@ -126,7 +126,7 @@ impl LedgerCommand {
         let filter = match (self.all, self.state.is_empty()) {
             (true, _) => RecordFilter::default(),
             (false, true) => RecordFilter::open(),
-            (false, false) => RecordFilter { states: self.state, owner: None },
+            (false, false) => RecordFilter { states: self.state, ..RecordFilter::default() },
         };
         let records = ledger.records(&filter).await?;
         if app.printer.json {

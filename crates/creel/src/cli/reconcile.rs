@@ -59,6 +59,8 @@ fn show(app: &App, status: &Status) {
         (status.granted_leases, "leases granted after a clock jump"),
         (status.left_quarantine, "gone from quarantine"),
         (status.quarantined, "quarantined"),
+        (status.runs_closed, "runs closed"),
+        (status.runs_waiting, "runs wait to be closed"),
     ];
     let told: Vec<String> = parts
         .iter()

@@ -23,5 +23,8 @@ pub(crate) async fn settle_first(
     if status.released() > 0 {
         app.printer.say(&format!("also gave back {} orphaned", status.released()));
     }
+    if status.runs_closed > 0 {
+        app.printer.say(&format!("runs closed whose driver died: {}", status.runs_closed));
+    }
     Ok(())
 }

@@ -39,7 +39,12 @@ impl WatchdogCommand {
         let providers = app.providers(&[])?;
         let reconciler = app.reconciler(&ledger, &providers)?;
         reclaim(&reconciler, &self.owner, |status| {
-            info!(released = status.released(), open_intents = status.open_intents, "reclaimed");
+            info!(
+                released = status.released(),
+                open_intents = status.open_intents,
+                runs_closed = status.runs_closed,
+                "reclaimed"
+            );
         })
         .await?;
         Ok(Exit::Done)

@@ -180,12 +180,17 @@ impl From<LedgerError> for Failure {
                 (Code::LedgerNewer, "use that newer creel, or set CREEL_HOME elsewhere")
             }
             LedgerError::Unknown { .. } => (Code::NoSuch, "creel ledger --all lists every record"),
+            LedgerError::UnknownRun { .. } => (Code::NoRun, "creel runs lists every run"),
+            LedgerError::NotOwner { .. } => {
+                (Code::RunTaken, "creel show RUN tells who drives it now")
+            }
             LedgerError::Illegal { .. } | LedgerError::Database { .. } => {
                 (Code::Internal, "creel ledger check shows whether the ledger is sound")
             }
         };
         let exit = match code {
-            Code::Home | Code::LedgerNewer | Code::NoSuch => Exit::Usage,
+            Code::Home | Code::LedgerNewer | Code::NoSuch | Code::NoRun => Exit::Usage,
+            Code::RunTaken => Exit::Refused,
             _ => Exit::Internal,
         };
         Self::of(code, exit, &error).hint(hint)

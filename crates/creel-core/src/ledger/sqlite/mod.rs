@@ -4,9 +4,12 @@
 //! begin with `BEGIN IMMEDIATE`, so two processes queue instead of failing, and
 //! run in their own task, so a cancelled caller cannot cut one in half.
 
+pub(crate) mod database;
 mod open;
+mod orders;
 mod reads;
 mod rows;
+mod runs;
 mod writes;
 
 #[cfg(test)]
@@ -19,12 +22,14 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqlitePool;
 
 use crate::clock::Clock;
-use crate::id::{LedgerId, ResourceId};
+use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
+use crate::run::RunState;
 use crate::task;
 
 use super::{
-    Event, Intent, LedgerError, OwnerRecord, Record, RecordFilter, Result, Store, StoredEvent, Try,
+    Event, Intent, LedgerError, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter,
+    Result, RunFilter, RunRecord, Store, StoredEvent, Try, WorkflowRecord,
 };
 
 /// A ledger in one SQLite file.
@@ -52,7 +57,7 @@ struct Inner {
 
 impl Inner {
     fn error(&self, source: sqlx::Error) -> LedgerError {
-        open::explain(&self.path, source)
+        database::explain(&self.path, source)
     }
 }
 
@@ -122,5 +127,51 @@ impl Store for SqliteStore {
 
     async fn check(&self) -> Result<Vec<String>> {
         self.inner.check().await
+    }
+
+    async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
+        let (inner, run) = (Arc::clone(&self.inner), run.clone());
+        task::finish(async move { inner.create_run(&run).await }).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<RunRecord>> {
+        self.inner.run(id).await
+    }
+
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<RunRecord>> {
+        self.inner.runs(filter).await
+    }
+
+    async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
+        let (inner, owner, state) = (Arc::clone(&self.inner), owner.clone(), state.clone());
+        task::finish(async move { inner.save_run(id, &owner, &state).await }).await
+    }
+
+    async fn claim_run(
+        &self,
+        id: RunId,
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Option<RunRecord>> {
+        let (inner, from, heir) = (Arc::clone(&self.inner), from.clone(), heir.clone());
+        task::finish(async move { inner.claim_run(id, &from, &heir).await }).await
+    }
+
+    async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
+        self.inner.workflow_of(run).await
+    }
+
+    async fn place_order(&self, order: &NewOrder) -> Result<bool> {
+        let (inner, order) = (Arc::clone(&self.inner), order.clone());
+        task::finish(async move { inner.place_order(&order).await }).await
+    }
+
+    async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
+        self.inner.open_orders(run).await
+    }
+
+    async fn take_order(&self, key: &str) -> Result<bool> {
+        let (inner, key) = (Arc::clone(&self.inner), key.to_owned());
+        task::finish(async move { inner.take_order(&key).await }).await
     }
 }

@@ -1,7 +1,7 @@
 //! Reading the ledger, and checking it against itself.
 
-use sqlx::SqliteExecutor;
 use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Sqlite, SqliteExecutor};
 
 use crate::id::ResourceId;
 
@@ -10,7 +10,7 @@ use super::Inner;
 use super::rows::Columns;
 
 impl Inner {
-    fn columns<'a>(&'a self, row: &'a SqliteRow) -> Columns<'a> {
+    pub(super) fn columns<'a>(&'a self, row: &'a SqliteRow) -> Columns<'a> {
         Columns { path: &self.path, row }
     }
 
@@ -33,18 +33,16 @@ impl Inner {
         from: impl SqliteExecutor<'c>,
         filter: &RecordFilter,
     ) -> Result<Vec<Record>> {
-        let states: Vec<&str> = filter.states.iter().map(|state| state.name()).collect();
-        let rows = sqlx::query(
-            "SELECT * FROM resources
-             WHERE (?1 IS NULL OR owner = ?1)
-               AND (?2 = '' OR instr(?2, ',' || state || ','))
-             ORDER BY intended_at_ms, id",
-        )
-        .bind(filter.owner.as_ref().map(ToString::to_string))
-        .bind(if states.is_empty() { String::new() } else { format!(",{},", states.join(",")) })
-        .fetch_all(from)
-        .await
-        .map_err(|e| self.error(e))?;
+        let mut query = QueryBuilder::new("SELECT * FROM resources WHERE TRUE");
+        if let Some(owner) = &filter.owner {
+            query.push(" AND owner = ").push_bind(owner.to_string());
+        }
+        if let Some(run) = filter.run {
+            query.push(" AND run = ").push_bind(run.to_string());
+        }
+        one_of(&mut query, "state", filter.states.iter().map(|state| state.name()));
+        query.push(" ORDER BY intended_at_ms, id");
+        let rows = query.build().fetch_all(from).await.map_err(|e| self.error(e))?;
         rows.iter().map(|row| self.columns(row).record()).collect()
     }
 
@@ -85,6 +83,24 @@ impl Inner {
         }
         Ok(problems)
     }
+}
+
+/// Wants a column to be one of these names; no names mean any.
+pub(super) fn one_of(
+    query: &mut QueryBuilder<Sqlite>,
+    column: &'static str,
+    names: impl Iterator<Item = &'static str>,
+) {
+    let mut wanted = names.peekable();
+    if wanted.peek().is_none() {
+        return;
+    }
+    query.push(" AND ").push(column).push(" IN (");
+    let mut list = query.separated(", ");
+    for name in wanted {
+        list.push_bind(name);
+    }
+    query.push(")");
 }
 
 /// Says how a record differs from what its events make of it.

@@ -19,26 +19,26 @@ pub(super) struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    fn damaged(&self, column: &str, detail: impl std::fmt::Display) -> LedgerError {
+    pub(super) fn damaged(&self, column: &str, detail: impl std::fmt::Display) -> LedgerError {
         LedgerError::Corrupt {
             path: self.path.to_owned(),
             detail: format!("column `{column}`: {detail}"),
         }
     }
 
-    fn text(&self, column: &str) -> Result<String> {
+    pub(super) fn text(&self, column: &str) -> Result<String> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
     }
 
-    fn optional(&self, column: &str) -> Result<Option<String>> {
+    pub(super) fn optional(&self, column: &str) -> Result<Option<String>> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
     }
 
-    fn number(&self, column: &str) -> Result<i64> {
+    pub(super) fn number(&self, column: &str) -> Result<i64> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
     }
 
-    fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
+    pub(super) fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
         self.text(column)?.parse().map_err(|e| self.damaged(column, e))
     }
 
@@ -50,7 +50,7 @@ impl Columns<'_> {
         text.map(|text| text.parse().map_err(|e| self.damaged(column, e))).transpose()
     }
 
-    fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
+    pub(super) fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
         serde_json::from_str(&self.text(column)?).map_err(|e| self.damaged(column, e))
     }
 

@@ -18,11 +18,11 @@ use super::rows::Columns;
 const ROWS_A_STATEMENT: usize = 256;
 
 impl Inner {
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
         self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| self.error(e))
     }
 
-    async fn commit(&self, transaction: Transaction<'static, Sqlite>) -> Result<()> {
+    pub(super) async fn commit(&self, transaction: Transaction<'static, Sqlite>) -> Result<()> {
         transaction.commit().await.map_err(|e| self.error(e))
     }
 

@@ -1,0 +1,152 @@
+//! A database file beside the ledger: opening it, and naming what is wrong with it.
+//!
+//! The ledger and the event log are two such files. Both are in WAL mode with
+//! `synchronous = FULL`: a commit is on disk when it returns.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use sqlx::Connection;
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+
+use super::super::{Ledger, LedgerError, Result};
+
+/// How long a write waits for another process's transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes a directory that only this user may use, where it is missing.
+pub(crate) fn make_private_directory(home: &Path) -> io::Result<()> {
+    if home.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(home)
+}
+
+/// Takes the lock beside the ledger, waiting for whoever holds it: two processes that open a
+/// fresh database at once must not both build its schema.
+pub(crate) async fn lock_exclusively(home: &Path) -> Result<fs::File> {
+    let path = home.join("ledger.lock");
+    let in_file = |source: io::Error| match source.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            LedgerError::ReadOnly { path: Ledger::path(home) }
+        }
+        io::ErrorKind::StorageFull => LedgerError::DiskFull { path: Ledger::path(home) },
+        _ => LedgerError::Home { path: path.clone(), source },
+    };
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = file.map_err(in_file)?;
+    let deadline = tokio::time::Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(LedgerError::Locked { path: Ledger::path(home) });
+            }
+            Err(error) => return Err(in_file(error.into())),
+        }
+    }
+}
+
+/// Opens a database, making it where it is missing.
+pub(crate) async fn connect(path: &Path) -> Result<SqlitePool> {
+    if !path.exists() {
+        // Made here rather than by SQLite, so that nobody else may read it at any instant.
+        let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        made.map_err(|source| LedgerError::Home { path: path.to_owned(), source })?;
+    }
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(true);
+    SqlitePoolOptions::new()
+        .max_connections(2)
+        .acquire_timeout(BUSY_TIMEOUT * 3)
+        // SQLite ends a transaction by itself when the disk is full, which the driver does not
+        // notice: such a connection refuses every later one.
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                connection.ping().await?;
+                Ok(!connection.is_in_transaction())
+            })
+        })
+        .connect_with(options)
+        .await
+        .map_err(|source| explain(path, source))
+}
+
+/// Builds the schema, or brings an older one up to date.
+pub(crate) async fn migrate(
+    path: &Path,
+    pool: &SqlitePool,
+    migrations: &[&'static str],
+) -> Result<()> {
+    let numbered = (1..).zip(migrations.iter().copied());
+    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
+    let steps = numbered.map(|(number, sql)| {
+        let sql = sqlx::SqlSafeStr::into_sql_str(sql);
+        Migration::new(number, "ledger".into(), MigrationType::Simple, sql, false)
+    });
+    Migrator::with_migrations(steps.collect()).run(pool).await.map_err(|error| match error {
+        MigrateError::VersionMissing(found) => {
+            LedgerError::NewerSchema { path: path.to_owned(), found, known }
+        }
+        MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => {
+            explain(path, source)
+        }
+        other => LedgerError::Corrupt { path: path.to_owned(), detail: other.to_string() },
+    })
+}
+
+/// Names what SQLite's error means for a user.
+pub(crate) fn explain(path: &Path, source: sqlx::Error) -> LedgerError {
+    /// SQLite's primary result codes.
+    const BUSY: i32 = 5;
+    const LOCKED: i32 = 6;
+    const READ_ONLY: i32 = 8;
+    const IO_ERROR: i32 = 10;
+    const CORRUPT: i32 = 11;
+    const FULL: i32 = 13;
+    const CANNOT_OPEN: i32 = 14;
+    const NOT_A_DATABASE: i32 = 26;
+
+    let path = path.to_owned();
+    let code = source
+        .as_database_error()
+        .and_then(|error| error.code()?.parse::<i32>().ok())
+        .map(|extended| extended & 0xff);
+    match code {
+        Some(BUSY | LOCKED) => LedgerError::Locked { path },
+        Some(READ_ONLY) => LedgerError::ReadOnly { path },
+        Some(FULL) => LedgerError::DiskFull { path },
+        Some(IO_ERROR) if is_disk_full(&path) => LedgerError::DiskFull { path },
+        Some(CANNOT_OPEN) if !is_writable(&path) => LedgerError::ReadOnly { path },
+        Some(CORRUPT | NOT_A_DATABASE) => LedgerError::Corrupt { path, detail: source.to_string() },
+        _ if matches!(source, sqlx::Error::PoolTimedOut) => LedgerError::Locked { path },
+        _ => LedgerError::Database { path, source },
+    }
+}
+
+/// SQLite reports a full disk as an I/O error when it grows its shared memory.
+fn is_disk_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail == 0)
+}
+
+fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+        && path
+            .parent()
+            .is_none_or(|home| rustix::fs::access(home, rustix::fs::Access::WRITE_OK).is_ok())
+}

@@ -1,0 +1,66 @@
+//! Orders: what others want of whoever drives a run.
+
+use crate::id::RunId;
+
+use super::super::{LedgerError, NewOrder, PlacedOrder, Result};
+use super::Inner;
+use super::rows::Columns;
+
+impl Inner {
+    pub(super) async fn place_order(&self, order: &NewOrder) -> Result<bool> {
+        if self.run(order.run).await?.is_none() {
+            return Err(LedgerError::UnknownRun { run: order.run });
+        }
+        let body = serde_json::to_string(&order.order).expect("orders are plain data");
+        let mut transaction = self.begin().await?;
+        let placed = sqlx::query(
+            "INSERT INTO orders (key, run, at_ms, kind, body) VALUES (?, ?, ?, ?, ?)
+             ON CONFLICT (key) DO NOTHING",
+        )
+        .bind(&order.key)
+        .bind(order.run.to_string())
+        .bind(self.clock.now().wall_ms)
+        .bind(order.order.name())
+        .bind(body)
+        .execute(&mut *transaction)
+        .await
+        .map_err(|e| self.error(e))?;
+        self.commit(transaction).await?;
+        Ok(placed.rows_affected() > 0)
+    }
+
+    pub(super) async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
+        let rows = sqlx::query(
+            "SELECT * FROM orders WHERE run = ? AND taken_at_ms IS NULL ORDER BY sequence",
+        )
+        .bind(run.to_string())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).order()).collect()
+    }
+
+    pub(super) async fn take_order(&self, key: &str) -> Result<bool> {
+        let mut transaction = self.begin().await?;
+        let taken =
+            sqlx::query("UPDATE orders SET taken_at_ms = ? WHERE key = ? AND taken_at_ms IS NULL")
+                .bind(self.clock.now().wall_ms)
+                .bind(key)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|e| self.error(e))?;
+        self.commit(transaction).await?;
+        Ok(taken.rows_affected() > 0)
+    }
+}
+
+impl Columns<'_> {
+    fn order(&self) -> Result<PlacedOrder> {
+        Ok(PlacedOrder {
+            key: self.text("key")?,
+            run: self.parsed("run")?,
+            at_ms: self.number("at_ms")?,
+            order: self.json("body")?,
+        })
+    }
+}

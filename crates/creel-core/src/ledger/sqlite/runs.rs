@@ -1,0 +1,246 @@
+//! Runs: their rows, and what people wrote for them.
+
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, SqliteExecutor};
+
+use crate::id::RunId;
+use crate::owner::Owner;
+use crate::run::RunState;
+
+use super::super::{
+    LedgerError, NewRun, OwnerRecord, Result, RunFilter, RunRecord, WorkflowRecord,
+};
+use super::Inner;
+use super::reads::one_of;
+use super::rows::Columns;
+
+impl Inner {
+    pub(super) async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
+        let now = self.clock.now().wall_ms;
+        let record = RunRecord {
+            id: run.id,
+            name: run.name.clone(),
+            provider: run.provider,
+            owner: run.owner.clone(),
+            on_owner_death: run.on_owner_death,
+            created_at_ms: now,
+            changed_at_ms: now,
+            state: RunState::new(),
+        };
+        let mut transaction = self.begin().await?;
+        self.insert_run(&mut transaction, &record).await?;
+        self.insert_workflow(&mut transaction, run.id, &run.workflow).await?;
+        self.commit(transaction).await?;
+        Ok(record)
+    }
+
+    async fn insert_run(&self, to: &mut SqliteConnection, run: &RunRecord) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO runs (id, name, provider, owner, owner_command, owner_started_ms,
+                 on_owner_death, created_at_ms, changed_at_ms, phase, attempt, sequence, state)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(run.id.to_string())
+        .bind(&run.name)
+        .bind(run.provider.name())
+        .bind(run.owner.owner.to_string())
+        .bind(&run.owner.command)
+        .bind(run.owner.started_at_ms)
+        .bind(run.on_owner_death.name())
+        .bind(run.created_at_ms)
+        .bind(run.changed_at_ms)
+        .bind(run.state.phase.name())
+        .bind(run.state.attempt)
+        .bind(number_of(&run.state))
+        .bind(stored(&run.state))
+        .execute(to)
+        .await
+        .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    async fn insert_workflow(
+        &self,
+        to: &mut SqliteConnection,
+        run: RunId,
+        workflow: &WorkflowRecord,
+    ) -> Result<()> {
+        let inputs = serde_json::to_string(&workflow.inputs).expect("inputs are plain text");
+        sqlx::query("INSERT INTO workflows (run, source_name, source, inputs) VALUES (?, ?, ?, ?)")
+            .bind(run.to_string())
+            .bind(&workflow.source_name)
+            .bind(&workflow.source)
+            .bind(inputs)
+            .execute(to)
+            .await
+            .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    pub(super) async fn run(&self, id: RunId) -> Result<Option<RunRecord>> {
+        self.run_in(&self.pool, id).await
+    }
+
+    /// Reads one run, inside a transaction where one is given.
+    async fn run_in<'c>(
+        &self,
+        from: impl SqliteExecutor<'c>,
+        id: RunId,
+    ) -> Result<Option<RunRecord>> {
+        let row = sqlx::query("SELECT * FROM runs WHERE id = ?")
+            .bind(id.to_string())
+            .fetch_optional(from)
+            .await
+            .map_err(|e| self.error(e))?;
+        row.map(|row| self.columns(&row).run()).transpose()
+    }
+
+    pub(super) async fn runs(&self, filter: &RunFilter) -> Result<Vec<RunRecord>> {
+        let mut query = wanted(filter);
+        let rows = query.build().fetch_all(&self.pool).await.map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).run()).collect()
+    }
+
+    pub(super) async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        let known = self.run_in(&mut *transaction, id).await?;
+        let known = known.ok_or(LedgerError::UnknownRun { run: id })?;
+        if known.owner.owner != *owner {
+            return Err(LedgerError::NotOwner { run: id, owner: known.owner.owner.to_string() });
+        }
+        if known.state.sequence >= state.sequence {
+            return Ok(());
+        }
+        self.update_run(&mut transaction, id, state).await?;
+        self.commit(transaction).await
+    }
+
+    async fn update_run(
+        &self,
+        to: &mut SqliteConnection,
+        id: RunId,
+        state: &RunState,
+    ) -> Result<()> {
+        sqlx::query(
+            "UPDATE runs SET changed_at_ms = ?, phase = ?, class = ?, attempt = ?,
+                 kept_until_ms = ?, sequence = ?, state = ?
+             WHERE id = ?",
+        )
+        .bind(self.clock.now().wall_ms)
+        .bind(state.phase.name())
+        .bind(state.cause().map(|cause| cause.class.name()))
+        .bind(state.attempt)
+        .bind(state.kept_until_ms)
+        .bind(number_of(state))
+        .bind(stored(state))
+        .bind(id.to_string())
+        .execute(to)
+        .await
+        .map_err(|e| self.error(e))?;
+        Ok(())
+    }
+
+    pub(super) async fn claim_run(
+        &self,
+        id: RunId,
+        from: &Owner,
+        heir: &OwnerRecord,
+    ) -> Result<Option<RunRecord>> {
+        let mut transaction = self.begin().await?;
+        let changed = sqlx::query(
+            "UPDATE runs SET owner = ?, owner_command = ?, owner_started_ms = ?
+             WHERE id = ? AND owner = ?",
+        )
+        .bind(heir.owner.to_string())
+        .bind(&heir.command)
+        .bind(heir.started_at_ms)
+        .bind(id.to_string())
+        .bind(from.to_string())
+        .execute(&mut *transaction)
+        .await
+        .map_err(|e| self.error(e))?;
+        if changed.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let claimed = self.run_in(&mut *transaction, id).await?;
+        self.commit(transaction).await?;
+        Ok(claimed)
+    }
+
+    pub(super) async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
+        let row = sqlx::query("SELECT * FROM workflows WHERE run = ?")
+            .bind(run.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        row.map(|row| self.columns(&row).workflow()).transpose()
+    }
+}
+
+/// Makes a filter a query.
+fn wanted(filter: &RunFilter) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new("SELECT * FROM runs WHERE TRUE");
+    if filter.unsettled {
+        // As the index has it.
+        query.push(
+            " AND (phase NOT IN ('succeeded', 'failed', 'cancelled') OR kept_until_ms IS NOT NULL)",
+        );
+    }
+    if let Some(owner) = &filter.owner {
+        query.push(" AND owner = ").push_bind(owner.to_string());
+    }
+    if let Some(at_ms) = filter.newer_than_ms {
+        query.push(" AND created_at_ms >= ").push_bind(at_ms);
+    }
+    if let Some(at_ms) = filter.older_than_ms {
+        query.push(" AND created_at_ms <= ").push_bind(at_ms);
+    }
+    if let Some(prefix) = &filter.id_prefix {
+        query.push(" AND substr(id, 1, ").push_bind(characters_of(prefix));
+        query.push(") = ").push_bind(prefix.clone());
+    }
+    one_of(&mut query, "phase", filter.phases.iter().map(|phase| phase.name()));
+    one_of(&mut query, "class", filter.classes.iter().map(|class| class.name()));
+    query.push(" ORDER BY created_at_ms, id");
+    query
+}
+
+fn characters_of(text: &str) -> i64 {
+    i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
+}
+
+/// SQLite has no unsigned numbers; no run has that many events.
+fn number_of(state: &RunState) -> i64 {
+    i64::try_from(state.sequence).unwrap_or(i64::MAX)
+}
+
+fn stored(state: &RunState) -> String {
+    serde_json::to_string(state).expect("a run's state is plain data")
+}
+
+impl Columns<'_> {
+    fn run(&self) -> Result<RunRecord> {
+        Ok(RunRecord {
+            id: self.parsed("id")?,
+            name: self.text("name")?,
+            provider: self.parsed("provider")?,
+            owner: OwnerRecord {
+                owner: self.parsed("owner")?,
+                command: self.text("owner_command")?,
+                started_at_ms: self.number("owner_started_ms")?,
+            },
+            on_owner_death: self.parsed("on_owner_death")?,
+            created_at_ms: self.number("created_at_ms")?,
+            changed_at_ms: self.number("changed_at_ms")?,
+            state: self.json("state")?,
+        })
+    }
+
+    fn workflow(&self) -> Result<WorkflowRecord> {
+        Ok(WorkflowRecord {
+            source_name: self.text("source_name")?,
+            source: self.text("source")?,
+            inputs: self.json("inputs")?,
+        })
+    }
+}

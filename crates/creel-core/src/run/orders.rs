@@ -1,0 +1,305 @@
+//! Orders: what others want of whoever drives a run.
+//!
+//! ```text
+//!   creel cancel ──▶ orders (ledger) ◀── looks ── owner
+//!        │                                          ▲
+//!        └───── one datagram, no content ───────────┘
+//!                (owners/<pid>-<start>.sock)
+//! ```
+//!
+//! The order is durable before the poke is sent. A poke that is lost costs a few
+//! seconds, since an owner looks by itself, too. An owner takes an order only
+//! after it acted on it, so one that dies in between leaves it to its heir; the
+//! key makes it happen once.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixDatagram;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{debug, warn};
+
+use crate::id::RunId;
+use crate::ledger::{Ledger, LedgerError, NewOrder, OnOwnerDeath, PlacedOrder, database};
+use crate::os::ProcessKey;
+use crate::owner::{Liveness, Owner};
+use crate::task;
+
+use super::Phase;
+
+/// How long an owner waits for a poke before it looks by itself.
+const LOOK_ANYWAY: Duration = Duration::from_secs(5);
+
+/// What somebody wants of whoever drives a run.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Order {
+    /// End it, and give everything back.
+    Cancel,
+    /// Tell the agent something.
+    Message {
+        /// What; it is kept where workflows are kept, and never logged.
+        text: String,
+        /// The question it answers; the one that waits, where none is named.
+        request: Option<String>,
+    },
+    /// Go on after a pause.
+    Resume,
+}
+
+impl Order {
+    /// Returns the word for it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Message { .. } => "message",
+            Self::Resume => "resume",
+        }
+    }
+}
+
+/// Shows which order it is, and not a word of a message.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An order that could not be placed.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The ledger could not be used, or does not have the run.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The run is over.
+    #[error("{run} is over: it is {phase}")]
+    Over {
+        /// The run.
+        run: RunId,
+        /// How it ended.
+        phase: Phase,
+    },
+    /// Nobody is there to take it.
+    #[error("whoever drove {run} is dead, so nobody can take this order")]
+    OwnerDead {
+        /// The run.
+        run: RunId,
+        /// What becomes of the run.
+        on_owner_death: OnOwnerDeath,
+    },
+}
+
+/// How an order was placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Receipt {
+    /// The key it was placed under.
+    pub key: String,
+    /// Whether the owner was told at once; else it finds the order when it looks next.
+    pub poked: bool,
+}
+
+/// Leaves an order for whoever drives a run, and pokes it.
+///
+/// # Errors
+///
+/// Fails when there is no such run, when it is over, when its owner is dead, or when the order
+/// could not be made durable.
+pub async fn place(ledger: &Ledger, run: RunId, order: Order) -> Result<Receipt, OrderError> {
+    let record = ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?;
+    if record.state.phase.is_final() {
+        return Err(OrderError::Over { run, phase: record.state.phase });
+    }
+    if record.owner_liveness() == Liveness::Dead {
+        return Err(OrderError::OwnerDead { run, on_owner_death: record.on_owner_death });
+    }
+    let key = format!("{}-{}", order.name(), uuid::Uuid::now_v7().simple());
+    ledger.place_order(&NewOrder { key: key.clone(), run, order }).await?;
+    let poked = poke(ledger.home(), record.owner.owner.process).await;
+    if let Err(error) = &poked {
+        debug!(run_id = %run, %error, "the owner could not be poked");
+    }
+    Ok(Receipt { key, poked: poked.is_ok() })
+}
+
+/// Tells an owner to look for orders.
+async fn poke(home: &Path, owner: ProcessKey) -> io::Result<()> {
+    let directory = Directory::open(home)?;
+    let socket = UnixDatagram::unbound()?;
+    socket.send_to(b"!", directory.path_of(&socket_name(owner))).await?;
+    Ok(())
+}
+
+fn socket_name(owner: ProcessKey) -> String {
+    format!("{}-{}.sock", owner.pid, owner.started_ticks)
+}
+
+/// The directory of the sockets, held open: a path through its descriptor is short enough for
+/// a socket's address, however deep the directory is.
+struct Directory {
+    handle: OwnedFd,
+    path: PathBuf,
+}
+
+impl Directory {
+    fn open(home: &Path) -> io::Result<Self> {
+        let path = home.join("owners");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&path, flags, Mode::empty())?;
+        Ok(Self { handle, path })
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))
+    }
+
+    /// Removes sockets behind which nobody listens any more.
+    fn remove_stale(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)?.flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| name.ends_with(".sock")) else { continue };
+            let probe = std::os::unix::net::UnixDatagram::unbound()?;
+            let refused = probe
+                .connect(self.path_of(name))
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if refused {
+                // Somebody else may have been quicker.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an owner hears of orders; one for each process, however many runs it drives.
+#[derive(Debug)]
+pub struct OrderBox {
+    ledger: Ledger,
+    /// Counts the pokes.
+    pokes: watch::Receiver<u64>,
+    /// Listens to the socket.
+    listener: JoinHandle<()>,
+    /// The socket, removed on drop; one that stays is removed by the next owner.
+    socket: PathBuf,
+}
+
+impl OrderBox {
+    /// Starts to listen, and removes the sockets of owners that died.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the socket cannot be made.
+    pub fn open(ledger: &Ledger, owner: &Owner) -> io::Result<Self> {
+        let path = ledger.home().join("owners");
+        database::make_private_directory(&path)?;
+        let directory = Directory::open(ledger.home())?;
+        if let Err(error) = directory.remove_stale() {
+            warn!(%error, "sockets of dead owners could not be removed");
+        }
+        let name = socket_name(owner.process);
+        let socket = path.join(&name);
+        // Only an earlier box of this very process can have left one of this name.
+        let _ = fs::remove_file(&socket);
+        let listening = UnixDatagram::bind(directory.path_of(&name))?;
+        let (poked, pokes) = watch::channel(0);
+        let listener = task::background(listen(listening, poked));
+        Ok(Self { ledger: ledger.clone(), pokes, listener, socket })
+    }
+
+    /// Returns the orders for one run.
+    pub fn of(&self, run: RunId) -> Orders {
+        Orders {
+            ledger: self.ledger.clone(),
+            run,
+            pokes: self.pokes.clone(),
+            waiting: VecDeque::new(),
+            given: HashSet::new(),
+        }
+    }
+}
+
+impl Drop for OrderBox {
+    fn drop(&mut self) {
+        self.listener.abort();
+        // A courtesy: a socket without a listener harms nobody.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+async fn listen(socket: UnixDatagram, poked: watch::Sender<u64>) {
+    let mut nothing = [0; 1];
+    loop {
+        if let Err(error) = socket.recv(&mut nothing).await {
+            warn!(%error, "pokes are not heard any more; orders are looked for instead");
+            return;
+        }
+        poked.send_modify(|count| *count += 1);
+    }
+}
+
+/// The orders for one run, in the order in which they were placed.
+#[derive(Debug)]
+pub struct Orders {
+    ledger: Ledger,
+    run: RunId,
+    pokes: watch::Receiver<u64>,
+    /// Read, and not given out yet.
+    waiting: VecDeque<PlacedOrder>,
+    /// The keys of those that were given out.
+    given: HashSet<String>,
+}
+
+impl Orders {
+    /// Waits for the next order. Each is given out once by this value; one that is never
+    /// [taken](Self::take) is given out again to whoever drives the run next.
+    ///
+    /// Cancel-safe: an order is either given out or still waits.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be read.
+    pub async fn next(&mut self) -> Result<PlacedOrder, LedgerError> {
+        loop {
+            if let Some(order) = self.waiting.pop_front() {
+                self.given.insert(order.key.clone());
+                return Ok(order);
+            }
+            // Marked before the look: a poke during it leads to another one.
+            self.pokes.borrow_and_update();
+            let open = self.ledger.open_orders(self.run).await?;
+            self.waiting.extend(open.into_iter().filter(|order| !self.given.contains(&order.key)));
+            if self.waiting.is_empty() {
+                self.wait().await;
+            }
+        }
+    }
+
+    /// Marks an order as done with; returns whether it was open until now.
+    ///
+    /// # Errors
+    ///
+    /// Fails when that could not be made durable.
+    pub async fn take(&self, key: &str) -> Result<bool, LedgerError> {
+        self.ledger.take_order(key).await
+    }
+
+    /// Waits for a poke, or for the time to look anyway.
+    async fn wait(&mut self) {
+        let deaf = match tokio::time::timeout(LOOK_ANYWAY, self.pokes.changed()).await {
+            Ok(heard) => heard.is_err(),
+            Err(_) => false,
+        };
+        if deaf {
+            tokio::time::sleep(LOOK_ANYWAY).await;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The event log: `events.db` beside the ledger, append-only.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
+use sqlx::{Executor, QueryBuilder, Row, Transaction};
+
+use crate::id::RunId;
+use crate::ledger::{LedgerError, database};
+use crate::run::Logged;
+use crate::task;
+
+use super::{RecordsError, Result};
+
+/// The version of the stored form; a new one comes with a test that reads the old one.
+const VERSION: i64 = 1;
+
+/// The steps from nothing to the newest schema this code knows.
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_events.sql")];
+
+/// How many events one statement takes; SQLite allows 32,766 values, an event has six.
+const ROWS_A_STATEMENT: usize = 256;
+
+/// The events of all runs of one ledger; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct EventLog {
+    /// Shared with the tasks that run the writes.
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Where the file is, for messages.
+    path: PathBuf,
+    /// Connections to it.
+    pool: SqlitePool,
+}
+
+impl EventLog {
+    /// Opens the log in a directory, making it where it is missing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the exact reason: locked, read-only, full, damaged, too new.
+    pub async fn open(home: &Path) -> std::result::Result<Self, LedgerError> {
+        let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
+        database::make_private_directory(home).map_err(in_home)?;
+        let path = Self::path(home);
+        let _lock = database::lock_exclusively(home).await?;
+        let pool = database::connect(&path).await?;
+        database::migrate(&path, &pool, &MIGRATIONS).await?;
+        Ok(Self { inner: Arc::new(Inner { path, pool }) })
+    }
+
+    /// Returns the path of the log in a directory.
+    pub fn path(home: &Path) -> PathBuf {
+        home.join("events.db")
+    }
+
+    /// Appends events of a run, all or none; they are on disk when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails when they do not follow directly on what is there, or could not be made durable.
+    pub async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
+        let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
+        task::finish(async move { inner.append(run, &events).await }).await
+    }
+
+    /// Returns events of a run from a number on, oldest first, at most so many.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the log cannot be read.
+    pub async fn read(&self, run: RunId, from: u64, limit: u32) -> Result<Vec<Logged>> {
+        self.inner.read(run, from, limit).await
+    }
+
+    /// Returns the number of the newest event of a run; 0 where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the log cannot be read.
+    pub async fn newest(&self, run: RunId) -> Result<u64> {
+        self.inner.newest_in(&self.inner.pool, run).await
+    }
+}
+
+impl Inner {
+    fn error(&self, source: sqlx::Error) -> RecordsError {
+        database::explain(&self.path, source).into()
+    }
+
+    fn damaged(&self, detail: impl std::fmt::Display) -> RecordsError {
+        LedgerError::Corrupt { path: self.path.clone(), detail: detail.to_string() }.into()
+    }
+
+    async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
+        let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
+        let mut transaction = begun.map_err(|e| self.error(e))?;
+        // Read inside the transaction: of two writers, the second finds its number taken.
+        let newest = self.newest_in(&mut *transaction, run).await?;
+        check_numbers(run, newest, events)?;
+        self.insert(&mut transaction, run, events).await?;
+        transaction.commit().await.map_err(|e| self.error(e))
+    }
+
+    async fn insert(
+        &self,
+        to: &mut Transaction<'static, Sqlite>,
+        run: RunId,
+        events: &[Logged],
+    ) -> Result<()> {
+        for rows in events.chunks(ROWS_A_STATEMENT) {
+            let mut insert = QueryBuilder::new(
+                "INSERT INTO events (run, sequence, at_ms, spooled, version, event) ",
+            );
+            insert.push_values(rows, |mut row, logged| {
+                let event = serde_json::to_string(&logged.event).expect("events are plain data");
+                row.push_bind(run.to_string())
+                    .push_bind(stored(logged.sequence))
+                    .push_bind(logged.at_ms)
+                    .push_bind(logged.spooled.map(stored))
+                    .push_bind(VERSION)
+                    .push_bind(event);
+            });
+            to.execute(insert.build()).await.map_err(|e| self.error(e))?;
+        }
+        Ok(())
+    }
+
+    async fn newest_in<'c>(&self, from: impl sqlx::SqliteExecutor<'c>, run: RunId) -> Result<u64> {
+        let newest: Option<i64> =
+            sqlx::query_scalar("SELECT max(sequence) FROM events WHERE run = ?")
+                .bind(run.to_string())
+                .fetch_one(from)
+                .await
+                .map_err(|e| self.error(e))?;
+        u64::try_from(newest.unwrap_or(0)).map_err(|e| self.damaged(e))
+    }
+
+    async fn read(&self, run: RunId, from: u64, limit: u32) -> Result<Vec<Logged>> {
+        let rows = sqlx::query(
+            "SELECT * FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence LIMIT ?",
+        )
+        .bind(run.to_string())
+        .bind(stored(from))
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.logged(row)).collect()
+    }
+
+    fn logged(&self, row: &SqliteRow) -> Result<Logged> {
+        let number = |value: i64| u64::try_from(value).map_err(|e| self.damaged(e));
+        let spooled: Option<i64> = row.try_get("spooled").map_err(|e| self.damaged(e))?;
+        let event: String = row.try_get("event").map_err(|e| self.damaged(e))?;
+        Ok(Logged {
+            sequence: number(row.try_get("sequence").map_err(|e| self.damaged(e))?)?,
+            at_ms: row.try_get("at_ms").map_err(|e| self.damaged(e))?,
+            spooled: spooled.map(number).transpose()?,
+            event: serde_json::from_str(&event).map_err(|e| self.damaged(e))?,
+        })
+    }
+}
+
+/// Checks that events follow directly on the newest that is there.
+fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
+    for (expected, logged) in (newest + 1..).zip(events) {
+        let sequence = logged.sequence;
+        if sequence < expected {
+            return Err(RecordsError::Overtaken { run, sequence });
+        }
+        if sequence > expected {
+            return Err(RecordsError::Incomplete { run, logged: expected - 1, held: sequence - 1 });
+        }
+    }
+    Ok(())
+}
+
+/// SQLite has no unsigned numbers; no run has that many events.
+fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

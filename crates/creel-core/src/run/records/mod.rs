@@ -1,0 +1,62 @@
+//! Records of runs: the log of events, and the one writer of each run.
+//!
+//! ```text
+//!   record ─▶ check ─▶ append to events.db ─▶ save the row in ledger.db ─▶ done
+//!            (state)       (the truth)          (for quick reading)
+//! ```
+//!
+//! The log is written first and the row after it, so a crash leaves a row that
+//! is behind its log, never ahead of it. Whoever takes the run up next replays
+//! what the row lacks, by the same function that made the state at first.
+//!
+//! Two processes that both believe to drive a run cannot both write it: the row
+//! is fenced by its owner, and every number of an event is given out once.
+
+mod error;
+mod follow;
+mod journal;
+mod log;
+mod writer;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use error::RecordsError;
+pub use follow::LogWatch;
+pub use journal::Journal;
+pub use log::EventLog;
+
+use crate::id::RunId;
+use crate::ledger::{Ledger, RunRecord};
+
+use super::state::RunState;
+
+/// The result of an operation on the records of a run.
+pub type Result<T> = std::result::Result<T, RecordsError>;
+
+/// How many events are read at once.
+const PAGE: u32 = 512;
+
+/// Returns a run as its log has it, which may be ahead of its row; writes nothing.
+///
+/// # Errors
+///
+/// Fails when ledger or log cannot be read.
+pub async fn look(ledger: &Ledger, run: RunId) -> Result<Option<RunRecord>> {
+    let Some(mut record) = ledger.run(run).await? else { return Ok(None) };
+    catch_up(ledger.event_log().await?, run, &mut record.state).await?;
+    Ok(Some(record))
+}
+
+/// Applies what the log has beyond a state.
+async fn catch_up(log: &EventLog, run: RunId, state: &mut RunState) -> Result<()> {
+    loop {
+        let events = log.read(run, state.sequence + 1, PAGE).await?;
+        if events.is_empty() {
+            return Ok(());
+        }
+        for logged in &events {
+            state.apply(logged).map_err(|source| RecordsError::Illegal { run, source })?;
+        }
+    }
+}
