@@ -191,3 +191,214 @@ fn entry_of(record: &Record) -> Entry {
         name: record.name.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::id::{ResourceId, RunId};
+    use crate::ledger::{Event, Intent, Ledger, NewRun, OwnerRecord};
+    use crate::provider::{Kind, Providers};
+    use crate::run::examples::way_to_running;
+    use crate::run::records::tests::{a_dead_owner, a_run_of, me};
+
+    /// A ledger with one running run of an owner that is dead.
+    struct Scene {
+        _home: TempDir,
+        ledger: Ledger,
+        run: NewRun,
+    }
+
+    impl Scene {
+        async fn left_by_the_dead(on_owner_death: OnOwnerDeath, more: &[RunEvent]) -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let ledger = Ledger::open(home.path()).await.unwrap();
+            let run = NewRun { on_owner_death, ..a_run_of(a_dead_owner()) };
+            let mut journal = Journal::begin(&ledger, &run).await.unwrap();
+            let events = [&way_to_running()[1..], more].concat();
+            journal.record_all(events).await.unwrap();
+            Self { _home: home, ledger, run }
+        }
+
+        fn reconciler(&self) -> Reconciler {
+            Reconciler::new(self.ledger.clone(), Providers::new(Vec::new()), me())
+        }
+
+        /// Takes something for the run.
+        async fn take(&self, events: &[Event]) -> ResourceId {
+            let id = ResourceId::new();
+            let intent = Intent {
+                id,
+                run: Some(self.run.id),
+                provider: self.run.provider,
+                kind: Kind::Directory,
+                name: id.object_name(),
+                labels: Default::default(),
+                owner: self.run.owner.clone(),
+                on_owner_death: self.run.on_owner_death,
+                lease: Duration::from_secs(600),
+            };
+            self.ledger.record_intent(&intent).await.unwrap();
+            let events: Vec<_> = events.iter().map(|event| (id, event.clone())).collect();
+            self.ledger.append(&events).await.unwrap();
+            id
+        }
+
+        async fn state(&self) -> RunState {
+            self.ledger.run(self.run.id).await.unwrap().unwrap().state
+        }
+
+        async fn cause(&self) -> Option<CauseClass> {
+            self.state().await.cause().map(|cause| cause.class)
+        }
+
+        async fn newest(&self) -> u64 {
+            self.ledger.event_log().await.unwrap().newest(self.run.id).await.unwrap()
+        }
+    }
+
+    fn created() -> Event {
+        Event::Created { object: "d1".to_owned() }
+    }
+
+    fn requested() -> Event {
+        Event::ReleaseRequested { why: "test".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_run_of_a_dead_driver_is_closed_once_with_a_cause_and_a_certificate() {
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[]).await;
+        scene.take(&[created(), requested(), Event::VerifiedGone]).await;
+        let status = scene.reconciler().finish().await.unwrap();
+        assert_eq!((status.runs_closed, status.runs_waiting), (1, 0));
+        let state = scene.state().await;
+        assert_eq!((state.phase, scene.cause().await), (Phase::Failed, Some(CauseClass::HubError)));
+        assert_eq!(state.certificate, Some(Certified { verified: true, left: Vec::new() }));
+
+        let newest = scene.newest().await;
+        let again = scene.reconciler().finish().await.unwrap();
+        assert_eq!((again.runs_closed, again.runs_waiting), (0, 0));
+        assert_eq!((scene.newest().await, scene.state().await), (newest, state));
+    }
+
+    #[tokio::test]
+    async fn a_cause_that_was_latched_before_stays_the_one_that_counts() {
+        let message = Diagnostic::ours("the model said nothing for 120s");
+        let cause = Cause::new(CauseClass::ModelTimeout, message, 1);
+        let latched = RunEvent::CauseLatched { cause };
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[latched]).await;
+        let status = scene.reconciler().round().await.unwrap();
+        assert_eq!(status.runs_closed, 1);
+        assert_eq!(scene.cause().await, Some(CauseClass::ModelTimeout));
+        assert_eq!(scene.state().await.causes.chain().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_was_cancelled_ends_as_cancelled() {
+        let cause = Cause::new(CauseClass::Cancelled, Diagnostic::ours("somebody asked"), 1);
+        let releasing = RunEvent::PhaseEntered { phase: Phase::Releasing };
+        let events = [RunEvent::CauseLatched { cause }, releasing];
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &events).await;
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(scene.state().await.phase, Phase::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn a_run_waits_for_what_it_took_and_names_what_will_not_go() {
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[]).await;
+        let taken = scene.take(&[created()]).await;
+        // Nobody can be asked for it here, so it may still be there.
+        let status = scene.reconciler().finish().await.unwrap();
+        assert_eq!((status.runs_closed, status.runs_waiting), (0, 1));
+        assert_eq!(scene.state().await.phase, Phase::Running);
+
+        let stuck = Event::Quarantined { reason: "it will not go".to_owned() };
+        scene.ledger.append(&[(taken, requested()), (taken, stuck)]).await.unwrap();
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        let certificate = scene.state().await.certificate.unwrap();
+        assert!(!certificate.verified);
+        assert_eq!(certificate.left.iter().map(|left| &left.id).collect::<Vec<_>>(), ["d1"]);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_never_began_is_closed_too() {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let run = a_run_of(a_dead_owner());
+        ledger.create_run(&run).await.unwrap();
+        let scene = Scene { _home: home, ledger, run };
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        let state = scene.state().await;
+        assert_eq!((state.phase, state.attempt), (Phase::Failed, 1));
+        assert_eq!(scene.newest().await, state.sequence);
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_left_alone_until_its_lease_ends() {
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Hold, &[]).await;
+        let taken = scene.take(&[created()]).await;
+        let status = scene.reconciler().finish().await.unwrap();
+        assert_eq!((status.runs_closed, status.runs_waiting), (0, 0));
+
+        // What a reconciler does when the lease has ended.
+        let dead = &scene.run.owner.owner;
+        scene.ledger.take_over(&[taken], dead, &me()).await.unwrap();
+        let gone = [(taken, requested()), (taken, Event::VerifiedGone)];
+        scene.ledger.append(&gone).await.unwrap();
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(scene.cause().await, Some(CauseClass::LeaseExpired));
+    }
+
+    #[tokio::test]
+    async fn what_was_kept_of_a_run_that_is_over_is_certified_when_it_has_gone() {
+        let enter = |phase| RunEvent::PhaseEntered { phase };
+        let kept = RunEvent::Kept { until_ms: 9 };
+        let ending = [kept, enter(Phase::Releasing), enter(Phase::Succeeded)];
+        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &ending).await;
+        let taken = scene.take(&[created()]).await;
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 0);
+        let gone = [(taken, requested()), (taken, Event::VerifiedGone)];
+        scene.ledger.append(&gone).await.unwrap();
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        let state = scene.state().await;
+        assert_eq!((state.phase, state.kept_until_ms), (Phase::Succeeded, None));
+        assert!(state.certificate.unwrap().verified);
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 0);
+    }
+
+    #[tokio::test]
+    async fn a_run_of_a_live_driver_is_nobodys_business() {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let run = a_run_of(me());
+        Journal::begin(&ledger, &run).await.unwrap();
+        let scene = Scene { _home: home, ledger, run };
+        let status = scene.reconciler().round().await.unwrap();
+        assert_eq!((status.runs_closed, status.runs_waiting), (0, 0));
+        assert_eq!(scene.newest().await, 1);
+    }
+
+    fn record_of(run: RunId, owner: &OwnerRecord) -> RunRecord {
+        RunRecord {
+            id: run,
+            name: "hello".to_owned(),
+            provider: crate::provider::ProviderName::Process,
+            owner: owner.clone(),
+            on_owner_death: OnOwnerDeath::Release,
+            created_at_ms: 0,
+            changed_at_ms: 0,
+            state: RunState { phase: Phase::Running, attempt: 1, ..RunState::new() },
+        }
+    }
+
+    #[test]
+    fn a_driver_that_cannot_be_judged_is_believed() {
+        let run = record_of(RunId::new(), &a_dead_owner());
+        assert_eq!(fate(&run, Liveness::Unknown, &[]), Fate::Keep);
+        assert_eq!(fate(&run, Liveness::Alive, &[]), Fate::Keep);
+        assert_eq!(fate(&run, Liveness::Dead, &[]), Fate::Close(CauseClass::HubError));
+    }
+}

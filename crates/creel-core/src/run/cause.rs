@@ -162,14 +162,17 @@ impl Causes {
             return;
         }
         if self.0.len() == Self::MOST {
-            let newest = self.0.last().map_or(0, |last| last.attempt);
-            let first_of_newest = self.0.iter().position(|one| one.attempt == newest);
-            // The very first and the first of this attempt say the most.
-            let spared = first_of_newest.unwrap_or(0);
-            let dropped = (1..self.0.len()).find(|at| *at != spared).unwrap_or(1);
-            self.0.remove(dropped);
+            self.0.remove(self.least_telling());
         }
         self.0.push(cause);
+    }
+
+    /// Returns the place of the cause that says the least: the oldest that only followed from
+    /// another one of its attempt. Only where there is none is an attempt forgotten; then the
+    /// very first and that of the newest attempt stay.
+    fn least_telling(&self) -> usize {
+        let follows = |at: &usize| *at > 0 && self.0[at - 1].attempt == self.0[*at].attempt;
+        (0..self.0.len()).find(follows).unwrap_or(1)
     }
 
     /// Returns the first cause of an attempt: the one that counts.

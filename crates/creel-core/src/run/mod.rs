@@ -33,4 +33,6 @@ pub use event::{AttemptFrom, Logged, RunEvent, TurnOutcome};
 pub use orders::Order;
 pub use phase::{Connection, Phase};
 pub use report::{CauseReport, RunReport, StepReport};
+#[cfg(test)]
+pub(crate) use state::tests as examples;
 pub use state::{Certified, IllegalEvent, OpenRequest, RunState};

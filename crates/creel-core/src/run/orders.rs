@@ -303,3 +303,121 @@ impl Orders {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::ledger::{NewRun, OwnerRecord};
+    use crate::run::RunState;
+    use crate::run::records::tests::{a_dead_owner, a_run_of, me};
+
+    async fn ledger_with(owner: OwnerRecord) -> (TempDir, Ledger, NewRun) {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let run = a_run_of(owner);
+        ledger.create_run(&run).await.unwrap();
+        (home, ledger, run)
+    }
+
+    fn message() -> Order {
+        Order::Message { text: "yes".to_owned(), request: None }
+    }
+
+    #[tokio::test]
+    async fn an_order_reaches_its_owner_at_once_and_in_turn() {
+        let (_home, ledger, run) = ledger_with(me()).await;
+        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
+        let mut orders_of_run = orders.of(run.id);
+        let started_at = Instant::now();
+        let send = async {
+            let first = place(&ledger, run.id, message()).await.unwrap();
+            let second = place(&ledger, run.id, Order::Cancel).await.unwrap();
+            assert!(first.poked && second.poked);
+        };
+        let receive = async {
+            assert_eq!(orders_of_run.next().await.unwrap().order, message());
+            assert_eq!(orders_of_run.next().await.unwrap().order, Order::Cancel);
+        };
+        tokio::join!(receive, send);
+        assert!(started_at.elapsed() < LOOK_ANYWAY, "it was found by looking, not by a poke");
+    }
+
+    #[tokio::test]
+    async fn an_order_without_a_poke_is_found_by_looking() {
+        let (_home, ledger, run) = ledger_with(me()).await;
+        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
+        let mut orders = orders.of(run.id);
+        let order = NewOrder { key: "k".to_owned(), run: run.id, order: Order::Resume };
+        let send = async {
+            tokio::task::yield_now().await;
+            ledger.place_order(&order).await.unwrap();
+        };
+        let (received, ()) = tokio::join!(orders.next(), send);
+        assert_eq!(received.unwrap().order, Order::Resume);
+    }
+
+    #[tokio::test]
+    async fn an_order_that_was_not_taken_is_given_to_the_next_driver() {
+        let (_home, ledger, run) = ledger_with(me()).await;
+        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
+        let _ = place(&ledger, run.id, Order::Cancel).await.unwrap();
+        let first = orders.of(run.id).next().await.unwrap();
+        let mut heir = orders.of(run.id);
+        let again = heir.next().await.unwrap();
+        assert_eq!(first, again);
+        assert!(heir.take(&again.key).await.unwrap());
+        assert!(!heir.take(&again.key).await.unwrap());
+        assert_eq!(ledger.open_orders(run.id).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_path_that_is_too_long_for_a_socket_is_none_too_long_for_orders() {
+        let home = tempfile::tempdir().unwrap();
+        let deep = home.path().join("d".repeat(100)).join("e".repeat(100));
+        let ledger = Ledger::open(&deep).await.unwrap();
+        let run = a_run_of(me());
+        ledger.create_run(&run).await.unwrap();
+        let _orders = OrderBox::open(&ledger, &me().owner).unwrap();
+        assert!(place(&ledger, run.id, Order::Cancel).await.unwrap().poked);
+    }
+
+    #[tokio::test]
+    async fn sockets_of_dead_owners_are_removed_and_those_of_live_ones_stay() {
+        let (home, ledger, _run) = ledger_with(me()).await;
+        let owners = home.path().join("owners");
+        fs::create_dir(&owners).unwrap();
+        let bind = |name: &str| std::os::unix::net::UnixDatagram::bind(owners.join(name)).unwrap();
+        drop(bind("1-1.sock"));
+        let _live = bind("2-2.sock");
+        let mine = OrderBox::open(&ledger, &me().owner).unwrap();
+        let names = || {
+            let entries = fs::read_dir(&owners).unwrap();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert!(!names().contains(&"1-1.sock".to_owned()), "{:?}", names());
+        assert_eq!(names().len(), 2, "{:?}", names());
+        drop(mine);
+        assert_eq!(names(), ["2-2.sock"]);
+    }
+
+    #[tokio::test]
+    async fn a_dead_owner_and_a_run_that_is_over_are_named() {
+        let (_home, ledger, run) = ledger_with(a_dead_owner()).await;
+        let dead = place(&ledger, run.id, Order::Cancel).await.unwrap_err();
+        assert!(matches!(dead, OrderError::OwnerDead { .. }), "{dead}");
+        let over = RunState { sequence: 3, phase: Phase::Failed, ..RunState::new() };
+        ledger.save_run(run.id, &run.owner.owner, &over).await.unwrap();
+        let over = place(&ledger, run.id, message()).await.unwrap_err();
+        assert_eq!(over.to_string(), format!("{} is over: it is failed", run.id));
+        let unknown = place(&ledger, RunId::new(), Order::Cancel).await.unwrap_err();
+        assert!(matches!(unknown, OrderError::Ledger(LedgerError::UnknownRun { .. })));
+        assert_eq!(ledger.open_orders(run.id).await.unwrap(), []);
+    }
+}

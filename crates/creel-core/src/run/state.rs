@@ -127,18 +127,19 @@ impl RunState {
 
     /// Says whether an event may follow.
     fn check(&self, event: &RunEvent) -> Result<(), IllegalEvent> {
+        let (begun, over) = (self.sequence > 0, self.phase.is_final());
         let legal = match event {
-            RunEvent::Queued => self.sequence == 0,
+            RunEvent::Queued => !begun,
             RunEvent::AttemptStarted { attempt, from } => {
-                let begins = self.phase == Phase::Queued || self.phase.is_final();
+                let begins = self.attempt == 0 || over;
                 let kept = *from == AttemptFrom::Scratch || self.kept_until_ms.is_some();
-                begins && kept && *attempt == self.attempt + 1
+                begun && begins && kept && *attempt == self.attempt + 1
             }
             RunEvent::PhaseEntered { phase } => self.may_enter(*phase),
-            RunEvent::StepStarted { .. } | RunEvent::StepEnded { .. } | RunEvent::BootstrapOk => {
-                let whole = !matches!(event, RunEvent::BootstrapOk)
-                    || self.checklist.iter().all(Step::is_done);
-                self.phase == Phase::Bootstrapping && whole
+            RunEvent::StepStarted { .. } | RunEvent::StepEnded { .. } => self.is_bootstrapping(),
+            RunEvent::BootstrapOk => {
+                let whole = !self.checklist.is_empty() && self.checklist.iter().all(Step::is_done);
+                self.is_bootstrapping() && whole
             }
             // Nothing starts on an incomplete workspace.
             RunEvent::BridgeStarted { .. }
@@ -147,19 +148,27 @@ impl RunState {
             | RunEvent::Text { .. }
             | RunEvent::InputRequested { .. }
             | RunEvent::InputGiven { .. }
-            | RunEvent::TurnEnded { .. } => self.bootstrap_ok,
-            RunEvent::ConnectionChanged { .. }
-            | RunEvent::ConditionChanged { .. }
-            | RunEvent::CapabilitiesProbed { .. }
+            | RunEvent::TurnEnded { .. } => self.bootstrap_ok && !over,
+            // A run that is over keeps its verdict, so nothing may be added to its causes.
+            RunEvent::CauseLatched { cause } => {
+                self.attempt > 0 && !over && cause.attempt == self.attempt
+            }
+            RunEvent::CapabilitiesProbed { .. }
             | RunEvent::CapabilityChanged { .. }
             | RunEvent::MessageTaken { .. }
-            | RunEvent::CauseLatched { .. }
             | RunEvent::CancelRequested
-            | RunEvent::TeardownEnded { .. }
+            | RunEvent::TeardownEnded { .. } => begun && !over,
+            // What is kept for people to look at changes on, until it is given back.
+            RunEvent::ConnectionChanged { .. }
+            | RunEvent::ConditionChanged { .. }
             | RunEvent::Kept { .. }
-            | RunEvent::Released { .. } => !self.phase.is_final() || self.kept_until_ms.is_some(),
+            | RunEvent::Released { .. } => begun && (!over || self.kept_until_ms.is_some()),
         };
         legal.then_some(()).ok_or_else(|| IllegalEvent { event: name_of(event), phase: self.phase })
+    }
+
+    fn is_bootstrapping(&self) -> bool {
+        self.phase == Phase::Bootstrapping && !self.bootstrap_ok
     }
 
     fn may_enter(&self, phase: Phase) -> bool {
@@ -195,7 +204,11 @@ impl RunState {
             RunEvent::InputRequested { turn, request, .. } => {
                 self.request = Some(OpenRequest { request: request.clone(), turn: *turn });
             }
-            RunEvent::InputGiven { .. } | RunEvent::TurnEnded { .. } => self.request = None,
+            RunEvent::InputGiven { request } => {
+                // An answer to an older question leaves the newer one open.
+                self.request.take_if(|open| open.request == *request);
+            }
+            RunEvent::TurnEnded { .. } => self.request = None,
             RunEvent::CauseLatched { cause } => self.causes.latch(cause.clone()),
             RunEvent::CancelRequested => self.cancel_requested = true,
             RunEvent::Kept { until_ms } => self.kept_until_ms = Some(*until_ms),
@@ -230,4 +243,312 @@ impl Default for RunState {
 fn name_of(event: &RunEvent) -> String {
     let stored = serde_json::to_value(event).unwrap_or_default();
     stored["event"].as_str().unwrap_or("this").to_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use creel_bridge::event::Stream;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::run::{Ability, Capability, ConditionType, Status, StepStatus, TurnOutcome};
+    use crate::sanitise::{Diagnostic, Masked};
+
+    pub(crate) fn some_step(name: &str, status: StepStatus) -> Step {
+        Step {
+            step: name.to_owned(),
+            status,
+            expected: Diagnostic::ours("that it is there"),
+            found: Some(Diagnostic::ours("it is there")),
+            exit_code: Some(0),
+            seconds: Some(0.5),
+            tries: 1,
+            inactivity_limit: None,
+            hard_limit: 60.0,
+            tail: None,
+        }
+    }
+
+    pub(crate) fn some_text() -> RunEvent {
+        RunEvent::Text { turn: 1, stream: Stream::Output, text: Masked::ours("hello") }
+    }
+
+    fn some_cause(class: CauseClass, attempt: u32) -> RunEvent {
+        let cause = Cause::new(class, Diagnostic::ours("so it was"), attempt);
+        RunEvent::CauseLatched { cause }
+    }
+
+    /// The events of a run that goes well up to its first words.
+    pub(crate) fn way_to_running() -> Vec<RunEvent> {
+        let enter = |phase| RunEvent::PhaseEntered { phase };
+        vec![
+            RunEvent::Queued,
+            RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch },
+            enter(Phase::Provisioning),
+            enter(Phase::Bootstrapping),
+            RunEvent::StepStarted { step: some_step("reachable", StepStatus::Running) },
+            RunEvent::StepEnded { step: some_step("reachable", StepStatus::Passed) },
+            RunEvent::BootstrapOk,
+            enter(Phase::Ready),
+            RunEvent::BridgeStarted { version: "1".to_owned() },
+            enter(Phase::Running),
+            RunEvent::TurnStarted { turn: 1, attempt: 1, model: None },
+        ]
+    }
+
+    fn after(events: &[RunEvent]) -> RunState {
+        let mut state = RunState::new();
+        for event in events {
+            next(&mut state, event).unwrap();
+        }
+        state
+    }
+
+    fn next(state: &mut RunState, event: &RunEvent) -> Result<(), IllegalEvent> {
+        let sequence = state.sequence + 1;
+        state.apply(&Logged { sequence, at_ms: 0, spooled: None, event: event.clone() })
+    }
+
+    fn any_of_run() -> BoxedStrategy<RunEvent> {
+        let phase = proptest::sample::select(&Phase::ALL);
+        let class = proptest::sample::select(CauseClass::ALL);
+        let from = prop_oneof![Just(AttemptFrom::Scratch), Just(AttemptFrom::Bootstrap)];
+        let certificate = Certified { verified: true, left: Vec::new() };
+        prop_oneof![
+            1 => Just(RunEvent::Queued),
+            4 => (1..4_u32, from)
+                .prop_map(|(attempt, from)| RunEvent::AttemptStarted { attempt, from }),
+            12 => phase.prop_map(|phase| RunEvent::PhaseEntered { phase }),
+            6 => (class, 0..4_u32).prop_map(|(class, attempt)| some_cause(class, attempt)),
+            1 => Just(RunEvent::CancelRequested),
+            2 => Just(RunEvent::Kept { until_ms: 5 }),
+            2 => Just(RunEvent::Released { certificate }),
+            1 => Just(RunEvent::MessageTaken { key: "k".to_owned() }),
+            1 => Just(RunEvent::ConnectionChanged { connection: Connection::Offline }),
+            1 => Just(RunEvent::TeardownEnded {
+                name: "t".to_owned(),
+                found: Diagnostic::ours("done"),
+            }),
+        ]
+        .boxed()
+    }
+
+    fn any_of_bootstrap() -> BoxedStrategy<RunEvent> {
+        let status = prop_oneof![
+            Just(StepStatus::Running),
+            Just(StepStatus::Passed),
+            Just(StepStatus::Failed),
+            Just(StepStatus::Tolerated),
+        ];
+        let step = (prop_oneof![Just("a"), Just("b")], status)
+            .prop_map(|(name, status)| some_step(name, status));
+        let ability = Ability { available: false, evidence: Diagnostic::ours("refused") };
+        let condition = Condition {
+            about: ConditionType::SandboxReady,
+            status: Status::True,
+            reason: "Answers".to_owned(),
+            message: Diagnostic::ours("it answers"),
+            last_transition_ms: 3,
+        };
+        let capabilities = Capabilities::from([(Capability::Network, ability.clone())]);
+        prop_oneof![
+            2 => step.clone().prop_map(|step| RunEvent::StepStarted { step }),
+            4 => step.prop_map(|step| RunEvent::StepEnded { step }),
+            5 => Just(RunEvent::BootstrapOk),
+            1 => Just(RunEvent::CapabilitiesProbed { capabilities }),
+            1 => Just(RunEvent::CapabilityChanged { capability: Capability::File, ability }),
+            1 => Just(RunEvent::ConditionChanged { condition }),
+        ]
+        .boxed()
+    }
+
+    fn any_of_bridge() -> BoxedStrategy<RunEvent> {
+        let request = prop_oneof![Just("q1".to_owned()), Just("q2".to_owned())];
+        prop_oneof![
+            Just(RunEvent::BridgeStarted { version: "1".to_owned() }),
+            Just(RunEvent::RuntimeReady { version: None }),
+            (1..5_u32).prop_map(|turn| RunEvent::TurnStarted { turn, attempt: 1, model: None }),
+            Just(some_text()),
+            request.clone().prop_map(|request| RunEvent::InputRequested {
+                turn: 1,
+                request,
+                question: Masked::ours("may I?"),
+            }),
+            request.prop_map(|request| RunEvent::InputGiven { request }),
+            Just(RunEvent::TurnEnded { turn: 1, how: TurnOutcome::Exited { code: 0 } }),
+        ]
+        .boxed()
+    }
+
+    /// Any events at all, so that most of them do not fit; after a good beginning for some.
+    fn any_events() -> impl Strategy<Value = Vec<RunEvent>> {
+        let one = prop_oneof![4 => any_of_run(), 3 => any_of_bootstrap(), 2 => any_of_bridge()];
+        let beginning = (0..=way_to_running().len())
+            .prop_map(|count| way_to_running().into_iter().take(count).collect::<Vec<_>>());
+        (beginning, proptest::collection::vec(one, 0..60)).prop_map(|(mut all, rest)| {
+            all.extend(rest);
+            all
+        })
+    }
+
+    /// Numbers those events that fit, as a journal does.
+    fn logged(events: &[RunEvent]) -> Vec<Logged> {
+        let (mut state, mut log) = (RunState::new(), Vec::new());
+        for (place, event) in (1_u64..).zip(events) {
+            let spooled = (place % 3 == 0).then_some(place);
+            let event = event.clone();
+            let one = Logged { sequence: state.sequence + 1, at_ms: 0, spooled, event };
+            if state.apply(&one).is_ok() {
+                log.push(one);
+            }
+        }
+        log
+    }
+
+    fn replayed(mut state: RunState, log: &[Logged]) -> RunState {
+        for one in log {
+            state.apply(one).expect("it was legal before");
+        }
+        state
+    }
+
+    fn is_of_bridge(event: &RunEvent) -> bool {
+        matches!(
+            event,
+            RunEvent::BridgeStarted { .. }
+                | RunEvent::RuntimeReady { .. }
+                | RunEvent::TurnStarted { .. }
+                | RunEvent::Text { .. }
+                | RunEvent::InputRequested { .. }
+                | RunEvent::InputGiven { .. }
+                | RunEvent::TurnEnded { .. }
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn an_event_that_does_not_fit_changes_nothing(events in any_events()) {
+            let mut state = RunState::new();
+            for event in &events {
+                let before = state.clone();
+                if next(&mut state, event).is_err() {
+                    prop_assert_eq!(&state, &before);
+                }
+            }
+        }
+
+        #[test]
+        fn a_final_phase_is_entered_only_by_the_verdict_and_keeps_it(events in any_events()) {
+            let mut state = RunState::new();
+            for event in &events {
+                let earned = state.verdict();
+                let was_final = state.phase.is_final();
+                let fits = next(&mut state, event).is_ok();
+                if fits && !was_final && state.phase.is_final() {
+                    prop_assert_eq!(state.phase, earned);
+                }
+                if state.phase.is_final() {
+                    prop_assert_eq!(state.phase, state.verdict());
+                }
+            }
+        }
+
+        #[test]
+        fn the_first_cause_of_an_attempt_never_changes(events in any_events()) {
+            let mut state = RunState::new();
+            let mut firsts: BTreeMap<u32, Cause> = BTreeMap::new();
+            for event in &events {
+                if next(&mut state, event).is_err() {
+                    continue;
+                }
+                if let Some(cause) = state.cause() {
+                    let first = firsts.entry(state.attempt).or_insert_with(|| cause.clone());
+                    prop_assert_eq!(&*first, cause);
+                }
+                for (attempt, first) in &firsts {
+                    // An old one may be forgotten, but no other takes its place.
+                    let known = state.causes.first_of(*attempt);
+                    prop_assert!(known.is_none_or(|known| known == first));
+                }
+                prop_assert!(state.causes.chain().len() <= Causes::MOST);
+            }
+        }
+
+        #[test]
+        fn nothing_of_the_bridge_comes_before_the_bootstrap_is_ok(events in any_events()) {
+            let mut ok = false;
+            for one in logged(&events) {
+                match &one.event {
+                    RunEvent::AttemptStarted { .. } => ok = false,
+                    RunEvent::BootstrapOk => ok = true,
+                    event => prop_assert!(ok || !is_of_bridge(event), "{event:?}"),
+                }
+            }
+        }
+
+        #[test]
+        fn the_bootstrap_is_ok_only_with_every_step_done(events in any_events()) {
+            let mut state = RunState::new();
+            for event in &events {
+                let _ = next(&mut state, event);
+                if state.bootstrap_ok {
+                    prop_assert!(!state.checklist.is_empty());
+                    prop_assert!(state.checklist.iter().all(Step::is_done));
+                }
+            }
+        }
+
+        #[test]
+        fn a_saved_prefix_and_the_rest_give_the_whole(events in any_events(), at in any::<u16>()) {
+            let log = logged(&events);
+            let (prefix, rest) = log.split_at(usize::from(at) % (log.len() + 1));
+            let saved = serde_json::to_string(&replayed(RunState::new(), prefix)).unwrap();
+            let resumed: RunState = serde_json::from_str(&saved).unwrap();
+            prop_assert_eq!(replayed(resumed, rest), replayed(RunState::new(), &log));
+        }
+
+        #[test]
+        fn an_event_survives_the_round_trip_through_its_stored_form(events in any_events()) {
+            for one in logged(&events) {
+                let stored = serde_json::to_string(&one).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Logged>(&stored).unwrap(), one);
+            }
+        }
+    }
+
+    #[test]
+    fn an_illegal_event_is_refused_by_name_and_phase() {
+        let mut state = after(&[RunEvent::Queued]);
+        let refused = next(&mut state, &some_text()).unwrap_err();
+        assert_eq!(refused.to_string(), "text cannot happen to a run that is queued");
+    }
+
+    #[test]
+    fn an_answer_to_an_older_question_leaves_the_newer_one_open() {
+        let ask = |request: &str| RunEvent::InputRequested {
+            turn: 1,
+            request: request.to_owned(),
+            question: Masked::ours("may I?"),
+        };
+        let answer = |request: &str| RunEvent::InputGiven { request: request.to_owned() };
+        let mut state = after(&[way_to_running(), vec![ask("q1"), ask("q2")]].concat());
+        next(&mut state, &answer("q1")).unwrap();
+        assert_eq!(state.request.as_ref().unwrap().request, "q2");
+        next(&mut state, &answer("q2")).unwrap();
+        assert_eq!(state.request, None);
+    }
+
+    #[test]
+    fn a_run_that_is_over_takes_no_more_causes_even_while_its_sandbox_is_kept() {
+        let enter = |phase| RunEvent::PhaseEntered { phase };
+        let ending =
+            [RunEvent::Kept { until_ms: 9 }, enter(Phase::Releasing), enter(Phase::Succeeded)];
+        let mut state = after(&[way_to_running(), ending.to_vec()].concat());
+        assert!(next(&mut state, &some_cause(CauseClass::Offline, 1)).is_err());
+        let certificate = Certified { verified: true, left: Vec::new() };
+        next(&mut state, &RunEvent::Released { certificate }).unwrap();
+        assert_eq!((state.phase, state.kept_until_ms), (Phase::Succeeded, None));
+    }
 }

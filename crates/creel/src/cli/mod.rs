@@ -1,24 +1,32 @@
 //! The command line: one file per subcommand.
 
 mod apply;
+mod cancel;
 mod completions;
 mod config;
 mod demo;
 mod dev;
 mod doctor;
+mod event_words;
+mod events;
 mod explain;
 mod guard;
 pub(crate) mod holder;
 mod ledger;
 mod ls;
+mod message;
 mod named;
+mod named_run;
+mod order;
 mod recipes;
 mod reconcile;
 mod release_args;
 mod report;
 mod rm;
+mod runs;
 mod selector_args;
 mod settle;
+mod show;
 mod stop;
 mod sweep;
 mod watchdog;
@@ -58,6 +66,11 @@ pub(crate) struct Cli {
 enum Command {
     Demo(demo::Demo),
     Guard(guard::Guard),
+    Runs(runs::Runs),
+    Show(show::Show),
+    Events(events::Events),
+    Cancel(cancel::Cancel),
+    Message(message::Message),
     Ls(ls::Ls),
     Sweep(sweep::Sweep),
     Apply(apply::Apply),
@@ -90,6 +103,11 @@ pub(crate) async fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
     match cli.command {
         Command::Demo(command) => command.run(&app).await,
         Command::Guard(command) => command.run(&app).await,
+        Command::Runs(command) => command.run(&app).await,
+        Command::Show(command) => command.run(&app).await,
+        Command::Events(command) => command.run(&app).await,
+        Command::Cancel(command) => command.run(&app).await,
+        Command::Message(command) => command.run(&app).await,
         Command::Ls(command) => command.run(&app).await,
         Command::Sweep(command) => command.run(&app).await,
         Command::Apply(command) => command.run(&app).await,

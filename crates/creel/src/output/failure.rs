@@ -5,12 +5,14 @@ use std::error::Error;
 use creel_core::cleanup::CleanupError;
 use creel_core::config::ConfigError;
 use creel_core::failure::Code;
-use creel_core::ledger::LedgerError;
+use creel_core::ledger::{LedgerError, OnOwnerDeath};
 use creel_core::plan::{CapExceeded, PlanFileError};
 use creel_core::provider::daytona::InvalidAccess;
 use creel_core::provider::docker::EndpointError;
 use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
 use creel_core::recipe::RecipeError;
+use creel_core::run::orders::OrderError;
+use creel_core::run::records::RecordsError;
 use creel_core::scope::{ScopeError, TakeError};
 use creel_core::select::InvalidSelector;
 use owo_colors::OwoColorize;
@@ -194,6 +196,36 @@ impl From<LedgerError> for Failure {
             _ => Exit::Internal,
         };
         Self::of(code, exit, &error).hint(hint)
+    }
+}
+
+impl From<RecordsError> for Failure {
+    fn from(error: RecordsError) -> Self {
+        match error {
+            RecordsError::Store(error) => error.into(),
+            RecordsError::RowBehind { source, .. } => source.into(),
+            RecordsError::Overtaken { .. } => Self::of(Code::RunTaken, Exit::Refused, &error)
+                .hint("creel show RUN tells who drives it now"),
+            RecordsError::Illegal { .. } | RecordsError::Incomplete { .. } => {
+                Self::of(Code::RunRecords, Exit::Internal, &error).hint("creel explain CR0065")
+            }
+        }
+    }
+}
+
+impl From<OrderError> for Failure {
+    fn from(error: OrderError) -> Self {
+        let (code, hint) = match error {
+            OrderError::Ledger(error) => return error.into(),
+            OrderError::Over { .. } => (Code::RunOver, "creel show RUN tells how it ended"),
+            OrderError::OwnerDead { on_owner_death: OnOwnerDeath::Release, .. } => {
+                (Code::DriverDead, "creel reconcile gives back what it held, and closes it")
+            }
+            OrderError::OwnerDead { on_owner_death: OnOwnerDeath::Hold, .. } => {
+                (Code::DriverDead, "creel resume RUN takes it up; its lease ends it otherwise")
+            }
+        };
+        Self::of(code, Exit::Refused, &error).hint(hint)
     }
 }
 

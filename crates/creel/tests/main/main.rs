@@ -9,6 +9,7 @@ mod faults;
 mod guard;
 mod late;
 mod recovery;
+mod runs;
 mod sandboxes;
 mod scripted;
 mod support;

@@ -15,7 +15,7 @@ use super::Inner;
 use super::database::{connect, explain, lock_exclusively, make_private_directory, migrate};
 
 /// The steps from nothing to the newest schema this code knows.
-const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 2] = [
     include_str!("../migrations/sqlite/0001_ledger.sql"),
     include_str!("../migrations/sqlite/0002_runs.sql"),
 ];

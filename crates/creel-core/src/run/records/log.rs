@@ -184,3 +184,25 @@ fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
 fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+/// What only tests do to a log.
+#[cfg(test)]
+impl EventLog {
+    pub(super) async fn execute(&self, statement: &'static str) -> sqlx::Result<()> {
+        sqlx::query(statement).execute(&self.inner.pool).await.map(drop)
+    }
+
+    /// Lets the file grow to so many pages at most; it never shrinks.
+    pub(super) async fn limit_pages(&self, most: u32) {
+        // The limit is each connection's own.
+        let mut all = Vec::new();
+        for _ in 0..self.inner.pool.options().get_max_connections() {
+            all.push(self.inner.pool.acquire().await.unwrap());
+        }
+        for connection in &mut all {
+            let mut limit = QueryBuilder::<Sqlite>::new("PRAGMA max_page_count = ");
+            limit.push(most.max(1).to_string());
+            limit.build().execute(&mut **connection).await.unwrap();
+        }
+    }
+}

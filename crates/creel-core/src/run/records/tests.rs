@@ -1,1 +1,335 @@
+//! The journal against real files: what is on disk when, and after whose death.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::crashpoint::{self, Crashpoint};
+use crate::ledger::{LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RunFilter, WorkflowRecord};
+use crate::owner::{Liveness, Owner};
+use crate::provider::ProviderName;
+use crate::run::examples::{some_step, some_text, way_to_running};
+use crate::run::{AttemptFrom, Logged, Phase, RunEvent, StepStatus};
+
+/// The variables by which a test tells its child where to die.
+const DIE_AT: &str = "CREEL_TEST_DIE_AT";
+const DIE_IN: &str = "CREEL_TEST_DIE_IN";
+
+/// Returns this process as an owner.
+pub(crate) fn me() -> OwnerRecord {
+    OwnerRecord::this_process("test").unwrap()
+}
+
+/// Returns an owner that is provably dead.
+pub(crate) fn a_dead_owner() -> OwnerRecord {
+    let mut dead = me();
+    dead.owner.process.started_ticks += 1;
+    assert_eq!(dead.owner.liveness(), Liveness::Dead);
+    dead
+}
+
+/// Returns a run that this owner wants to drive.
+pub(crate) fn a_run_of(owner: OwnerRecord) -> NewRun {
+    NewRun {
+        id: RunId::new(),
+        name: "hello".to_owned(),
+        provider: ProviderName::Process,
+        owner,
+        on_owner_death: OnOwnerDeath::Release,
+        workflow: WorkflowRecord {
+            source_name: "hello.toml".to_owned(),
+            source: String::new(),
+            inputs: Default::default(),
+        },
+    }
+}
+
+/// A ledger and a run of this process that is running.
+struct Scene {
+    home: TempDir,
+    ledger: Ledger,
+    journal: Journal,
+}
+
+impl Scene {
+    async fn running() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let mut journal = Journal::begin(&ledger, &a_run_of(me())).await.unwrap();
+        // The first is on record already.
+        journal.record_all(way_to_running()[1..].to_vec()).await.unwrap();
+        Self { home, ledger, journal }
+    }
+
+    async fn log(&self) -> &EventLog {
+        self.ledger.event_log().await.unwrap()
+    }
+
+    async fn logged(&self) -> Vec<Logged> {
+        self.log().await.read(self.journal.run(), 1, 10_000).await.unwrap()
+    }
+
+    async fn row(&self) -> RunState {
+        self.ledger.run(self.journal.run()).await.unwrap().unwrap().state
+    }
+}
+
+fn a_certain_event() -> RunEvent {
+    RunEvent::MessageTaken { key: "k".to_owned() }
+}
+
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < deadline, "it never came true");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_on_record_before_anything_happens_to_it() {
+    let home = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(home.path()).await.unwrap();
+    let run = a_run_of(me());
+    let journal = Journal::begin(&ledger, &run).await.unwrap();
+    let row = ledger.run(run.id).await.unwrap().unwrap();
+    assert_eq!((row.state.phase, row.state.sequence), (Phase::Queued, 1));
+    assert_eq!(journal.state(), &row.state);
+    let log = ledger.event_log().await.unwrap().read(run.id, 1, 9).await.unwrap();
+    assert_eq!(log.into_iter().map(|one| one.event).collect::<Vec<_>>(), [RunEvent::Queued]);
+}
+
+#[tokio::test]
+async fn all_but_words_is_on_disk_when_it_is_recorded_and_words_come_before_it() {
+    let mut scene = Scene::running().await;
+    let before = scene.logged().await.len();
+    scene.journal.record(some_text()).await.unwrap();
+    scene.journal.record(a_certain_event()).await.unwrap();
+    let log = scene.logged().await;
+    assert_eq!([&log[before].event, &log[before + 1].event], [&some_text(), &a_certain_event()]);
+    assert_eq!(&scene.row().await, scene.journal.state());
+}
+
+#[tokio::test]
+async fn words_are_written_within_a_moment_even_if_nothing_follows() {
+    let mut scene = Scene::running().await;
+    scene.journal.record(some_text()).await.unwrap();
+    let newest = scene.journal.state().sequence;
+    until(async || scene.logged().await.len() as u64 == newest).await;
+    let looked = look(&scene.ledger, scene.journal.run()).await.unwrap().unwrap();
+    assert_eq!(&looked.state, scene.journal.state());
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_follow_is_named_and_changes_neither_log_nor_row() {
+    let mut scene = Scene::running().await;
+    let (log, row) = (scene.logged().await, scene.row().await);
+    let error = scene.journal.record(RunEvent::Queued).await.unwrap_err();
+    let RecordsError::Illegal { source, .. } = error else { panic!("{error}") };
+    assert_eq!(source.to_string(), "queued cannot happen to a run that is running");
+    let both = vec![a_certain_event(), RunEvent::BootstrapOk];
+    assert!(scene.journal.record_all(both).await.is_err());
+    assert_eq!((scene.logged().await, scene.row().await), (log, row));
+}
+
+#[tokio::test]
+async fn an_event_of_the_spool_is_recorded_once_and_safe_only_on_disk() {
+    let mut scene = Scene::running().await;
+    let before = scene.logged().await.len();
+    scene.journal.record_spooled(some_text(), 1).await.unwrap();
+    assert_eq!((scene.journal.state().spooled, scene.journal.safe_spool().await), (1, 0));
+    scene.journal.record_spooled(a_certain_event(), 2).await.unwrap();
+    scene.journal.record_spooled(a_certain_event(), 2).await.unwrap();
+    scene.journal.record_spooled(some_text(), 1).await.unwrap();
+    assert_eq!(scene.journal.safe_spool().await, 2);
+    assert_eq!(scene.logged().await.len(), before + 2);
+
+    let resumed = Journal::resume(&scene.ledger, scene.journal.run(), &me().owner).await.unwrap();
+    assert_eq!((resumed.state().spooled, resumed.safe_spool().await), (2, 2));
+}
+
+#[tokio::test]
+async fn what_the_log_has_beyond_the_row_is_replayed() {
+    let scene = Scene::running().await;
+    let run = scene.journal.run();
+    let sequence = scene.journal.state().sequence + 1;
+    let phase = Phase::Releasing;
+    let event = RunEvent::PhaseEntered { phase };
+    let logged = Logged { sequence, at_ms: 0, spooled: Some(9), event };
+    scene.log().await.append(run, &[logged]).await.unwrap();
+    assert_eq!(scene.row().await.phase, Phase::Running);
+
+    let resumed = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap();
+    assert_eq!((resumed.state().phase, resumed.state().spooled), (phase, 9));
+    assert_eq!(&scene.row().await, resumed.state());
+}
+
+#[tokio::test]
+async fn a_driver_that_was_replaced_is_told_and_its_heir_loses_nothing() {
+    let mut scene = Scene::running().await;
+    let (run, heir) = (scene.journal.run(), a_dead_owner());
+    let taken = Journal::take_up(&scene.ledger, run, &me().owner, &heir).await.unwrap();
+    let mut taken = taken.expect("nobody else wanted it");
+    let late = Journal::take_up(&scene.ledger, run, &me().owner, &heir).await.unwrap();
+    assert!(late.is_none(), "it was taken twice");
+
+    let replaced = scene.journal.record(a_certain_event()).await.unwrap_err();
+    assert!(matches!(replaced, RecordsError::Store(LedgerError::NotOwner { .. })), "{replaced}");
+    // What the old driver wrote at the last moment did happen.
+    let overtaken = taken.record(RunEvent::CancelRequested).await.unwrap_err();
+    assert!(matches!(overtaken, RecordsError::Overtaken { .. }), "{overtaken}");
+    let mut again = Journal::resume(&scene.ledger, run, &heir.owner).await.unwrap();
+    again.record(RunEvent::CancelRequested).await.unwrap();
+    let tail: Vec<RunEvent> = scene.logged().await.into_iter().map(|one| one.event).collect();
+    assert!(tail.ends_with(&[a_certain_event(), RunEvent::CancelRequested]), "{tail:?}");
+    let stranger = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap_err();
+    assert!(matches!(stranger, RecordsError::Store(LedgerError::NotOwner { .. })));
+}
+
+#[tokio::test]
+async fn a_log_that_lost_events_is_named() {
+    let Scene { home, ledger, journal } = Scene::running().await;
+    let run = journal.run();
+    drop((ledger, journal));
+    for file in ["events.db", "events.db-wal", "events.db-shm"] {
+        // Whether the side files exist depends on who closed the database last.
+        let _ = std::fs::remove_file(home.path().join(file));
+    }
+    let ledger = Ledger::open(home.path()).await.unwrap();
+    let error = Journal::resume(&ledger, run, &me().owner).await.unwrap_err();
+    assert!(matches!(error, RecordsError::Incomplete { logged: 0, held: 11, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn events_cannot_be_rewritten_and_numbers_have_no_gaps() {
+    let scene = Scene::running().await;
+    let (run, newest) = (scene.journal.run(), scene.journal.state().sequence);
+    let numbered = |sequence| Logged { sequence, at_ms: 0, spooled: None, event: some_text() };
+    let log = scene.log().await;
+    let again = log.append(run, &[numbered(newest)]).await.unwrap_err();
+    assert!(matches!(again, RecordsError::Overtaken { .. }), "{again}");
+    let gap = log.append(run, &[numbered(newest + 1), numbered(newest + 3)]).await.unwrap_err();
+    assert!(matches!(gap, RecordsError::Incomplete { .. }), "{gap}");
+    assert_eq!(log.newest(run).await.unwrap(), newest);
+    for statement in ["DELETE FROM events", "UPDATE events SET at_ms = 0"] {
+        let refused = log.execute(statement).await.unwrap_err();
+        assert!(refused.to_string().contains("append-only"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_listens_hears_of_events_once_they_are_on_disk() {
+    let mut scene = Scene::running().await;
+    let mut heard = scene.journal.subscribe();
+    scene.journal.record(some_text()).await.unwrap();
+    assert!(heard.try_recv().is_err(), "it is not on disk yet");
+    scene.journal.flush().await.unwrap();
+    scene.journal.record(a_certain_event()).await.unwrap();
+    assert_eq!(heard.recv().await.unwrap().event, some_text());
+    assert_eq!(heard.recv().await.unwrap().event, a_certain_event());
+}
+
+#[tokio::test]
+async fn on_a_full_disk_nothing_is_lost_that_was_said_to_be_recorded() {
+    let mut scene = Scene::running().await;
+    let log = scene.log().await.clone();
+    log.limit_pages(0).await;
+    let mut recorded = scene.logged().await.len();
+    let error = loop {
+        let step = some_step(&"x".repeat(2_000), StepStatus::Running);
+        let before = scene.journal.state().clone();
+        let event = RunEvent::TeardownEnded { name: step.step, found: step.expected };
+        match scene.journal.record(event).await {
+            Ok(()) => recorded += 1,
+            Err(error) => {
+                assert_eq!(scene.journal.state(), &before);
+                break error;
+            }
+        }
+        assert!(recorded < 1_000, "the disk is never full");
+    };
+    assert!(matches!(error, RecordsError::Store(LedgerError::DiskFull { .. })), "{error}");
+    assert_eq!(scene.logged().await.len(), recorded);
+
+    log.limit_pages(1_000_000).await;
+    scene.journal.record(a_certain_event()).await.unwrap();
+    assert_eq!(scene.logged().await.len(), recorded + 1);
+}
+
+#[tokio::test]
+async fn a_cancelled_caller_does_not_tear_log_and_row_apart() {
+    let mut scene = Scene::running().await;
+    let newest = scene.journal.state().sequence;
+    {
+        let record = scene.journal.record(a_certain_event());
+        futures::pin_mut!(record);
+        assert!(futures::poll!(&mut record).is_pending());
+    }
+    scene.journal.record(RunEvent::CancelRequested).await.unwrap();
+    let state = scene.journal.state().clone();
+    assert!(state.cancel_requested && state.sequence > newest);
+    assert_eq!(scene.row().await, state);
+    assert_eq!(scene.logged().await.len() as u64, state.sequence);
+}
+
+#[tokio::test]
+async fn a_watch_notices_what_another_process_appends() {
+    let mut scene = Scene::running().await;
+    let mut watch = LogWatch::over(scene.home.path());
+    let before = scene.logged().await.len();
+    scene.journal.record(a_certain_event()).await.unwrap();
+    watch.changed().await;
+    assert_eq!(scene.logged().await.len(), before + 1);
+}
+
+/// The child of the next test: dies where it is told to.
+#[tokio::test]
+#[ignore = "started by the test that waits for its death"]
+async fn dies_where_it_is_told_to() {
+    let (Ok(point), Ok(home)) = (std::env::var(DIE_AT), std::env::var(DIE_IN)) else { return };
+    let point = Crashpoint::from_str(&point).unwrap();
+    let ledger = Ledger::open(home.as_ref()).await.unwrap();
+    let owner = if point == Crashpoint::RunClaimedNotWritten { a_dead_owner() } else { me() };
+    crashpoint::arm(point, None);
+    let run = a_run_of(owner);
+    let mut journal = Journal::begin(&ledger, &run).await.unwrap();
+    let start = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };
+    journal.record(start).await.unwrap();
+    drop(journal);
+    let _ = Journal::take_up(&ledger, run.id, &run.owner.owner, &me()).await;
+    panic!("it did not die at {}", point.name());
+}
+
+#[tokio::test]
+async fn killed_at_every_place_a_run_is_taken_up_with_row_and_log_together() {
+    for point in Crashpoint::OF_RUNS {
+        let home = tempfile::tempdir().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "run::records::tests::dies_where_it_is_told_to", "--ignored"])
+            .env(DIE_AT, point.name())
+            .env(DIE_IN, home.path())
+            .output()
+            .unwrap();
+        assert_eq!(child.status.signal(), Some(9), "{}: {child:?}", point.name());
+
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let left = ledger.runs(&RunFilter::unsettled()).await.unwrap();
+        let [left] = left.as_slice() else { panic!("{}: {left:?}", point.name()) };
+        let dead: &Owner = &left.owner.owner;
+        assert_eq!(dead.liveness(), Liveness::Dead, "{}", point.name());
+        let journal = Journal::take_up(&ledger, left.id, dead, &me()).await.unwrap().unwrap();
+        let row = ledger.run(left.id).await.unwrap().unwrap();
+        let newest = ledger.event_log().await.unwrap().newest(left.id).await.unwrap();
+        assert_eq!(&row.state, journal.state(), "{}", point.name());
+        let expected = match point {
+            Crashpoint::RunCreatedNotLogged => 0,
+            Crashpoint::RunLoggedNotSaved => 1,
+            _ => 2,
+        };
+        assert_eq!((row.state.sequence, newest), (expected, expected), "{}", point.name());
+    }
+}

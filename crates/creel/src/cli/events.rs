@@ -1,0 +1,113 @@
+//! `creel events`: what happened to a run, in order.
+
+use std::io;
+
+use clap::Args;
+use creel_core::id::RunId;
+use creel_core::ledger::{Ledger, LedgerError, RunRecord};
+use creel_core::owner::Liveness;
+use creel_core::run::Logged;
+use creel_core::run::records::LogWatch;
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, Printer};
+
+use super::event_words::words;
+use super::named_run::{find, ledger_of};
+
+/// How many events are read at once.
+const PAGE: u32 = 512;
+
+/// Show what happened to a run, event by event
+///
+/// With --json one line of JSON for each event. With --follow it goes on until
+/// the run is over.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel events last
+  creel events last --follow        until the run is over
+  creel events last --from 120      from event 120 on
+  creel events last --json | jq 'select(.event == \"text\") | .text'")]
+pub(crate) struct Events {
+    /// The run: its id, the beginning of it, or `last`
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Go on with what happens, until the run is over
+    #[arg(short, long)]
+    follow: bool,
+    /// From this event on
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    from: u64,
+}
+
+#[derive(Serialize)]
+struct EventJson<'a> {
+    version: u32,
+    run: RunId,
+    #[serde(flatten)]
+    logged: &'a Logged,
+}
+
+impl Events {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let ledger = ledger_of(app, &self.run).await?;
+        let run = find(&ledger, &self.run).await?;
+        let log = ledger.event_log().await?;
+        // Begun before the first look, so that nothing falls in between.
+        let mut watch = self.follow.then(|| LogWatch::over(ledger.home()));
+        let (mut next, mut warned) = (self.from.max(1), false);
+        loop {
+            // Read before the log: what ended the run is in it by then.
+            let record = row_of(&ledger, run).await?;
+            let events = log.read(run, next, PAGE).await?;
+            for logged in &events {
+                print(&app.printer, run, logged);
+                next = logged.sequence + 1;
+            }
+            if events.len() == PAGE as usize {
+                continue;
+            }
+            let Some(watch) = &mut watch else { break };
+            if record.state.phase.is_final() || nobody_reads() {
+                break;
+            }
+            warned = warned || warn_of_death(&app.printer, &record);
+            watch.changed().await;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+async fn row_of(ledger: &Ledger, run: RunId) -> Result<RunRecord, Failure> {
+    Ok(ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?)
+}
+
+fn print(printer: &Printer, run: RunId, logged: &Logged) {
+    if printer.json {
+        return printer.json(&EventJson { version: 1, run, logged });
+    }
+    let at = Timestamp::from_millisecond(logged.at_ms).unwrap_or(Timestamp::UNIX_EPOCH);
+    let words = words(&logged.event);
+    printer.data(&format!("{:>5}  {}  {words}", logged.sequence, at.strftime("%H:%M:%S%.3f")));
+}
+
+/// Says that nobody drives the run any more; returns whether it is so.
+fn warn_of_death(printer: &Printer, record: &RunRecord) -> bool {
+    let dead = record.owner_liveness() == Liveness::Dead;
+    if dead {
+        printer.say("whoever drove the run died; close it with: creel reconcile");
+    }
+    dead
+}
+
+/// Returns whether the other end of standard output is closed.
+fn nobody_reads() -> bool {
+    let stdout = io::stdout();
+    let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ends, Some(&at_once)).is_ok() && ends[0].revents().contains(PollFlags::ERR)
+}

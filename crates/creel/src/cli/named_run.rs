@@ -1,0 +1,65 @@
+//! The run that the user names: by its id, the beginning of it, or `last`.
+
+use creel_core::failure::Code;
+use creel_core::id::RunId;
+use creel_core::ledger::{Ledger, RunFilter, RunRecord};
+
+use crate::app::App;
+use crate::output::{Exit, Failure};
+
+/// How many runs an ambiguous name lists.
+const MOST_LISTED: usize = 5;
+
+/// Opens the ledger for a command that needs a run to be there; it makes none.
+pub(crate) async fn ledger_of(app: &App, name: &str) -> Result<Ledger, Failure> {
+    if !Ledger::path(&app.environment.home).exists() {
+        return Err(no_run(name));
+    }
+    app.ledger().await
+}
+
+/// Finds the run that is meant.
+pub(crate) async fn find(ledger: &Ledger, name: &str) -> Result<RunId, Failure> {
+    if name == "last" {
+        let all = ledger.runs(&RunFilter::default()).await?;
+        return all.last().map(|run| run.id).ok_or_else(|| no_run(name));
+    }
+    let filter = RunFilter { id_prefix: Some(whole(name)), ..RunFilter::default() };
+    match ledger.runs(&filter).await?.as_slice() {
+        [] => Err(no_run(name)),
+        [one] => Ok(one.id),
+        several => Err(ambiguous(name, several)),
+    }
+}
+
+/// Returns a name as ids are written: the prefix may be left out.
+fn whole(name: &str) -> String {
+    let name = name.to_lowercase();
+    if name.starts_with("run_") { name } else { format!("run_{name}") }
+}
+
+fn no_run(name: &str) -> Failure {
+    let message = match name {
+        "last" => "there is no run on this ledger yet".to_owned(),
+        name => format!("no run on this ledger fits `{name}`"),
+    };
+    Failure::new(Code::NoRun, Exit::Usage, message).hint("creel runs lists every run")
+}
+
+fn ambiguous(name: &str, several: &[RunRecord]) -> Failure {
+    let message = format!("{} runs fit `{name}`", several.len());
+    let failure = Failure::new(Code::AmbiguousRun, Exit::Usage, message);
+    let listed = several.iter().rev().take(MOST_LISTED);
+    listed.fold(failure, |failure, run| failure.hint(format!("{} is {}", run.id, run.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_of_an_id_may_be_left_out() {
+        assert_eq!(whole("0198C0"), "run_0198c0");
+        assert_eq!(whole("run_0198c0"), "run_0198c0");
+    }
+}

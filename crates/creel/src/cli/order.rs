@@ -1,0 +1,37 @@
+//! Orders for whoever drives a run: what `cancel` and `message` share.
+
+use creel_core::id::RunId;
+use creel_core::run::Order;
+use creel_core::run::orders;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure};
+
+use super::named_run::{find, ledger_of};
+
+#[derive(Serialize)]
+struct OrderJson {
+    version: u32,
+    run: RunId,
+    order: &'static str,
+    key: String,
+    poked: bool,
+}
+
+/// Leaves an order for whoever drives the named run, and says so.
+pub(crate) async fn place(app: &App, name: &str, order: Order) -> Result<Exit, Failure> {
+    let ledger = ledger_of(app, name).await?;
+    let run = find(&ledger, name).await?;
+    let kind = order.name();
+    let receipt = orders::place(&ledger, run, order).await?;
+    if app.printer.json {
+        let (key, poked) = (receipt.key, receipt.poked);
+        app.printer.json(&OrderJson { version: 1, run, order: kind, key, poked });
+    } else if receipt.poked {
+        app.printer.say(&format!("{kind}: told whoever drives {run}"));
+    } else {
+        app.printer.say(&format!("{kind}: left for whoever drives {run}, who looks every 5s"));
+    }
+    Ok(Exit::Done)
+}

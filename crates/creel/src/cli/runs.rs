@@ -1,0 +1,161 @@
+//! `creel runs`: which runs there are, and how they stand.
+
+use std::time::Duration;
+
+use clap::Args;
+use creel_core::clock::millis;
+use creel_core::id::RunId;
+use creel_core::ledger::{Ledger, RunFilter, RunRecord};
+use creel_core::owner::Liveness;
+use creel_core::provider::ProviderName;
+use creel_core::run::{CauseClass, Connection, Phase};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+use super::ls::OwnerJson;
+
+/// List runs: how they stand, and why they did not go on
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel runs                                   every run, the newest last
+  creel runs --phase running --phase paused    only what is under way, or held
+  creel runs --class model_timeout --newer-than 1d
+  creel runs --json | jq '.runs[] | select(.phase == \"failed\") | .run'")]
+pub(crate) struct Runs {
+    /// Only in this phase: queued, running, awaiting_input, failed …
+    #[arg(long, value_name = "PHASE")]
+    phase: Vec<Phase>,
+    /// Only with a cause of this class: model_timeout, hub_error, cancelled …
+    #[arg(long, value_name = "CLASS")]
+    class: Vec<CauseClass>,
+    /// Only asked for within this time: 90s, 2h, 1d
+    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    newer_than: Option<Duration>,
+    /// Only asked for at least this long ago: 90s, 2h, 1d
+    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    older_than: Option<Duration>,
+}
+
+/// The shape scripts rely on; documented in `docs/reference/json.md`.
+#[derive(Serialize)]
+struct RunsJson<'a> {
+    version: u32,
+    runs: Vec<RunJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct RunJson<'a> {
+    run: RunId,
+    name: &'a str,
+    provider: ProviderName,
+    phase: Phase,
+    class: Option<CauseClass>,
+    message: Option<&'a str>,
+    attempt: u32,
+    connection: Connection,
+    on_owner_death: &'static str,
+    owner: OwnerJson,
+    created_at: Timestamp,
+    changed_at: Timestamp,
+}
+
+impl<'a> RunJson<'a> {
+    fn of(run: &'a RunRecord) -> Self {
+        let cause = run.state.cause();
+        let changed_at = Timestamp::from_millisecond(run.changed_at_ms);
+        Self {
+            run: run.id,
+            name: &run.name,
+            provider: run.provider,
+            phase: run.state.phase,
+            class: cause.map(|cause| cause.class),
+            message: cause.map(|cause| cause.message.as_str()),
+            attempt: run.state.attempt,
+            connection: run.state.connection,
+            on_owner_death: run.on_owner_death.name(),
+            owner: OwnerJson::from_owner(
+                &run.owner.owner,
+                run.owner.started_at(),
+                Some(run.owner.command.clone()),
+                run.owner_liveness(),
+            ),
+            created_at: run.created_at(),
+            changed_at: changed_at.unwrap_or(Timestamp::UNIX_EPOCH),
+        }
+    }
+}
+
+impl Runs {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let runs = if Ledger::path(&app.environment.home).exists() {
+            app.ledger().await?.runs(&self.filter(Timestamp::now())).await?
+        } else {
+            Vec::new()
+        };
+        if app.printer.json {
+            let shown = runs.iter().map(RunJson::of).collect();
+            app.printer.json(&RunsJson { version: 1, runs: shown });
+        } else if runs.is_empty() {
+            app.printer.say("no run fits");
+        } else {
+            app.printer.data(&table::render(&runs_table(&runs)));
+        }
+        // Reading never changes a run; it only tells how many there are to close.
+        let orphans = runs.iter().filter(|run| is_orphan(run)).count();
+        if orphans > 0 {
+            let told = "whose driver died; close them with: creel reconcile";
+            app.printer.say(&format!("{orphans} {told}"));
+        }
+        Ok(Exit::Done)
+    }
+
+    fn filter(self, now: Timestamp) -> RunFilter {
+        let ago = |age: Duration| now.as_millisecond().saturating_sub(millis(age));
+        RunFilter {
+            phases: self.phase,
+            classes: self.class,
+            newer_than_ms: self.newer_than.map(ago),
+            older_than_ms: self.older_than.map(ago),
+            ..RunFilter::default()
+        }
+    }
+}
+
+fn is_orphan(run: &RunRecord) -> bool {
+    !run.state.phase.is_final() && run.owner_liveness() == Liveness::Dead
+}
+
+fn runs_table(runs: &[RunRecord]) -> comfy_table::Table {
+    let now = Timestamp::now();
+    let header = ["RUN", "NAME", "PHASE", "CAUSE", "ATTEMPT", "PROVIDER", "AGE", "DRIVER"];
+    let mut table = table::new(&header);
+    for run in runs {
+        let cause = run.state.cause().map(|cause| cause.class.name());
+        table.add_row([
+            run.id.to_string(),
+            run.name.clone(),
+            run.state.phase.to_string(),
+            cause.unwrap_or_default().to_owned(),
+            run.state.attempt.to_string(),
+            run.provider.to_string(),
+            table::age(Some(run.created_at()), now),
+            driver(run),
+        ]);
+    }
+    table
+}
+
+/// Tells who drives a run; nobody drives one that is over.
+pub(crate) fn driver(run: &RunRecord) -> String {
+    if run.state.phase.is_final() {
+        return String::new();
+    }
+    match run.owner_liveness() {
+        Liveness::Alive => format!("alive pid {}", run.owner.owner.process.pid),
+        other => other.to_string(),
+    }
+}
