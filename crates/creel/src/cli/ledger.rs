@@ -204,7 +204,8 @@ fn clock_time(at_ms: i64) -> String {
 }
 
 async fn check(app: &App, ledger: &Ledger) -> Result<Exit, Failure> {
-    let problems = ledger.check().await?;
+    let mut problems = ledger.check().await?;
+    problems.extend(creel_core::run::records::check(ledger).await?);
     if app.printer.json {
         let sound = problems.is_empty();
         app.printer.json(&CheckJson { version: 1, sound, problems: problems.clone() });

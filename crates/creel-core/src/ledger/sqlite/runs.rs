@@ -103,28 +103,30 @@ impl Inner {
 
     pub(super) async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
         let mut transaction = self.begin().await?;
+        if self.update_run(&mut transaction, id, owner, state).await? {
+            return self.commit(transaction).await;
+        }
+        // Nothing fitted: somebody else's, or not newer than what is there.
         let known = self.run_in(&mut *transaction, id).await?;
         let known = known.ok_or(LedgerError::UnknownRun { run: id })?;
         if known.owner.owner != *owner {
             return Err(LedgerError::NotOwner { run: id, owner: known.owner.owner.to_string() });
         }
-        if known.state.sequence >= state.sequence {
-            return Ok(());
-        }
-        self.update_run(&mut transaction, id, state).await?;
-        self.commit(transaction).await
+        Ok(())
     }
 
+    /// Changes the row, if it is still this owner's and older; returns whether it was.
     async fn update_run(
         &self,
         to: &mut SqliteConnection,
         id: RunId,
+        owner: &Owner,
         state: &RunState,
-    ) -> Result<()> {
-        sqlx::query(
+    ) -> Result<bool> {
+        let changed = sqlx::query(
             "UPDATE runs SET changed_at_ms = ?, phase = ?, class = ?, attempt = ?,
                  kept_until_ms = ?, sequence = ?, state = ?
-             WHERE id = ?",
+             WHERE id = ? AND owner = ? AND sequence < ?",
         )
         .bind(self.clock.now().wall_ms)
         .bind(state.phase.name())
@@ -134,10 +136,12 @@ impl Inner {
         .bind(number_of(state))
         .bind(stored(state))
         .bind(id.to_string())
+        .bind(owner.to_string())
+        .bind(number_of(state))
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
-        Ok(())
+        Ok(changed.rows_affected() > 0)
     }
 
     pub(super) async fn claim_run(

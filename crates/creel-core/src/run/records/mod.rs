@@ -27,7 +27,7 @@ pub use journal::Journal;
 pub use log::EventLog;
 
 use crate::id::RunId;
-use crate::ledger::{Ledger, RunRecord};
+use crate::ledger::{Ledger, RunFilter, RunRecord};
 
 use super::state::RunState;
 
@@ -46,6 +46,41 @@ pub async fn look(ledger: &Ledger, run: RunId) -> Result<Option<RunRecord>> {
     let Some(mut record) = ledger.run(run).await? else { return Ok(None) };
     catch_up(ledger.event_log().await?, run, &mut record.state).await?;
     Ok(Some(record))
+}
+
+/// Checks that the log of every run gives what its row holds. Returns one sentence for each run
+/// of which that is not so.
+///
+/// # Errors
+///
+/// Fails when ledger or log cannot be read.
+pub async fn check(ledger: &Ledger) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for record in ledger.runs(&RunFilter::default()).await? {
+        problems.extend(problem_of(ledger.event_log().await?, &record).await?);
+    }
+    Ok(problems)
+}
+
+async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>> {
+    let (run, held) = (record.id, &record.state);
+    let mut replayed = RunState::new();
+    while replayed.sequence < held.sequence {
+        let missing = u32::try_from(held.sequence - replayed.sequence).unwrap_or(PAGE);
+        let events = log.read(run, replayed.sequence + 1, missing.min(PAGE)).await?;
+        if events.is_empty() {
+            let error =
+                RecordsError::Incomplete { run, logged: replayed.sequence, held: held.sequence };
+            return Ok(Some(error.to_string()));
+        }
+        for logged in &events {
+            if let Err(illegal) = replayed.apply(logged) {
+                return Ok(Some(format!("{run}: its events do not fit together: {illegal}")));
+            }
+        }
+    }
+    let differs = replayed != *held;
+    Ok(differs.then(|| format!("{run} is stored otherwise than its events make it")))
 }
 
 /// Applies what the log has beyond a state.

@@ -286,6 +286,45 @@ async fn a_watch_notices_what_another_process_appends() {
     assert_eq!(scene.logged().await.len(), before + 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn many_drivers_on_one_log_lose_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let ledgers =
+        [Ledger::open(home.path()).await.unwrap(), Ledger::open(home.path()).await.unwrap()];
+    let runs = (0..30).map(|place| {
+        let ledger = ledgers[place % 2].clone();
+        async move {
+            let mut journal = Journal::begin(&ledger, &a_run_of(me())).await.unwrap();
+            for event in &way_to_running()[1..] {
+                journal.record(event.clone()).await.unwrap();
+            }
+            journal.state().sequence
+        }
+    });
+    let newest = futures::future::join_all(runs).await;
+    assert!(newest.iter().all(|newest| *newest == way_to_running().len() as u64), "{newest:?}");
+    assert_eq!(check(&ledgers[0]).await.unwrap(), [""; 0]);
+    let running = RunFilter { phases: vec![Phase::Running], ..RunFilter::default() };
+    assert_eq!(ledgers[1].runs(&running).await.unwrap().len(), 30);
+}
+
+#[tokio::test]
+async fn a_row_that_contradicts_its_log_is_found_by_the_check() {
+    let mut scene = Scene::running().await;
+    scene.journal.record(some_text()).await.unwrap();
+    assert_eq!(check(&scene.ledger).await.unwrap(), [""; 0]);
+    let wrong = RunState { turns: 9, sequence: 12, ..scene.row().await };
+    scene.journal.flush().await.unwrap();
+    scene.ledger.save_run(scene.journal.run(), &me().owner, &wrong).await.unwrap();
+    let problems = check(&scene.ledger).await.unwrap();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].contains("is stored otherwise than its events make it"), "{problems:?}");
+    let ahead = RunState { sequence: 40, ..wrong };
+    scene.ledger.save_run(scene.journal.run(), &me().owner, &ahead).await.unwrap();
+    let problems = check(&scene.ledger).await.unwrap();
+    assert!(problems[0].contains("ends at event 12, but events up to 40"), "{problems:?}");
+}
+
 /// The child of the next test: dies where it is told to.
 #[tokio::test]
 #[ignore = "started by the test that waits for its death"]
