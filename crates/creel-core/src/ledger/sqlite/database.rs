@@ -87,6 +87,18 @@ pub(crate) async fn connect(path: &Path) -> Result<SqlitePool> {
         .map_err(|source| explain(path, source))
 }
 
+/// Returns whether the schema is exactly the newest that is known here; each step of it is there
+/// in whole or not at all.
+pub(crate) async fn is_current(pool: &SqlitePool, migrations: &[&'static str]) -> bool {
+    let newest = sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations");
+    newest.fetch_one(pool).await.is_ok_and(|found| found == newest_of(migrations))
+}
+
+/// Returns the number of the newest schema that is known here.
+fn newest_of(migrations: &[&'static str]) -> i64 {
+    i64::try_from(migrations.len()).unwrap_or(i64::MAX)
+}
+
 /// Builds the schema, or brings an older one up to date.
 pub(crate) async fn migrate(
     path: &Path,
@@ -94,7 +106,7 @@ pub(crate) async fn migrate(
     migrations: &[&'static str],
 ) -> Result<()> {
     let numbered = (1..).zip(migrations.iter().copied());
-    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
+    let known = newest_of(migrations);
     let steps = numbered.map(|(number, sql)| {
         let sql = sqlx::SqlSafeStr::into_sql_str(sql);
         Migration::new(number, "ledger".into(), MigrationType::Simple, sql, false)

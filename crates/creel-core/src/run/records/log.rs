@@ -47,6 +47,13 @@ impl EventLog {
         let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
         database::make_private_directory(home).map_err(in_home)?;
         let path = Self::path(home);
+        // Every driver of a run opens it, so that they should not have to queue for the lock.
+        if path.exists() {
+            let pool = database::connect(&path).await?;
+            if database::is_current(&pool, &MIGRATIONS).await {
+                return Ok(Self { inner: Arc::new(Inner { path, pool }) });
+            }
+        }
         let _lock = database::lock_exclusively(home).await?;
         let pool = database::connect(&path).await?;
         database::migrate(&path, &pool, &MIGRATIONS).await?;
@@ -192,17 +199,19 @@ impl EventLog {
         sqlx::query(statement).execute(&self.inner.pool).await.map(drop)
     }
 
-    /// Lets the file grow to so many pages at most; it never shrinks.
-    pub(super) async fn limit_pages(&self, most: u32) {
-        // The limit is each connection's own.
+    /// Sets something that is each connection's own.
+    pub(super) async fn set(&self, pragma: &'static str) {
         let mut all = Vec::new();
         for _ in 0..self.inner.pool.options().get_max_connections() {
             all.push(self.inner.pool.acquire().await.unwrap());
         }
         for connection in &mut all {
-            let mut limit = QueryBuilder::<Sqlite>::new("PRAGMA max_page_count = ");
-            limit.push(most.max(1).to_string());
-            limit.build().execute(&mut **connection).await.unwrap();
+            sqlx::query(pragma).execute(&mut **connection).await.unwrap();
         }
+    }
+
+    /// Keeps everybody else from writing, until the answer is dropped.
+    pub(super) async fn lock(&self) -> Transaction<'static, Sqlite> {
+        self.inner.pool.begin_with("BEGIN IMMEDIATE").await.unwrap()
     }
 }

@@ -237,7 +237,8 @@ async fn whoever_listens_hears_of_events_once_they_are_on_disk() {
 async fn on_a_full_disk_nothing_is_lost_that_was_said_to_be_recorded() {
     let mut scene = Scene::running().await;
     let log = scene.log().await.clone();
-    log.limit_pages(0).await;
+    // It stays as large as it is.
+    log.set("PRAGMA max_page_count = 1").await;
     let mut recorded = scene.logged().await.len();
     let error = loop {
         let step = some_step(&"x".repeat(2_000), StepStatus::Running);
@@ -255,9 +256,42 @@ async fn on_a_full_disk_nothing_is_lost_that_was_said_to_be_recorded() {
     assert!(matches!(error, RecordsError::Store(LedgerError::DiskFull { .. })), "{error}");
     assert_eq!(scene.logged().await.len(), recorded);
 
-    log.limit_pages(1_000_000).await;
+    log.set("PRAGMA max_page_count = 1000000").await;
     scene.journal.record(a_certain_event()).await.unwrap();
     assert_eq!(scene.logged().await.len(), recorded + 1);
+}
+
+#[tokio::test]
+async fn a_read_only_log_is_named_and_words_wait_until_it_can_be_written() {
+    let mut scene = Scene::running().await;
+    let before = scene.logged().await.len();
+    let log = scene.log().await.clone();
+    scene.journal.record(some_text()).await.unwrap();
+    log.set("PRAGMA query_only = 1").await;
+    let error = scene.journal.record(a_certain_event()).await.unwrap_err();
+    assert!(matches!(error, RecordsError::Store(LedgerError::ReadOnly { .. })), "{error}");
+    let error = scene.journal.flush().await.unwrap_err();
+    assert!(matches!(error, RecordsError::Store(LedgerError::ReadOnly { .. })), "{error}");
+
+    log.set("PRAGMA query_only = 0").await;
+    scene.journal.flush().await.unwrap();
+    let log = scene.logged().await;
+    assert_eq!((log.len(), &log[before].event), (before + 1, &some_text()));
+}
+
+#[tokio::test]
+async fn a_log_that_another_process_writes_is_waited_for() {
+    let mut scene = Scene::running().await;
+    let other = EventLog::open(scene.home.path()).await.unwrap();
+    let lock = other.lock().await;
+    let (run, before) = (scene.journal.run(), scene.journal.state().sequence);
+    let record = scene.journal.record(a_certain_event());
+    futures::pin_mut!(record);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut record).await;
+    assert!(early.is_err(), "it was recorded although the file was locked");
+    lock.rollback().await.unwrap();
+    record.await.unwrap();
+    assert_eq!(other.newest(run).await.unwrap(), before + 1);
 }
 
 #[tokio::test]
@@ -323,6 +357,21 @@ async fn a_row_that_contradicts_its_log_is_found_by_the_check() {
     scene.ledger.save_run(scene.journal.run(), &me().owner, &ahead).await.unwrap();
     let problems = check(&scene.ledger).await.unwrap();
     assert!(problems[0].contains("ends at event 12, but events up to 40"), "{problems:?}");
+}
+
+#[tokio::test]
+async fn a_watch_sleeps_while_others_only_read() {
+    let scene = Scene::running().await;
+    let mut watch = LogWatch::over(scene.home.path());
+    let started_at = std::time::Instant::now();
+    let read = async {
+        for _ in 0..20 {
+            scene.logged().await;
+            scene.row().await;
+        }
+    };
+    tokio::join!(watch.changed(), read);
+    assert!(started_at.elapsed() >= Duration::from_millis(900), "{:?}", started_at.elapsed());
 }
 
 /// The child of the next test: dies where it is told to.
