@@ -7,7 +7,7 @@
 use tracing::{info, warn};
 
 use crate::ledger::{
-    LedgerError, OnOwnerDeath, Record, RecordFilter, RunFilter, RunRecord, StateName,
+    Event, LedgerError, OnOwnerDeath, Record, RecordFilter, RunFilter, RunRecord, StateName,
 };
 use crate::owner::{Liveness, Owner};
 use crate::reap::Entry;
@@ -30,27 +30,36 @@ enum Fate {
     Certify,
 }
 
-/// Decides about a run from its row, its owner's life and the records of what it took.
+/// What is known of a run besides its row.
+#[derive(Debug)]
+struct Evidence<'a> {
+    /// Whether its owner lives.
+    liveness: Liveness,
+    /// What was taken for it.
+    taken: &'a [Record],
+    /// Whether somebody took over something that its owner held.
+    inherited: bool,
+}
+
+/// Decides about a run from its row and the evidence.
 ///
 /// An owner that cannot be judged is believed until somebody took over what it held, which
 /// happens only when the lease has ended.
-fn fate(run: &RunRecord, liveness: Liveness, taken: &[Record]) -> Fate {
+fn fate(run: &RunRecord, evidence: &Evidence<'_>) -> Fate {
+    let Evidence { liveness, taken, inherited } = *evidence;
     let is_open = |record: &Record| {
         record.state.name().is_open() && record.state.name() != StateName::Quarantined
     };
-    let was_inherited = taken.iter().any(|record| record.owner.owner != run.owner.owner);
     let (by_lease, is_releasing) = (CauseClass::LeaseExpired, run.state.phase == Phase::Releasing);
     match (liveness, run.on_owner_death) {
         (Liveness::Alive, _) => Fate::Keep,
-        (Liveness::Unknown, _) if !was_inherited => Fate::Keep,
+        (Liveness::Unknown, _) if !inherited => Fate::Keep,
         _ if taken.iter().any(is_open) => still_there(run),
         _ if run.state.phase.is_final() => Fate::Certify,
         (Liveness::Unknown, _) => Fate::Close(by_lease),
         // What a dead owner held goes to another one when its lease has ended, or when the dead
         // one had begun to give it back.
-        (Liveness::Dead, OnOwnerDeath::Hold) if was_inherited && !is_releasing => {
-            Fate::Close(by_lease)
-        }
+        (Liveness::Dead, OnOwnerDeath::Hold) if inherited && !is_releasing => Fate::Close(by_lease),
         (Liveness::Dead, _) => Fate::Close(CauseClass::HubError),
     }
 }
@@ -84,7 +93,8 @@ impl Reconciler {
                 continue;
             }
             let taken = self.ledger.records(&RecordFilter::of_run(run.id)).await?;
-            match fate(&run, liveness, &taken) {
+            let inherited = self.was_inherited(&run, &taken).await?;
+            match fate(&run, &Evidence { liveness, taken: &taken, inherited }) {
                 Fate::Keep => {}
                 Fate::Wait => status.runs_waiting += 1,
                 Fate::Close(class) => self.close_run(&run, Some(class), &taken, status).await?,
@@ -92,6 +102,25 @@ impl Reconciler {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether somebody took over something that the run's owner held. What changed
+    /// hands before the run did says nothing about this owner.
+    async fn was_inherited(&self, run: &RunRecord, taken: &[Record]) -> Result<bool, LedgerError> {
+        let owner = &run.owner.owner;
+        for record in taken.iter().filter(|record| record.owner.owner != *owner) {
+            let history = self.ledger.history(record.id).await?;
+            let had_it = history.iter().any(|stored| match &stored.event {
+                Event::Intended { owner: by } | Event::OwnerChanged { owner: by } => {
+                    by.owner == *owner
+                }
+                _ => false,
+            });
+            if had_it {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn close_run(
@@ -200,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::id::{ResourceId, RunId};
-    use crate::ledger::{Event, Intent, Ledger, NewRun, OwnerRecord};
+    use crate::ledger::{Intent, Ledger, NewRun, OwnerRecord};
     use crate::provider::{Kind, Providers};
     use crate::run::examples::way_to_running;
     use crate::run::records::tests::{a_dead_owner, a_run_of, me};
@@ -353,6 +382,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_an_earlier_driver_held_says_nothing_about_the_lease_of_this_one() {
+        let mut scene = Scene::left_by_the_dead(OnOwnerDeath::Hold, &[]).await;
+        let second = OwnerRecord { command: "creel retry".to_owned(), ..a_dead_owner() };
+        let (first, mut heir) = (scene.run.owner.owner.clone(), second);
+        heir.owner.process.started_ticks += 1;
+        scene.take(&[created(), requested(), Event::VerifiedGone]).await;
+        scene.ledger.claim_run(scene.run.id, &first, &heir).await.unwrap().unwrap();
+        scene.run.owner = heir;
+        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(scene.cause().await, Some(CauseClass::HubError));
+    }
+
+    #[tokio::test]
     async fn what_was_kept_of_a_run_that_is_over_is_certified_when_it_has_gone() {
         let enter = |phase| RunEvent::PhaseEntered { phase };
         let kept = RunEvent::Kept { until_ms: 9 };
@@ -397,8 +439,12 @@ mod tests {
     #[test]
     fn a_driver_that_cannot_be_judged_is_believed() {
         let run = record_of(RunId::new(), &a_dead_owner());
-        assert_eq!(fate(&run, Liveness::Unknown, &[]), Fate::Keep);
-        assert_eq!(fate(&run, Liveness::Alive, &[]), Fate::Keep);
-        assert_eq!(fate(&run, Liveness::Dead, &[]), Fate::Close(CauseClass::HubError));
+        let fate_if =
+            |liveness, inherited| fate(&run, &Evidence { liveness, taken: &[], inherited });
+        assert_eq!(fate_if(Liveness::Unknown, false), Fate::Keep);
+        assert_eq!(fate_if(Liveness::Alive, true), Fate::Keep);
+        let by_lease = Fate::Close(CauseClass::LeaseExpired);
+        assert_eq!(fate_if(Liveness::Unknown, true), by_lease);
+        assert_eq!(fate_if(Liveness::Dead, false), Fate::Close(CauseClass::HubError));
     }
 }

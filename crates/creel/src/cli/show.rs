@@ -3,7 +3,7 @@
 use clap::Args;
 use creel_core::ledger::RunRecord;
 use creel_core::run::records;
-use creel_core::run::{Cause, Certified, RunReport, RunState, Step};
+use creel_core::run::{Cause, Certified, Connection, RunReport, RunState, Step};
 use jiff::Timestamp;
 
 use crate::app::App;
@@ -66,7 +66,7 @@ fn head(run: &RunRecord) -> String {
         ("phase", state.phase.to_string()),
         ("attempt", state.attempt.to_string()),
         ("turns", state.turns.to_string()),
-        ("sandbox", format!("{} ({})", run.provider, state.connection.name())),
+        ("sandbox", sandbox(run)),
         ("asked for", run.created_at().to_string()),
     ];
     if !state.phase.is_final() {
@@ -81,6 +81,13 @@ fn head(run: &RunRecord) -> String {
     }
     let lines: Vec<String> = facts.iter().map(|(name, fact)| format!("{name:<11}{fact}")).collect();
     lines.join("\n")
+}
+
+fn sandbox(run: &RunRecord) -> String {
+    match run.state.connection {
+        Connection::None => run.provider.to_string(),
+        connection => format!("{}, {}", run.provider, connection.name()),
+    }
 }
 
 fn causes(state: &RunState) -> String {

@@ -161,7 +161,26 @@ fn a_run_is_shown_with_its_checklist_its_cause_and_its_certificate() {
     let mut settings = Settings::clone_current();
     settings.add_filter(&run, "[run]");
     settings.add_filter(r"\d{4}-\d\d-\d\dT\S+", "[time]");
-    settings.bind(|| assert_snapshot!(shown.stdout, @""));
+    settings.bind(|| {
+        assert_snapshot!(shown.stdout, @r"
+    run        [run]
+    name       hello
+    phase      failed
+    attempt    1
+    turns      0
+    sandbox    process
+    asked for  [time]
+
+    cause      workspace_incomplete: the repository app is not there (step repositories verified)
+    to do      Check the repository's address, ref and path in the workflow, then try again.
+
+    STEP                   STATUS  SECONDS  TRIES  EXPECTED     FOUND
+    repositories verified  failed  1.2      3      app at main  nothing is there (exit code 128)
+    repositories verified wrote at last: fatal: repository not found
+
+    certificate verified: nothing is left
+    ")
+    });
     let json = home.creel.run(["show", &run[..run.len() - 2], "--json"]).expect_code(0).json();
     assert_eq!(json["version"], 1);
     assert_eq!((&json["run"], &json["phase"]), (&run.into(), &"failed".into()));
