@@ -20,7 +20,7 @@ use creel_testkit::wait::{eventually, eventually_some};
 use insta::{Settings, assert_snapshot};
 use serde_json::Value;
 
-use crate::support::{Home, PATIENCE, assert_killed};
+use crate::support::{Holding, Home, PATIENCE, assert_killed};
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime =
@@ -352,20 +352,55 @@ fn the_next_mutating_command_closes_it_too() {
     assert_eq!(shown["cause"]["class"], "hub_error");
 }
 
-#[test]
-fn a_watchdog_closes_the_runs_of_the_one_it_watched() {
-    let home = Home::without_engine();
-    let holding = home.hold(&["--directory"]);
+/// Puts a run on record as that of a process that holds something for it.
+fn put_for(home: &Home, holding: &Holding, on_owner_death: OnOwnerDeath) -> String {
     let process = ProcessKey::of(holding.running.pid().cast_signed()).unwrap();
-    let owner = Owner::of_process(process).unwrap();
-    let owner = OwnerRecord { owner, ..alive() };
-    let run = put_and_leave(&home, owner, vec![started(), enter(Phase::Provisioning)]);
-    holding.running.kill();
-    let closed = eventually(PATIENCE, || {
-        let json = home.creel.run(["show", &run, "--json"]).json();
-        json["phase"] == "failed" && json["cause"]["class"] == "hub_error"
+    let owner = OwnerRecord { owner: Owner::of_process(process).unwrap(), ..alive() };
+    let id: RunId = holding.told["run"].as_str().unwrap().parse().unwrap();
+    let run = NewRun { id, on_owner_death, ..a_run_of(owner) };
+    block_on(async {
+        let ledger = Ledger::open(&home.creel.state()).await.unwrap();
+        let mut journal = Journal::begin(&ledger, &run).await.unwrap();
+        journal.record_all(vec![started(), enter(Phase::Provisioning)]).await.unwrap();
     });
+    id.to_string()
+}
+
+#[test]
+fn a_watchdog_gives_back_what_a_run_held_and_closes_it() {
+    let home = Home::without_engine();
+    let holding = home.hold(&["--directory", "--process"]);
+    let run = put_for(&home, &holding, OnOwnerDeath::Release);
+    home.creel.run(["reconcile"]).expect_code(0);
+    let shown = |name: &str| home.creel.run(["show", &run, "--json"]).json()[name].clone();
+    assert_eq!(shown("phase"), "provisioning", "its driver lives");
+    holding.running.kill();
+    let closed = eventually(PATIENCE, || shown("phase") == "failed");
     assert!(closed, "{}", home.creel.run(["show", &run]));
+    assert_eq!(shown("cause")["class"], "hub_error");
+    assert_eq!(shown("certificate"), serde_json::json!({"verified": true, "left": []}));
+    home.await_quiet();
+    assert_eq!(home.on_machine(), [""; 0]);
+}
+
+#[test]
+fn a_run_that_is_held_ends_with_the_lease_of_what_it_holds() {
+    let home = Home::without_engine();
+    let flags = ["--directory", "--hold-on-death", "--no-watchdog", "--lease", "3s"];
+    let holding = home.hold(&flags);
+    let run = put_for(&home, &holding, OnOwnerDeath::Hold);
+    holding.running.kill();
+    let reconciled = home.creel.run(["reconcile", "--json"]).expect_code(0).json();
+    assert_eq!((&reconciled["runs_closed"], &reconciled["runs_waiting"]), (&0.into(), &0.into()));
+    let refused = home.creel.run(["cancel", &run]).expect_code(4);
+    assert!(refused.stderr.contains("creel resume"), "{refused}");
+    let closed =
+        eventually(PATIENCE, || home.creel.run(["reconcile", "--json"]).json()["runs_closed"] == 1);
+    assert!(closed, "{}", home.creel.run(["show", &run]));
+    let shown = home.creel.run(["show", &run, "--json"]).expect_code(0).json();
+    assert_eq!(shown["cause"]["class"], "lease_expired");
+    assert_eq!(shown["certificate"]["verified"], true);
+    home.creel.run(["ledger", "check"]).expect_code(0);
 }
 
 #[test]

@@ -19,6 +19,9 @@ use super::{RecordsError, Result, catch_up};
 /// How long words of the agent wait for others before they are written.
 const DELAY: Duration = Duration::from_millis(100);
 
+/// How long words that could not be written wait for another go.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// How many events somebody who listens may be behind; then the log has them.
 const LISTENER_ROOM: usize = 1024;
 
@@ -214,13 +217,22 @@ impl Journal {
     }
 
     fn write_after_delay(&self) {
-        let (run, writer) = (self.run, Arc::clone(&self.writer));
-        task::background(async move {
-            tokio::time::sleep(DELAY).await;
-            if let Err(error) = writer.lock().await.write_pending().await {
-                // It goes on waiting, and the next event says so to whoever records it.
-                warn!(run_id = %run, %error, "words of the agent could not be written yet");
-            }
-        });
+        task::background(write_words(self.run, Arc::clone(&self.writer)));
+    }
+}
+
+/// Writes the words that wait, after their delay; again and again where that fails, as long as
+/// there is a journal.
+async fn write_words(run: RunId, writer: Arc<Mutex<Writer>>) {
+    tokio::time::sleep(DELAY).await;
+    let mut written = writer.lock().await.write_pending().await;
+    let journal = Arc::downgrade(&writer);
+    drop(writer);
+    while let Err(error) = written {
+        // Whoever records the next event is told the same.
+        warn!(run_id = %run, %error, "words of the agent could not be written yet");
+        tokio::time::sleep(RETRY).await;
+        let Some(writer) = journal.upgrade() else { return };
+        written = writer.lock().await.write_pending().await;
     }
 }
