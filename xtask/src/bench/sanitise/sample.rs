@@ -96,7 +96,7 @@ fn write_line(line: &mut String, number: usize, chance: &mut Rng) -> Result<()> 
         4 => write!(line, "commit {:032x}{:08x} {words}", chance.u128(..), chance.u32(..))?,
         _ => write!(line, "fetched https://registry.example.org/{path} in {millisecond} ms")?,
     }
-    if number % SECRET_EVERY == 0 {
+    if number.is_multiple_of(SECRET_EVERY) {
         write!(line, " {}", secret(chance))?;
     }
     line.push('\n');
