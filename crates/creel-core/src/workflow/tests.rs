@@ -239,7 +239,7 @@ fn unknown_keys_at_every_level_are_told_at_once_with_place_and_suggestion() {
         "1:1: unknown key `nam`; did you mean `name`?",
         "4:1: unknown key `sandbox.laese`; did you mean `lease`?",
         "6:1: unknown key `workspace.pth`; did you mean `path`?",
-        "10:1: unknown key `workspace.repositories[0].branch`; known are credential, path, ref, required, url",
+        "10:1: unknown key `workspace.repositories[0].branch`; known are credential, inactivity, path, ref, required, timeout, url",
         "12:1: unknown key `credentials.git.tokn`; did you mean `token`?",
         "15:1: unknown key `setup[0].timout`; did you mean `timeout`?",
         "18:1: unknown key `runtime.comand`; did you mean `command`?",
@@ -658,8 +658,8 @@ fn the_checklist_has_its_steps_in_order() {
     let expected = [
         "sandbox",
         "setup tools",
-        "files",
-        "credentials",
+        "workspace",
+        "credential git",
         "clone app",
         "verify app",
         "capabilities",
@@ -667,7 +667,7 @@ fn the_checklist_has_its_steps_in_order() {
     ];
     assert_eq!(names, expected);
     let optional: Vec<bool> = workflow.steps().iter().map(|step| step.optional).collect();
-    assert_eq!(optional, [false, true, false, false, true, true, false, false]);
+    assert_eq!(optional, [false, true, false, true, true, true, false, false]);
 }
 
 proptest! {
