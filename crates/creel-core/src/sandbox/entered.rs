@@ -36,6 +36,10 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 /// The largest file that is carried into or out of a sandbox.
 const LARGEST_FILE: usize = 40 << 20;
+/// How often a sandbox that seems to run is looked at again after something failed.
+const SECOND_LOOKS: u32 = 4;
+/// The pause before that.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// As much is kept of what the bridge program says when it fails.
 const COMPLAINT: usize = 400;
 
@@ -131,22 +135,35 @@ impl<W: Way> Entered<W> {
         Err(self.judged(what, error).await)
     }
 
+    /// Asks the provider how the sandbox is. One that is about to end loses its connections
+    /// first, so one that seems to run is looked at again.
+    async fn look(&self) -> Result<Sight, ProviderError> {
+        for _ in 0..SECOND_LOOKS {
+            match self.way.look().await? {
+                Sight::Running => tokio::time::sleep(LOOK_PAUSE).await,
+                sight => return Ok(sight),
+            }
+        }
+        self.way.look().await
+    }
+
     /// Says what an error means, after a look at the sandbox.
     async fn judged(&self, what: &str, error: ProviderError) -> ProviderError {
-        match self.way.look().await {
+        match self.look().await {
             Ok(Sight::Absent) => self.failure(what, ErrorClass::Gone, "the sandbox is gone".into()),
             Ok(Sight::Resting(state)) => {
                 let message = format!("the sandbox does not run: it is {state}");
                 self.failure(what, ErrorClass::Unreachable, message)
             }
-            // It is there, so nothing that matters is gone; and what cannot be asked is out of
-            // reach, whatever was said before.
-            Ok(Sight::Running) | Err(_) => match error.class {
+            // It is there, so nothing that matters is gone.
+            Ok(Sight::Running) => match error.class {
                 ErrorClass::Gone | ErrorClass::InUse | ErrorClass::InProgress => {
                     ProviderError { class: ErrorClass::Unreachable, ..error }
                 }
                 _ => error,
             },
+            // The provider itself cannot be asked, and that is the better reason.
+            Err(unseen) => ProviderError { class: unseen.class, message: unseen.message, ..error },
         }
     }
 
