@@ -4,7 +4,8 @@
 //! numbered from 1; the last one is [`Heard::Ended`] or [`Heard::NotStarted`].
 //! The command leads a process group of its own, in the session of its `exec`.
 //! What is left of that session ends with the command; what has made a session of
-//! its own, as daemons do, lives on. A command that is killed, because the limit
+//! its own, as daemons do, lives on, if it writes elsewhere than to the command's
+//! streams, which nobody reads then. A command that is killed, because the limit
 //! is reached, because nothing was written for too long or because whoever ordered
 //! it hangs up, takes everything below it along, daemons too; but never a bridge.
 

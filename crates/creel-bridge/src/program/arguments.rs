@@ -1,4 +1,4 @@
-//! The command line: `--name value`, `--name` and words.
+//! The command line: `--name value` and `--name`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,7 +12,6 @@ use super::failure::Failure;
 pub(crate) struct Arguments {
     values: BTreeMap<String, OsString>,
     switches: BTreeSet<String>,
-    words: Vec<OsString>,
 }
 
 impl Arguments {
@@ -27,7 +26,6 @@ impl Arguments {
         while let Some(word) = words.next() {
             let name = word.to_str().and_then(|word| word.strip_prefix("--"));
             match name {
-                Some("") => read.words.extend(words.by_ref()),
                 Some(name) if plain.contains(&name) => {
                     read.switches.insert(name.to_owned());
                 }
@@ -36,8 +34,7 @@ impl Arguments {
                     let value = value.ok_or_else(|| usage(format!("--{name} needs a value")))?;
                     read.values.insert(name.to_owned(), value);
                 }
-                Some(name) => return Err(usage(format!("no such option: --{name}"))),
-                None => read.words.push(word),
+                _ => return Err(usage(format!("no such option: {}", word.display()))),
             }
         }
         Ok(read)
@@ -75,11 +72,6 @@ impl Arguments {
     pub(crate) fn needed_duration(&self, name: &str) -> Result<Duration, Failure> {
         self.needed_number(name).map(Duration::from_millis)
     }
-
-    /// Returns the words that are neither names nor values.
-    pub(crate) fn words(&self) -> &[OsString] {
-        &self.words
-    }
 }
 
 fn usage(reason: String) -> Failure {
@@ -96,17 +88,17 @@ mod tests {
     }
 
     #[test]
-    fn names_values_and_words_are_told_apart() {
-        let arguments = read(&["--from", "7", "why", "--follow", "--", "--from"]).unwrap();
+    fn names_with_and_without_a_value_are_told_apart() {
+        let arguments = read(&["--from", "7", "--follow"]).unwrap();
         assert_eq!(arguments.needed_number("from").unwrap(), 7);
-        assert!(arguments.has("follow"));
-        assert_eq!(arguments.words(), ["why", "--from"]);
+        assert!(arguments.has("follow") && !arguments.has("from"));
     }
 
     #[test]
     fn what_is_unknown_or_missing_is_named() {
         let refusal = |words: &[&str]| read(words).unwrap_err().to_string();
         assert_eq!(refusal(&["--form", "7"]), "no such option: --form");
+        assert_eq!(refusal(&["7"]), "no such option: 7");
         assert_eq!(refusal(&["--from"]), "--from needs a value");
         let refused = read(&["--from", "x"]).unwrap().needed_number("from").unwrap_err();
         assert_eq!(refused.to_string(), "--from is no number: x");

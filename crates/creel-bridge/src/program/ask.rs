@@ -3,6 +3,7 @@
 //! A question is a file that whoever asks holds (`flock`) as long as it waits: a
 //! question that nobody holds is not waited for any more.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,7 +11,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use super::arguments::Arguments;
 use super::directory::Directory;
 use super::failure::Failure;
 use super::lookout::wait_for;
@@ -20,8 +20,8 @@ use super::watch::Watch;
 pub(crate) const DIRECTORY_VARIABLE: &str = "CREEL_BRIDGE_DIRECTORY";
 
 /// Asks, waits for the answer and prints it.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let [question] = arguments.words() else {
+pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
+    let [question] = words else {
         return Err(Failure::Usage("ask takes one question, as one argument".to_owned()));
     };
     let question = question.to_string_lossy();

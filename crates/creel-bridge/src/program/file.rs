@@ -1,7 +1,7 @@
 //! `put` and `get`: files in and out, see [`creel_bridge::file`].
 
 use std::io::{self, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use creel_bridge::file::{self, Verdict};
@@ -14,7 +14,7 @@ const PIECE: usize = 64 << 10;
 
 /// Writes the standard input to a file.
 pub(super) fn put(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = path_in(arguments)?;
+    let path = arguments.needed_path("path")?;
     let mode = arguments.needed_text("mode")?;
     let mode = u32::from_str_radix(mode, 8)
         .map_err(|_| Failure::Usage(format!("--mode is no octal number: {mode}")))?;
@@ -24,16 +24,9 @@ pub(super) fn put(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Writes a file to the standard output.
 pub(super) fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = path_in(arguments)?;
+    let path = arguments.needed_path("path")?;
     let most = arguments.needed_number("most")?;
     Ok(verdict_on(&path, file::get(&path, most, io::stdout())))
-}
-
-fn path_in(arguments: &Arguments) -> Result<PathBuf, Failure> {
-    match arguments.words() {
-        [path] => Ok(PathBuf::from(path)),
-        words => Err(Failure::Usage(format!("one path is needed, not {}", words.len()))),
-    }
 }
 
 fn verdict_on(path: &Path, done: io::Result<()>) -> ExitCode {

@@ -49,10 +49,14 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
             acknowledge::run(&Arguments::read(words, &["directory", "to"], &[])?)
         }
         Some("poke") => acknowledge::poke(&Arguments::read(words, &["directory"], &[])?),
-        Some("ask") => ask::run(&Arguments::read(words, &[], &[])?),
-        Some("put") => file::put(&Arguments::read(words, &["mode"], &[])?),
-        Some("get") => file::get(&Arguments::read(words, &["most"], &[])?),
+        Some("ask") => ask::run(&words),
+        Some("put") => file::put(&Arguments::read(words, &["mode", "path"], &[])?),
+        Some("get") => file::get(&Arguments::read(words, &["most", "path"], &[])?),
         Some("alive") => Ok(ExitCode::SUCCESS),
-        _ => Err(Failure::Usage(format!("no such command: {}", command.display()))),
+        _ => Err(Failure::Usage(format!(
+            "no such command: {:?}; there are exec, hold, serve, tail, acknowledge, poke, ask, put, \
+             get and alive",
+            command.to_string_lossy(),
+        ))),
     }
 }

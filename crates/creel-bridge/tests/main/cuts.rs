@@ -1,6 +1,7 @@
 //! What is cut at any instant: bridges, and those who listen to them.
 
-use std::io::Read;
+use std::fs;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
@@ -138,6 +139,40 @@ fn one_who_listens_and_is_cut_every_twenty_milliseconds_hears_what_an_undisturbe
         let prompt = format!("prompt {turn}\n");
         assert_eq!(whole.text_of(turn, Stream::Output), chatter(&prompt), "turn {turn}");
     }
+}
+
+#[test]
+fn a_crash_between_the_event_and_the_renaming_does_not_take_a_command_twice() {
+    let bridge = Bridge::start("cat");
+    bridge.turn("once", "first");
+    bridge.log_after_turn(1);
+    bridge.kill();
+    fs::rename(bridge.path("commands/once.done"), bridge.path("commands/once.json")).unwrap();
+    bridge.serve();
+    assert!(bridge.path("commands/once.done").exists());
+    bridge.turn("next", "second");
+    let log = bridge.log_after_turn(2);
+    assert_eq!((log.taken("once"), log.text_of(2, Stream::Output)), (1, "second".to_owned()));
+    bridge.stop();
+}
+
+#[test]
+fn half_a_line_is_told_to_nobody_and_cut_off_by_the_next_bridge() {
+    let bridge = Bridge::start("cat");
+    bridge.turn("1", "on");
+    let before = bridge.log_after_turn(1);
+    bridge.kill();
+    let segment = bridge.path("spool/00000000000000000001.frames");
+    let mut file = fs::OpenOptions::new().append(true).open(&segment).unwrap();
+    file.write_all(b"{\"seq\":7,\"crc\":\"0000").unwrap();
+    assert_eq!(bridge.log().events, before.events);
+    bridge.serve();
+    bridge.stop();
+    let after = bridge.log();
+    after.assert_whole();
+    assert!(after.events.starts_with(&before.events) && after.events.len() > before.events.len());
+    let text = fs::read_to_string(&segment).unwrap();
+    assert!(text.lines().all(|line| line.ends_with("}}")), "{text}");
 }
 
 #[test]

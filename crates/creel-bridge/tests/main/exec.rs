@@ -1,6 +1,8 @@
 //! `exec`: limits, hang-ups, and what ends with a command.
 
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -53,7 +55,7 @@ fn an_order_in_a_file_is_removed_before_the_command_runs() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("order");
     let look = format!("ls {}", home.path().display());
-    std::fs::write(&file, line(&script(&look))).unwrap();
+    fs::write(&file, line(&script(&look))).unwrap();
     let output = program(&["exec", "--order", file.to_str().unwrap()])
         .stdin(Stdio::null())
         .output()
@@ -126,6 +128,29 @@ fn a_killed_command_takes_along_what_it_forked_into_other_sessions() {
     assert_eq!(told.ending(), Ending::TimedOut);
     assert!(!is_alive(first) && !is_alive(second));
     child.wait().unwrap();
+}
+
+#[test]
+fn one_that_forks_into_new_sessions_and_ends_without_pause_is_caught() {
+    let home = tempfile::tempdir().unwrap();
+    let (hop, stop) = (home.path().join("hop"), home.path().join("stop"));
+    // The file is for the case that it is not caught.
+    let script_of_hop = "#!/bin/sh\n[ -e \"$1\" ] && exit\nsetsid \"$0\" \"$1\" &\n";
+    fs::write(&hop, script_of_hop).unwrap();
+    fs::set_permissions(&hop, fs::Permissions::from_mode(0o700)).unwrap();
+    let start = format!("{} {}; sleep 100", hop.display(), stop.display());
+    let told = exec(&Order { limit_ms: 300, ..script(&start) });
+    let is_hopping = is_any_process_of(hop.to_str().unwrap());
+    fs::write(&stop, "").unwrap();
+    assert_eq!(told.ending(), Ending::TimedOut);
+    assert!(!is_hopping);
+}
+
+/// Returns whether a process has this among its arguments.
+fn is_any_process_of(word: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.any(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
 #[test]
@@ -256,7 +281,7 @@ fn an_exec_that_leads_a_group_already_works_all_the_same() {
 
 /// Returns the most memory a process has used, in KiB.
 fn peak_memory(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

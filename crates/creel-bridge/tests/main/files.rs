@@ -27,10 +27,10 @@ fn what_is_put_is_got_again() {
     let path = home.path().join("deep/--odd name\n");
     let path = path.to_str().unwrap();
     let content: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let put = run(&["put", "--mode", "4750", "--", path], &content);
+    let put = run(&["put", "--mode", "4750", "--path", path], &content);
     assert!(put.status.success(), "{put:?}");
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o4750);
-    let got = run(&["get", "--most", "300000", "--", path], b"");
+    let got = run(&["get", "--most", "300000", "--path", path], b"");
     assert!(got.status.success() && got.stdout == content);
 }
 
@@ -40,10 +40,10 @@ fn the_exit_code_says_what_is_wrong_and_a_sentence_says_it_too() {
     let at = |name: &str| home.path().join(name).display().to_string();
     fs::write(at("file"), "four").unwrap();
     let cases = [
-        (vec!["get", "--most", "9", "--"], at("none"), Verdict::Absent),
-        (vec!["get", "--most", "3", "--"], at("file"), Verdict::NoRoom),
-        (vec!["get", "--most", "9", "--"], at(""), Verdict::Impossible),
-        (vec!["put", "--mode", "644", "--"], at("file/below"), Verdict::Impossible),
+        (vec!["get", "--most", "9", "--path"], at("none"), Verdict::Absent),
+        (vec!["get", "--most", "3", "--path"], at("file"), Verdict::NoRoom),
+        (vec!["get", "--most", "9", "--path"], at(""), Verdict::Impossible),
+        (vec!["put", "--mode", "644", "--path"], at("file/below"), Verdict::Impossible),
     ];
     for (mut words, path, verdict) in cases {
         words.push(&path);
@@ -51,7 +51,8 @@ fn the_exit_code_says_what_is_wrong_and_a_sentence_says_it_too() {
         assert_eq!(output.status.code(), Some(verdict.code().into()), "{words:?}");
         assert!(output.stderr.starts_with(path.as_bytes()), "{output:?}");
     }
-    for words in [&["put", "--mode", "rw", "--", "x"][..], &["put", "--mode", "644"], &["get", "x"]]
+    for words in
+        [&["put", "--mode", "rw", "--path", "x"][..], &["put", "--mode", "644"], &["get", "x"]]
     {
         assert_eq!(run(words, b"").status.code(), Some(2), "{words:?}");
     }

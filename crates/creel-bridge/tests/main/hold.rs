@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use creel_bridge::exec::Ending;
@@ -21,12 +21,28 @@ struct Held {
 
 impl Held {
     fn start(lease: Duration) -> Self {
+        Self::start_with(program(&["hold"]), lease)
+    }
+
+    /// Starts one that is the first process of a pid namespace.
+    fn start_first(lease: Duration) -> Self {
+        let mut unshare = Command::new("unshare");
+        if !rustix::process::getuid().is_root() {
+            unshare.args(["--user", "--map-root-user"]);
+        }
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        unshare.args([env!("CARGO_BIN_EXE_creel-bridge"), "hold"]);
+        Self::start_with(unshare, lease)
+    }
+
+    fn start_with(mut hold: Command, lease: Duration) -> Self {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("lease"), "0").unwrap();
         // Longer than the name of a socket may be.
         let deep = home.path().join("d".repeat(200));
         fs::create_dir(&deep).unwrap();
-        let child = program(&["hold", "--lease-file"])
+        let child = hold
+            .arg("--lease-file")
             .arg(home.path().join("lease"))
             .args(["--lease-ms", &lease.as_millis().to_string(), "--socket"])
             .arg(deep.join("socket"))
@@ -112,9 +128,10 @@ fn without_a_renewal_everything_ends() {
 fn asked_to_end_it_asks_the_others_first() {
     let mut held = Held::start(Duration::from_secs(60));
     let (pid, said) = (held.home.path().join("pid"), held.home.path().join("said"));
+    // The shell tells of its child's end before it runs the trap: it needs somewhere to say so.
     let daemon = format!(
         "setsid sh -c 'trap \"echo bye > {said}; exit\" TERM; echo $$ > {pid}; \
-         sleep 1000 & wait' & while ! [ -s {pid} ]; do sleep 0.01; done",
+         while :; do sleep 0.01; done' > /dev/null 2>&1 & while ! [ -s {pid} ]; do sleep 0.01; done",
         said = said.display(),
         pid = pid.display(),
     );
@@ -140,4 +157,27 @@ fn orphans_are_reaped() {
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
     };
     until("all orphans to be reaped", || children().is_empty());
+}
+
+#[test]
+fn as_the_first_process_it_takes_everybody_along() {
+    let mut held = Held::start_first(Duration::from_millis(1500));
+    let naps: Vec<String> =
+        (0..3).map(|nap| format!("1000.{:07}{nap}", std::process::id())).collect();
+    let mut connection = held.connect();
+    let start = format!(
+        "setsid sleep {} & (setsid sh -c 'setsid sleep {} & sleep {}' &); sleep 1000",
+        naps[0], naps[1], naps[2],
+    );
+    connection.write_all(&line(&script(&start))).unwrap();
+    until("all of them", || naps.iter().all(|nap| is_anybody_napping(nap)));
+    assert_eq!(held.child.wait().unwrap().code(), Some(3));
+    assert!(!naps.iter().any(|nap| is_anybody_napping(nap)));
+}
+
+/// Returns whether a process has this as its last argument.
+fn is_anybody_napping(nap: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.any(|line| line.ends_with(format!("\0{nap}\0").as_bytes()))
 }

@@ -244,7 +244,7 @@ impl<W: Way> Sandbox for Entered<W> {
             return Err(self.failure(&what, ErrorClass::Invalid, message));
         }
         let (path, mode) = (self.place.absolute(path), format!("{mode:o}"));
-        let words = ["put", "--mode", &mode, "--", &path];
+        let words = ["put", "--mode", &mode, "--path", &path];
         let order = order::of_bridge(&self.place, &words, &content, TRANSFER_LIMIT);
         self.bridge(&what, order).await.map(drop)
     }
@@ -252,7 +252,7 @@ impl<W: Way> Sandbox for Entered<W> {
     async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let what = format!("read {path}");
         let (path, most) = (self.place.absolute(path), LARGEST_FILE.to_string());
-        let words = ["get", "--most", &most, "--", &path];
+        let words = ["get", "--most", &most, "--path", &path];
         let order = order::of_bridge(&self.place, &words, &[], TRANSFER_LIMIT);
         self.bridge(&what, order).await.map(Bytes::from)
     }

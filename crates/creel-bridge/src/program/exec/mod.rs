@@ -9,7 +9,9 @@
 //!
 //! - A command that ends by itself takes along what is left of its session: what
 //!   it put into the background is killed. What has made a session of its own, as
-//!   daemons do, lives on.
+//!   daemons do, lives on; but nobody reads the command's streams any more, so a
+//!   daemon that still writes to them is ended by `SIGPIPE`, unless its output was
+//!   sent elsewhere when it was started.
 //! - A command that is killed (at its limit, for its silence, because whoever
 //!   ordered it hung up or does not listen any more, or because `exec` was asked to
 //!   end) takes along everything below it, daemons too.

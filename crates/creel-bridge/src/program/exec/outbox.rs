@@ -65,7 +65,8 @@ impl Outbox {
 
     /// Writes what can be written; returns whether something was.
     pub(super) fn write(&mut self, ready: PollFlags) -> bool {
-        if ready.intersects(PollFlags::ERR | PollFlags::NVAL) {
+        // A pipe without a reader shows the first, a closed socket the second.
+        if ready.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.is_broken = true;
         }
         if self.is_broken || self.waiting.is_empty() || ready.is_empty() {

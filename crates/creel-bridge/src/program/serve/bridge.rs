@@ -1,5 +1,6 @@
 //! The bridge proper: one loop over commands, questions, the turn and the clocks.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -42,6 +43,17 @@ pub(super) struct Bridge {
     questions: Questions,
     turn: Option<Turn>,
     stop: Option<Stop>,
+}
+
+/// A turn, as it was asked for.
+#[derive(Debug)]
+struct Asked {
+    /// What the agent is told.
+    prompt: String,
+    /// When the turn is cut off.
+    limit: Duration,
+    /// How long it may say nothing.
+    silence: Option<Duration>,
 }
 
 /// The end, as it was asked for.
@@ -162,8 +174,9 @@ impl Bridge {
                         queue.push(key);
                         continue;
                     }
-                    let limits = (limit_ms, silence_ms);
-                    self.start_turn(key, &prompt, limits)?;
+                    let limit = Duration::from_millis(limit_ms);
+                    let silence = silence_ms.map(Duration::from_millis);
+                    self.start_turn(&key, &Asked { prompt, limit, silence })?;
                 }
                 Command::Answer { request, text } => self.answer(&key, request, &text)?,
                 Command::Cancel => {
@@ -178,33 +191,23 @@ impl Bridge {
     }
 
     /// Starts a turn. That it was taken and began is on the disk before it does.
-    fn start_turn(
-        &mut self,
-        key: String,
-        prompt: &str,
-        (limit_ms, silence_ms): (u64, Option<u64>),
-    ) -> io::Result<()> {
+    fn start_turn(&mut self, key: &str, asked: &Asked) -> io::Result<()> {
         let number = self.spool.turns() + 1;
         self.spool.append_durably(&[
-            BridgeEvent::CommandTaken { key: key.clone() },
+            BridgeEvent::CommandTaken { key: key.to_owned() },
             BridgeEvent::TurnStarted { turn: number, attempt: 1, model: None },
         ])?;
-        self.close(&key);
+        self.close(key);
         let Runtime::Command { command } = &self.order.runtime;
-        let mut env = self.order.env.clone();
-        let program = std::env::current_exe()?;
-        env.insert(PROGRAM_VARIABLE.to_owned(), program.to_string_lossy().into_owned());
-        let directory = self.directory.path().to_string_lossy().into_owned();
-        env.insert(DIRECTORY_VARIABLE.to_owned(), directory);
         let started = Turn::start(&Task {
             number,
             command,
-            prompt,
-            env,
+            prompt: &asked.prompt,
+            env: self.environment()?,
             workspace: &self.order.workspace,
             turn_file: &self.directory.turn(),
-            limit: Duration::from_millis(limit_ms),
-            silence: silence_ms.map(Duration::from_millis),
+            limit: asked.limit,
+            silence: asked.silence,
         });
         match started {
             Ok(turn) => self.turn = Some(turn),
@@ -214,6 +217,16 @@ impl Bridge {
             }
         }
         Ok(())
+    }
+
+    /// Returns the variables of the runtime: those of the order, and how to reach this bridge.
+    fn environment(&self) -> io::Result<BTreeMap<String, String>> {
+        let mut env = self.order.env.clone();
+        let program = std::env::current_exe()?;
+        env.insert(PROGRAM_VARIABLE.to_owned(), program.to_string_lossy().into_owned());
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        env.insert(DIRECTORY_VARIABLE.to_owned(), directory);
+        Ok(env)
     }
 
     /// Keeps that a command was taken, which is also a sign of the supervisor.
