@@ -1,7 +1,7 @@
 //! Files into and out of a sandbox: `put` and `get`.
 //!
-//! `put --mode OCTAL -- PATH` writes its input to a file: as a whole or not at
-//! all, with directories above it made. `get --most BYTES -- PATH` writes a file
+//! `put --mode OCTAL --path PATH` writes its input to a file: as a whole or not at
+//! all, with directories above it made. `get --most BYTES --path PATH` writes a file
 //! to its output. Both tell how it went by their exit code, see [`Verdict`], and
 //! in one sentence on the standard error.
 

@@ -50,12 +50,12 @@ pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Result<ExitCode,
         }
         Some("poke") => acknowledge::poke(&Arguments::read(words, &["directory"], &[])?),
         Some("ask") => ask::run(&words),
-        Some("put") => file::put(words),
-        Some("get") => file::get(words),
+        Some("put") => file::put(&Arguments::read(words, &["mode", "path"], &[])?),
+        Some("get") => file::get(&Arguments::read(words, &["most", "path"], &[])?),
         Some("alive") => Ok(ExitCode::SUCCESS),
         _ => Err(Failure::Usage(format!(
-            "no such command: {:?}; there are exec, hold, serve, tail, acknowledge, poke, ask, put, get \
-             and alive",
+            "no such command: {:?}; there are exec, hold, serve, tail, acknowledge, poke, ask, put, \
+             get and alive",
             command.to_string_lossy(),
         ))),
     }

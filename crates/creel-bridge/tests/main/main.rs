@@ -5,6 +5,8 @@
 mod bridge;
 mod cuts;
 mod exec;
+mod files;
 mod hold;
 mod serve;
+mod signs;
 mod support;

@@ -36,6 +36,10 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 /// The largest file that is carried into or out of a sandbox.
 const LARGEST_FILE: usize = 40 << 20;
+/// How often a sandbox that seems to run is looked at again after something failed.
+const SECOND_LOOKS: u32 = 4;
+/// The pause before that.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// As much is kept of what the bridge program says when it fails.
 const COMPLAINT: usize = 400;
 
@@ -131,22 +135,35 @@ impl<W: Way> Entered<W> {
         Err(self.judged(what, error).await)
     }
 
+    /// Asks the provider how the sandbox is. One that is about to end loses its connections
+    /// first, so one that seems to run is looked at again.
+    async fn look(&self) -> Result<Sight, ProviderError> {
+        for _ in 0..SECOND_LOOKS {
+            match self.way.look().await? {
+                Sight::Running => tokio::time::sleep(LOOK_PAUSE).await,
+                sight => return Ok(sight),
+            }
+        }
+        self.way.look().await
+    }
+
     /// Says what an error means, after a look at the sandbox.
     async fn judged(&self, what: &str, error: ProviderError) -> ProviderError {
-        match self.way.look().await {
+        match self.look().await {
             Ok(Sight::Absent) => self.failure(what, ErrorClass::Gone, "the sandbox is gone".into()),
             Ok(Sight::Resting(state)) => {
                 let message = format!("the sandbox does not run: it is {state}");
                 self.failure(what, ErrorClass::Unreachable, message)
             }
-            // It is there, so nothing that matters is gone; and what cannot be asked is out of
-            // reach, whatever was said before.
-            Ok(Sight::Running) | Err(_) => match error.class {
+            // It is there, so nothing that matters is gone.
+            Ok(Sight::Running) => match error.class {
                 ErrorClass::Gone | ErrorClass::InUse | ErrorClass::InProgress => {
                     ProviderError { class: ErrorClass::Unreachable, ..error }
                 }
                 _ => error,
             },
+            // The provider itself cannot be asked, and that is the better reason.
+            Err(unseen) => ProviderError { class: unseen.class, message: unseen.message, ..error },
         }
     }
 
@@ -227,7 +244,7 @@ impl<W: Way> Sandbox for Entered<W> {
             return Err(self.failure(&what, ErrorClass::Invalid, message));
         }
         let (path, mode) = (self.place.absolute(path), format!("{mode:o}"));
-        let words = ["put", "--mode", &mode, "--", &path];
+        let words = ["put", "--mode", &mode, "--path", &path];
         let order = order::of_bridge(&self.place, &words, &content, TRANSFER_LIMIT);
         self.bridge(&what, order).await.map(drop)
     }
@@ -235,7 +252,7 @@ impl<W: Way> Sandbox for Entered<W> {
     async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let what = format!("read {path}");
         let (path, most) = (self.place.absolute(path), LARGEST_FILE.to_string());
-        let words = ["get", "--most", &most, "--", &path];
+        let words = ["get", "--most", &most, "--path", &path];
         let order = order::of_bridge(&self.place, &words, &[], TRANSFER_LIMIT);
         self.bridge(&what, order).await.map(Bytes::from)
     }

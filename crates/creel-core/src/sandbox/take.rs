@@ -22,7 +22,8 @@ use crate::provider::daytona::DaytonaProvider;
 use crate::provider::docker::DockerProvider;
 use crate::provider::process::ProcessProvider;
 use crate::provider::{
-    ErrorClass, Kind, Limits, ProviderError, ProviderName, SandboxSource, SandboxSpec, Spec,
+    ErrorClass, Kind, Limits, Provider, ProviderError, ProviderName, SandboxSource, SandboxSpec,
+    Spec,
 };
 use crate::scope::{Held, Request, Supervisor, TakeError};
 use crate::task;
@@ -205,6 +206,10 @@ impl Sandboxes {
         let provider = Arc::clone(self.docker()?);
         let image = plan.image.as_deref();
         let image = image.ok_or_else(|| no_sandbox(plan.provider, "a container needs an image"))?;
+        if provider.inspect(Kind::Image, image).await?.is_none() {
+            let message = format!("the engine has no image {image}; `docker pull {image}` gets it");
+            return Err(no_sandbox(plan.provider, &message).into());
+        }
         let name = program_name(&self.program);
         let place = docker::place(&name, plan.env.clone());
         let spec = Spec::Container(docker::container(plan, image, &place, &self.program));

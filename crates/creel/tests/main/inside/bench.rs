@@ -134,10 +134,19 @@ pub(super) struct Desk {
 impl Desk {
     /// Prepares everything but a sandbox.
     pub(super) async fn new(world: ProviderName) -> Self {
+        match world {
+            ProviderName::Docker => Self::on(world, &Engine::from_env()).await,
+            // It is not asked for anything.
+            _ => Self::on(world, &Engine::at("/nowhere")).await,
+        }
+    }
+
+    /// Prepares everything but a sandbox, with this engine for containers.
+    pub(super) async fn on(world: ProviderName, engine: &Engine) -> Self {
         let home = tempfile::tempdir().unwrap();
         let process = processes_in(&home.path().join("sandboxes"));
         let docker = (world == ProviderName::Docker).then(|| {
-            let endpoint = Endpoint::explicit(&Engine::from_env().host()).unwrap();
+            let endpoint = Endpoint::explicit(&engine.host()).unwrap();
             Arc::new(DockerProvider::connect(endpoint).unwrap())
         });
         let cloud = (world == ProviderName::Daytona)
@@ -150,6 +159,15 @@ impl Desk {
         let supervisor = Supervisor::new(ledger.clone(), Providers::new(all), "test").unwrap();
         let sandboxes = Sandboxes::new(PROGRAM, process).with_docker(docker).with_daytona(daytona);
         Self { sandboxes, supervisor, ledger, cloud, home }
+    }
+
+    /// Takes a sandbox by a plan.
+    pub(super) async fn enter(self, plan: SandboxPlan) -> Bench {
+        let taken = self.sandboxes.create(&self.supervisor, &plan).await;
+        let Taken { sandbox, held } = taken.unwrap();
+        let Self { sandboxes, supervisor, ledger, cloud, home } = self;
+        let (world, held) = (plan.provider, Mutex::new(held));
+        Bench { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
     }
 }
 

@@ -1,9 +1,9 @@
 //! What only containers have: images of every sort, users, and a first process of ours.
 
 use creel_core::ledger::RecordFilter;
-use creel_core::provider::ProviderName;
+use creel_core::provider::{ErrorClass, ProviderName};
 use creel_core::sandbox::{Command, SandboxPlan};
-use creel_testkit::engine::Engine;
+use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::image;
 
 use super::bench::{Bench, Desk, LIMIT, ended, plan, run};
@@ -121,7 +121,7 @@ async fn a_container_that_cannot_be_had_says_why_and_leaves_nothing() {
     for (plan, words) in [
         (image.plan(), "user `no-such-user` is not among"),
         (nameless, "needs an image"),
-        (absent, "no such image"),
+        (absent, "docker pull creel-no-such-image"),
     ] {
         let refused = desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap_err();
         assert!(refused.to_string().to_lowercase().contains(words), "{refused}");
@@ -129,4 +129,22 @@ async fn a_container_that_cannot_be_had_says_why_and_leaves_nothing() {
     let open = desk.ledger.records(&RecordFilter::open()).await.unwrap();
     assert!(open.is_empty(), "still on record: {open:#?}");
     tokio::task::block_in_place(|| drop(image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_away_is_out_of_reach_and_its_containers_are_not_gone() {
+    let start = || PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
+    let mut engine = tokio::task::block_in_place(start);
+    let desk = Desk::on(ProviderName::Docker, &engine.engine()).await;
+    let bench = desk.enter(plan(ProviderName::Docker)).await;
+    tokio::task::block_in_place(|| engine.kill_hard()).unwrap();
+    let error = bench.sandbox.probe().await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Unreachable, "{error}");
+    assert!(error.message.contains("no Docker Engine listens"), "{error}");
+    tokio::task::block_in_place(|| engine.restart()).unwrap();
+    // An engine ends what it finds at its start; the container is there, and can be started.
+    bench.sandbox.start().await.unwrap();
+    bench.sandbox.probe().await.unwrap();
+    bench.leave().await;
+    tokio::task::block_in_place(|| engine.stop()).unwrap();
 }
