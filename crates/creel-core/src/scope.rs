@@ -540,7 +540,12 @@ impl Supervisor {
         })
     }
 
-    async fn renew(&self) -> Result<(), LedgerError> {
+    /// Renews the leases of what this process holds, on record and in the worlds.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used; what a provider refuses is only noted.
+    pub async fn renew(&self) -> Result<(), LedgerError> {
         self.ledger.renew_leases(&self.me.owner).await?;
         for record in self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await? {
             // What is on its way out needs no renewal.

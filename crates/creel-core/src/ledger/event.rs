@@ -57,6 +57,11 @@ pub enum Event {
         /// For how long from now, in milliseconds.
         lease_ms: i64,
     },
+    /// What was kept is in use again, and goes when its owner dies.
+    Reused {
+        /// How long it may live without a renewal, in milliseconds.
+        lease_ms: i64,
+    },
     /// The clocks jumped: one full lease was granted from here.
     LeaseGranted {
         /// When.
@@ -78,6 +83,7 @@ impl Event {
             Self::Vanished => "called vanished",
             Self::OwnerChanged { .. } => "given to another owner",
             Self::Kept { .. } => "kept",
+            Self::Reused { .. } => "put to use again",
             Self::LeaseGranted { .. } => "granted a lease",
         }
     }

@@ -183,7 +183,10 @@ impl State {
             },
             (
                 Some(state),
-                Event::OwnerChanged { .. } | Event::LeaseGranted { .. } | Event::Kept { .. },
+                Event::OwnerChanged { .. }
+                | Event::LeaseGranted { .. }
+                | Event::Kept { .. }
+                | Event::Reused { .. },
             ) => {
                 if state.name().is_open() {
                     Ok(state.clone())

@@ -46,6 +46,12 @@ pub struct RunState {
     pub attempt: u32,
     /// How many turns began in this attempt.
     pub turns: u32,
+    /// Where in the bridge's spool the turn began that is under way; none between turns.
+    #[serde(default)]
+    pub open_turn: Option<u64>,
+    /// The message that was passed on to the agent last, by its key.
+    #[serde(default)]
+    pub passed_on: Option<String>,
     /// Why it did not go on.
     pub causes: Causes,
     /// What is known to be true.
@@ -86,6 +92,8 @@ impl RunState {
             connection: Connection::None,
             attempt: 0,
             turns: 0,
+            open_turn: None,
+            passed_on: None,
             causes: Causes::default(),
             conditions: BTreeMap::new(),
             checklist: Vec::new(),
@@ -119,7 +127,7 @@ impl RunState {
     /// Fails when that cannot follow; then nothing is changed.
     pub fn apply(&mut self, logged: &Logged) -> Result<(), IllegalEvent> {
         self.check(&logged.event)?;
-        self.change(&logged.event);
+        self.change(logged);
         self.sequence = logged.sequence;
         self.spooled = self.spooled.max(logged.spooled.unwrap_or(0));
         Ok(())
@@ -177,8 +185,8 @@ impl RunState {
         self.attempt > 0 && self.phase.may_become(phase) && earned && ready
     }
 
-    fn change(&mut self, event: &RunEvent) {
-        match event {
+    fn change(&mut self, logged: &Logged) {
+        match &logged.event {
             RunEvent::AttemptStarted { attempt, .. } => {
                 *self = Self {
                     sequence: self.sequence,
@@ -200,7 +208,10 @@ impl RunState {
                 self.capabilities.insert(*capability, ability.clone());
             }
             RunEvent::BootstrapOk => self.bootstrap_ok = true,
-            RunEvent::TurnStarted { turn, .. } => self.turns = self.turns.max(*turn),
+            RunEvent::TurnStarted { turn, .. } => {
+                self.turns = self.turns.max(*turn);
+                self.open_turn = Some(logged.spooled.unwrap_or(0));
+            }
             RunEvent::InputRequested { turn, request, .. } => {
                 self.request = Some(OpenRequest { request: request.clone(), turn: *turn });
             }
@@ -208,7 +219,11 @@ impl RunState {
                 // An answer to an older question leaves the newer one open.
                 self.request.take_if(|open| open.request == *request);
             }
-            RunEvent::TurnEnded { .. } => self.request = None,
+            RunEvent::TurnEnded { .. } => {
+                self.request = None;
+                self.open_turn = None;
+            }
+            RunEvent::MessageTaken { key } => self.passed_on = Some(key.clone()),
             RunEvent::CauseLatched { cause } => self.causes.latch(cause.clone()),
             RunEvent::CancelRequested => self.cancel_requested = true,
             RunEvent::Kept { until_ms } => self.kept_until_ms = Some(*until_ms),
@@ -220,7 +235,6 @@ impl RunState {
             | RunEvent::BridgeStarted { .. }
             | RunEvent::RuntimeReady { .. }
             | RunEvent::Text { .. }
-            | RunEvent::MessageTaken { .. }
             | RunEvent::TeardownEnded { .. } => {}
         }
     }

@@ -32,8 +32,9 @@ use crate::provider::{ErrorClass, Kind, Provider, ProviderError, ProviderName, U
 use crate::task;
 
 use super::BridgeProgram;
+use super::Sight;
 use super::answer::Answer;
-use super::entered::{Sight, Way};
+use super::entered::Way;
 use super::place::Place;
 
 /// How often a sign of life is given.

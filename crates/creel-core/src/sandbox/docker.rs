@@ -27,8 +27,9 @@ use crate::provider::{
 };
 
 use super::BridgeProgram;
+use super::Sight;
 use super::answer::Answer;
-use super::entered::{Sight, Way};
+use super::entered::Way;
 use super::place::Place;
 use super::take::SandboxPlan;
 

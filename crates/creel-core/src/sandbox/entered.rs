@@ -26,7 +26,7 @@ use crate::provider::{ErrorClass, ProviderError, ProviderName, Usage};
 
 use super::answer::Answer;
 use super::place::Place;
-use super::{Command, Finished, Listener, Sandbox, order};
+use super::{Command, Finished, Listener, Sandbox, Sight, order};
 
 /// How much longer than the command's limit its answer may take.
 const GRACE: Duration = Duration::from_secs(30);
@@ -42,17 +42,6 @@ const SECOND_LOOKS: u32 = 4;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// As much is kept of what the bridge program says when it fails.
 const COMPLAINT: usize = 400;
-
-/// How a provider says a sandbox is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sight {
-    /// It runs.
-    Running,
-    /// It is there and does not run, and this is how the provider calls that.
-    Resting(String),
-    /// It is not there any more, or on its way out.
-    Absent,
-}
 
 /// The way into the sandboxes of one world.
 #[async_trait]
@@ -268,6 +257,10 @@ impl<W: Way> Sandbox for Entered<W> {
     async fn probe(&self) -> Result<(), ProviderError> {
         let order = order::of_bridge(&self.place, &["alive"], &[], PROBE_LIMIT);
         self.bridge("see a sign of life", order).await.map(drop)
+    }
+
+    async fn look(&self) -> Result<Sight, ProviderError> {
+        self.way.look().await
     }
 
     async fn usage(&self) -> Result<Usage, ProviderError> {

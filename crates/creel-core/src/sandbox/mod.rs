@@ -87,6 +87,18 @@ pub enum Finished {
     NotStarted(String),
 }
 
+/// How a provider says a sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Sight {
+    /// It runs.
+    Running,
+    /// It is there and does not run, and this is how the provider calls that.
+    Resting(String),
+    /// It is not there any more, or on its way out.
+    Absent,
+}
+
 /// Takes what a command writes while it runs.
 pub type Listener<'a> = &'a mut (dyn FnMut(Stream, &[u8]) + Send);
 
@@ -157,6 +169,14 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// Fails when it is not: `Gone` where it does not exist any more.
     async fn probe(&self) -> Result<(), ProviderError>;
+
+    /// Asks the provider how it is. That it runs is no proof that it is alive; that it does not is
+    /// one that it is not.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the provider cannot be asked.
+    async fn look(&self) -> Result<Sight, ProviderError>;
 
     /// Tells what it uses, as far as that can be told.
     ///

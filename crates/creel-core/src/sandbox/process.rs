@@ -31,8 +31,9 @@ use crate::provider::{
     ErrorClass, Kind, Limits, ProcessSpec, Provider, ProviderError, ProviderName, Usage,
 };
 
+use super::Sight;
 use super::answer::Answer;
-use super::entered::{Sight, Way};
+use super::entered::Way;
 use super::place::{CREEL_DIRECTORY, Place, WORKSPACE};
 
 /// The holder's socket, in creel's own directory.

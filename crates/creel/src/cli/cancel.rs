@@ -1,17 +1,22 @@
 //! `creel cancel`: ask for the end of a run.
 
 use clap::Args;
+use creel_core::ledger::OnOwnerDeath;
+use creel_core::owner::Liveness;
 use creel_core::run::Order;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
+use super::named_run::{find_record, ledger_of};
 use super::order::place;
+use super::run::resume::call_off;
 
 /// End a run, and have everything it took given back
 ///
 /// Leaves an order for whoever drives the run, and returns when the order is on
-/// record. `creel events RUN --follow` shows what comes of it.
+/// record. `creel events RUN --follow` shows what comes of it. A detached run whose
+/// driver died is ended by this command itself.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,6 +30,13 @@ pub(crate) struct Cancel {
 
 impl Cancel {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let ledger = ledger_of(app, &self.run).await?;
+        let record = find_record(&ledger, &self.run).await?;
+        let is_held = record.on_owner_death == OnOwnerDeath::Hold;
+        let is_over = record.state.phase.is_final();
+        if is_held && !is_over && record.owner_liveness() == Liveness::Dead {
+            return call_off(app, record).await;
+        }
         place(app, &self.run, Order::Cancel).await
     }
 }

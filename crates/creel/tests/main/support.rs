@@ -211,7 +211,7 @@ pub(crate) fn kill(pid: i32) {
 }
 
 /// Returns the processes that have a variable in their environment, with its value.
-fn assignments_of(variable: &str) -> Vec<(i32, String)> {
+pub(crate) fn assignments_of(variable: &str) -> Vec<(i32, String)> {
     let value_in = |pid: i32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let mut entries = environment.split(|byte| *byte == 0);

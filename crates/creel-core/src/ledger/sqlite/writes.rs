@@ -147,8 +147,11 @@ impl Inner {
             }
             Event::Kept { lease_ms } => {
                 after.on_owner_death = OnOwnerDeath::Hold;
-                let lease = Duration::from_millis(u64::try_from(*lease_ms).unwrap_or_default());
-                after.lease = Lease::starting(lease, now, self.boot.clone());
+                after.lease = self.lease_from(now, *lease_ms);
+            }
+            Event::Reused { lease_ms } => {
+                after.on_owner_death = OnOwnerDeath::Release;
+                after.lease = self.lease_from(now, *lease_ms);
             }
             _ => {}
         }
@@ -159,6 +162,11 @@ impl Inner {
         self.update_record(to, &after).await?;
         self.insert_event(to, id, event, now).await?;
         Ok(after)
+    }
+
+    fn lease_from(&self, now: Moment, lease_ms: i64) -> Lease {
+        let lease = Duration::from_millis(u64::try_from(lease_ms).unwrap_or_default());
+        Lease::starting(lease, now, self.boot.clone())
     }
 
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {

@@ -17,7 +17,11 @@ const REACH_LIMIT: Duration = Duration::from_secs(60);
 const REACH_TRIES: u32 = 3;
 
 impl Drive {
+    /// Works through the checklist; from its beginning also where another driver had begun it.
     pub(super) async fn bootstrap(&mut self) -> Result<(), Stopped> {
+        if self.journal.state().bootstrap_ok {
+            return self.enter(Phase::Ready).await;
+        }
         self.enter(Phase::Bootstrapping).await?;
         let sandbox = self.sandbox();
         self.reach(&sandbox).await?;

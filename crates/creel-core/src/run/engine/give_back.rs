@@ -16,12 +16,11 @@ use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
 use crate::run::records::RecordsError;
 use crate::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, Sight};
 use crate::scope::Held;
 
 use super::checklist::run;
-use super::tail::{Heard, Tail};
-use super::turns::bridge_directory;
+use super::tail::Heard;
 use super::{Drive, DriveError, Stopped};
 
 /// How long the runtime has to end by itself: it may have a database to close.
@@ -65,47 +64,67 @@ impl Drive {
     async fn close_down(&mut self) -> Result<(), Stopped> {
         self.enter(Phase::Releasing).await?;
         let Some(sandbox) = self.sandbox.clone() else { return Ok(()) };
-        let lost = self
-            .journal
-            .state()
-            .cause()
-            .is_some_and(|cause| cause.class == CauseClass::SandboxLost);
-        if !lost {
-            if self.has_bridge {
-                self.end_runtime(&sandbox).await;
-            }
-            self.tear_down(sandbox.as_ref()).await?;
+        if self.is_lost() {
+            return self.connect(Connection::Offline).await;
+        }
+        let ended = !self.has_bridge || self.end_runtime(&sandbox).await;
+        let torn_down = self.tear_down(sandbox.as_ref()).await?;
+        if !(ended && torn_down) && !matches!(sandbox.look().await, Ok(Sight::Running)) {
+            return self.note_lost().await;
         }
         self.connect(Connection::None).await
     }
 
-    async fn end_runtime(&self, sandbox: &Arc<dyn Sandbox>) {
-        let stop =
-            serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
-        let told = timeout(GRACE, self.tell_bridge(sandbox.as_ref(), &stop)).await;
-        if !matches!(told, Ok(Ok(()))) {
-            warn!("the runtime could not be told to end; it ends with the sandbox");
-            return;
-        }
-        let directory = bridge_directory(sandbox.as_ref());
-        let from = self.journal.state().spooled + 1;
-        let mut tail = Tail::follow(Arc::clone(sandbox), directory, from);
-        let ended = async {
-            while let Some(heard) = tail.heard.recv().await {
-                if matches!(heard, Heard::BridgeEnded | Heard::SandboxGone) {
-                    return;
-                }
-            }
-        };
-        if timeout(GRACE + MARGIN, ended).await.is_err() {
-            warn!("the runtime did not end in time; it ends with the sandbox");
-        }
+    /// Returns whether the sandbox was lost before the way out began.
+    fn is_lost(&self) -> bool {
+        self.journal.state().cause().is_some_and(|cause| cause.class == CauseClass::SandboxLost)
     }
 
-    async fn tear_down(&mut self, sandbox: &dyn Sandbox) -> Result<(), Stopped> {
+    /// Notes that the sandbox was lost on the way out: beside the cause, if there is one. A run
+    /// that had done its work has done it.
+    async fn note_lost(&mut self) -> Result<(), Stopped> {
+        self.connect(Connection::Offline).await?;
+        if self.journal.state().cause().is_none() {
+            return Ok(());
+        }
+        let cause =
+            self.cause(CauseClass::SandboxLost, "the sandbox was lost while it was given back");
+        self.record(RunEvent::CauseLatched { cause }).await
+    }
+
+    /// Ends the runtime; returns whether it was heard to end.
+    async fn end_runtime(&self, sandbox: &Arc<dyn Sandbox>) -> bool {
+        let stop =
+            serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
+        let told = timeout(GRACE, self.tell_bridge(sandbox.as_ref(), "stop", &stop)).await;
+        if !matches!(told, Ok(Ok(()))) {
+            warn!("the runtime could not be told to end; it ends with the sandbox");
+            return false;
+        }
+        let mut tail = self.tail(sandbox, self.journal.state().spooled + 1);
+        let ended = async {
+            while let Some(heard) = tail.heard.recv().await {
+                match heard {
+                    Heard::BridgeEnded => return true,
+                    Heard::SandboxGone(_) => return false,
+                    Heard::Event(..) | Heard::Alive | Heard::Broken => {}
+                }
+            }
+            false
+        };
+        timeout(GRACE + MARGIN, ended).await.unwrap_or_else(|_| {
+            warn!("the runtime did not end in time; it ends with the sandbox");
+            false
+        })
+    }
+
+    /// Runs the teardown; returns whether the sandbox answered all the time.
+    async fn tear_down(&mut self, sandbox: &dyn Sandbox) -> Result<bool, Stopped> {
+        let mut answered = true;
         for script in self.workflow.teardown.clone() {
             let command = self.script_command(&script);
             let ran = timeout(script.timeout + MARGIN, run(sandbox, &command)).await;
+            answered &= matches!(ran, Ok(Ok(_)));
             let found = match ran {
                 Ok(Ok(ran)) => ran.found(&self.masker),
                 Ok(Err(error)) => self.masker.diagnostic(&error.to_string()),
@@ -113,16 +132,19 @@ impl Drive {
             };
             self.record(RunEvent::TeardownEnded { name: script.name.clone(), found }).await?;
         }
-        Ok(())
+        Ok(answered)
     }
 
     /// Leaves the sandbox standing, if the workflow wants that of a failure.
     async fn keeps(&mut self) -> Result<bool, DriveError> {
         let keep = self.workflow.on_failure.keep;
         let failed = self.journal.state().verdict() == Phase::Failed;
-        if !failed || keep.is_zero() || self.held.is_empty() {
+        let is_offline = self.journal.state().connection == Connection::Offline;
+        if !failed || keep.is_zero() || self.held.is_empty() || is_offline {
             return Ok(false);
         }
+        // Its dead-man switch begins anew as well.
+        self.means.supervisor.renew().await?;
         let lease_ms = millis(keep);
         let kept: Vec<_> =
             self.held.iter().map(|held| (held.resource, Event::Kept { lease_ms })).collect();

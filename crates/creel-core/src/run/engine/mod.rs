@@ -14,10 +14,13 @@
 
 mod agent;
 mod bootstrap;
+mod bridge;
 mod checklist;
+mod course;
 mod credential;
 mod git;
 mod give_back;
+mod obey;
 mod provision;
 mod resume;
 mod tail;
@@ -148,20 +151,70 @@ impl Drive {
     ///
     /// Fails only when the records cannot be kept; even then everything is given back.
     pub async fn run(mut self, from: AttemptFrom) -> Result<RunState, DriveError> {
-        let attempt = self.journal.state().attempt + 1;
+        let (attempt, kept) =
+            (self.journal.state().attempt + 1, self.journal.state().kept_until_ms);
         self.journal.record(RunEvent::AttemptStarted { attempt, from }).await?;
-        let ended = self.guarded(Entry::Beginning).await;
+        let entry = match from {
+            AttemptFrom::Bootstrap => Entry::Kept,
+            AttemptFrom::Scratch if kept.is_some() => Entry::Anew,
+            AttemptFrom::Scratch => Entry::Beginning,
+        };
+        let ended = self.guarded(entry).await;
         self.conclude(ended).await
     }
 
-    /// Goes on with the turns of an attempt whose driver died.
+    /// Goes on with an attempt whose driver died, wherever that was.
     ///
     /// # Errors
     ///
     /// As [`Drive::run`].
     pub async fn go_on(mut self) -> Result<RunState, DriveError> {
-        let ended = self.guarded(Entry::Turns).await;
+        let entry = match self.journal.state().phase {
+            Phase::Queued if self.journal.state().attempt == 0 => {
+                return self.run(AttemptFrom::Scratch).await;
+            }
+            Phase::Queued | Phase::Provisioning => Entry::Anew,
+            Phase::Bootstrapping => Entry::Checklist,
+            Phase::Ready
+            | Phase::Running
+            | Phase::Retrying
+            | Phase::AwaitingInput
+            | Phase::Paused => Entry::Turns,
+            Phase::Releasing => Entry::Release,
+            // Only a caller that did not look comes here; what is over stays as it is.
+            Phase::Succeeded | Phase::Failed | Phase::Cancelled => {
+                return Ok(self.journal.state().clone());
+            }
+        };
+        let ended = self.guarded(entry).await;
         self.conclude(ended).await
+    }
+
+    /// Ends an attempt whose driver died, because somebody wants it to end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Drive::run`].
+    pub async fn call_off(mut self) -> Result<RunState, DriveError> {
+        if self.journal.state().attempt == 0 {
+            let first = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };
+            self.journal.record(first).await?;
+        }
+        // What is on its way out has its verdict already.
+        let is_open = self.journal.state().phase != Phase::Releasing;
+        let ended = match self.reopen_to_release().await {
+            Ok(()) if is_open => Err(self.cancelled().await),
+            other => other,
+        };
+        self.conclude(ended).await
+    }
+
+    /// Records that somebody cancelled the run, and names that as the cause.
+    async fn cancelled(&mut self) -> Stopped {
+        match self.record(RunEvent::CancelRequested).await {
+            Ok(()) => self.stopped(CauseClass::Cancelled, "somebody cancelled the run"),
+            Err(stopped) => stopped,
+        }
     }
 
     /// Does the work; a cancel, a limit or a panic ends it.
@@ -183,10 +236,7 @@ impl Drive {
                 Err(self
                     .stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
             }
-            Ended::Cancelled => {
-                self.record(RunEvent::CancelRequested).await?;
-                Err(self.stopped(CauseClass::Cancelled, "somebody cancelled the run"))
-            }
+            Ended::Cancelled => Err(self.cancelled().await),
             Ended::WallLimit => {
                 let limit = crate::duration::show(wall.unwrap_or_default());
                 let message = format!("limits.wall = {limit} was reached");
@@ -196,11 +246,21 @@ impl Drive {
     }
 
     async fn work(&mut self, entry: Entry) -> Result<(), Stopped> {
-        if entry == Entry::Beginning {
-            self.provision().await?;
+        match entry {
+            Entry::Beginning => self.provision().await?,
+            Entry::Anew => {
+                self.give_back_earlier().await?;
+                self.provision().await?;
+            }
+            Entry::Kept => {
+                self.reopen().await?;
+                self.use_again().await?;
+            }
+            Entry::Checklist | Entry::Turns => self.reopen().await?,
+            Entry::Release => return self.reopen_to_release().await,
+        }
+        if entry != Entry::Turns {
             self.bootstrap().await?;
-        } else {
-            self.reopen().await?;
         }
         self.take_turns().await
     }
@@ -285,8 +345,16 @@ impl Drive {
 enum Entry {
     /// With the sandbox.
     Beginning,
+    /// With a new sandbox, after what an earlier driver left is given back.
+    Anew,
+    /// With the checklist, in the sandbox that an earlier attempt kept.
+    Kept,
+    /// With the checklist, in the sandbox of the driver that died.
+    Checklist,
     /// In the middle of the turns.
     Turns,
+    /// On the way out.
+    Release,
 }
 
 /// What ended the work.

@@ -40,7 +40,8 @@ impl Drive {
             limits: settings.limits.clone(),
             disk_gib: settings.disk_gib,
             network: settings.network.clone(),
-            lease: settings.lease,
+            // What is kept for people to look at must not end by itself before.
+            lease: settings.lease.max(self.workflow.on_failure.keep),
             on_owner_death: self.means.on_owner_death,
         }
     }
@@ -51,6 +52,7 @@ impl Drive {
     }
 
     pub(super) async fn sandbox_is_ready(&mut self) -> Result<(), Stopped> {
+        self.connect(Connection::Connected).await?;
         let message = Diagnostic::ours("it ran a command of ours");
         self.condition(ConditionType::SandboxReady, Status::True, "Answered", message).await
     }

@@ -1,6 +1,9 @@
-//! A driver that comes back: finds the sandbox on record, and goes on with the turns.
+//! A driver that comes back: finds the sandbox on record, and goes on where the other one stopped.
 
-use crate::ledger::{RecordFilter, State};
+use tracing::warn;
+
+use crate::clock::millis;
+use crate::ledger::{Event, LedgerError, Record, RecordFilter, State};
 use crate::run::{CauseClass, Connection};
 
 use super::{Drive, Stopped};
@@ -8,16 +11,7 @@ use super::{Drive, Stopped};
 impl Drive {
     /// Opens the way into the sandbox of an attempt that another process began.
     pub(super) async fn reopen(&mut self) -> Result<(), Stopped> {
-        let run = self.journal.run();
-        let open = self.means.ledger.records(&RecordFilter::open()).await;
-        let records =
-            open.map_err(|error| self.stopped(CauseClass::HubError, &error.to_string()))?;
-        let ours: Vec<_> = records
-            .into_iter()
-            .filter(|record| {
-                record.run == Some(run) && matches!(record.state, State::Created { .. })
-            })
-            .collect();
+        let ours = self.ours().await.map_err(|error| self.unreadable(&error))?;
         match self.means.sandboxes.open(&ours, self.environment()).await {
             Ok(sandbox) => {
                 self.sandbox = Some(sandbox);
@@ -25,6 +19,7 @@ impl Drive {
                     .iter()
                     .filter_map(|record| self.means.supervisor.hold_again(record))
                     .collect();
+                self.has_bridge = self.journal.state().turns > 0;
                 self.connect(Connection::Reconnecting).await
             }
             Err(error) => {
@@ -32,5 +27,50 @@ impl Drive {
                 Err(self.stopped(CauseClass::SandboxLost, &message))
             }
         }
+    }
+
+    /// Opens the sandbox for its teardown; one that is gone needs none.
+    pub(super) async fn reopen_to_release(&mut self) -> Result<(), Stopped> {
+        match self.reopen().await {
+            Err(Stopped::Cause(cause)) => {
+                warn!(message = %cause.message, "there is nothing to tear down");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Takes what an earlier attempt kept into use again: from here it goes with this process.
+    pub(super) async fn use_again(&mut self) -> Result<(), Stopped> {
+        let lease_ms = millis(self.workflow.sandbox.lease);
+        let reused: Vec<_> =
+            self.held.iter().map(|held| (held.resource, Event::Reused { lease_ms })).collect();
+        self.means.ledger.append(&reused).await.map_err(|error| self.unreadable(&error))?;
+        Ok(())
+    }
+
+    /// Gives back what an earlier driver of this run left. What does not go now goes at the end,
+    /// when everything of the run does.
+    pub(super) async fn give_back_earlier(&mut self) -> Result<(), Stopped> {
+        let run = self.journal.run();
+        let status = self.means.supervisor.release_run(run).await;
+        let status = status.map_err(|error| self.unreadable(&error))?;
+        if !status.is_settled() {
+            warn!("not everything of an earlier driver is gone yet");
+        }
+        Ok(())
+    }
+
+    /// Returns what stands for this run, the newest first: a tree before the directory it runs in.
+    async fn ours(&self) -> Result<Vec<Record>, LedgerError> {
+        let mut records =
+            self.means.ledger.records(&RecordFilter::of_run(self.journal.run())).await?;
+        records.retain(|record| matches!(record.state, State::Created { .. }));
+        records.sort_by_key(|record| std::cmp::Reverse(record.id));
+        Ok(records)
+    }
+
+    fn unreadable(&self, error: &LedgerError) -> Stopped {
+        self.stopped(CauseClass::HubError, &error.to_string())
     }
 }

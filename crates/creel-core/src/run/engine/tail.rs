@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::debug;
 
-use crate::provider::{ErrorClass, ProviderError};
-use crate::sandbox::{Command, Sandbox};
+use crate::provider::ProviderError;
+use crate::sandbox::{Command, Sandbox, Sight};
 use crate::task;
 
 /// How long one stream may live; a sandbox that lives longer gets another.
@@ -40,8 +40,8 @@ pub(super) enum Heard {
     BridgeEnded,
     /// The stream broke off, and is made again.
     Broken,
-    /// The sandbox is gone.
-    SandboxGone,
+    /// The sandbox is gone, or does not run any more: how it is.
+    SandboxGone(String),
 }
 
 /// A tail that runs; it ends when this is dropped.
@@ -99,7 +99,7 @@ impl Follower {
                 Err(error) => self.explain(&error).await,
             };
             debug!(next = self.next, ?heard, "the stream of events ended");
-            let is_over = matches!(heard, Heard::BridgeEnded | Heard::SandboxGone);
+            let is_over = matches!(heard, Heard::BridgeEnded | Heard::SandboxGone(_));
             if self.sender.send(heard).await.is_err() || is_over {
                 return;
             }
@@ -180,9 +180,11 @@ impl Follower {
 
     async fn explain(&self, error: &ProviderError) -> Heard {
         debug!(%error, "the stream of events could not be followed");
-        match self.sandbox.probe().await {
-            Err(error) if error.class == ErrorClass::Gone => Heard::SandboxGone,
-            _ => Heard::Broken,
+        match self.sandbox.look().await {
+            Ok(Sight::Absent) => Heard::SandboxGone("it does not exist any more".to_owned()),
+            // Nobody here stops a sandbox that is in use, and what ran in it is gone.
+            Ok(Sight::Resting(state)) => Heard::SandboxGone(format!("it is {state}")),
+            Ok(Sight::Running) | Err(_) => Heard::Broken,
         }
     }
 }

@@ -1,68 +1,33 @@
 //! The turns: the bridge is started, told what to do, and listened to until there is nothing more.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
 use creel_bridge::serve;
-use secrecy::ExposeSecret;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::id::ResourceId;
-use crate::ledger::PlacedOrder;
-use crate::provider::ProviderError;
-use crate::run::orders::Order;
 use crate::run::{CauseClass, ConditionType, Connection, Phase, RunEvent, Status, TurnOutcome};
-use crate::sandbox::{Command, Sandbox};
-use crate::sanitise::{Diagnostic, MaskStream};
-use crate::workflow::{PromptBy, RuntimeKind};
+use crate::sanitise::Diagnostic;
 
-use super::checklist::run;
-use super::provision::chain;
-use super::tail::{Heard, Tail};
-use super::{Drive, Stopped, agent};
+use super::bridge::{HEARTBEAT, millis};
+use super::course::Course;
+use super::tail::Heard;
+use super::{Drive, Stopped};
 
-/// How often the bridge gives a sign of life.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// After how many missing ones a sandbox is offline.
 const LOST_AFTER: u32 = 3;
 /// How long a sandbox may be offline before the run is given up, or its lease if that is shorter.
 const OFFLINE_LIMIT: Duration = Duration::from_secs(600);
-/// How long a short command of ours may take.
-const SHORT: Duration = Duration::from_secs(60);
 /// How long a turn may take when the workflow sets no limit.
 const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How often a bridge that died is started again.
 const MOST_BRIDGES: u32 = 3;
-/// How often a short command of ours is tried.
-const SHORT_TRIES: u32 = 5;
-/// What stands for the prompt in an argument.
-const PROMPT: &str = "{prompt}";
-
-/// What the loop of turns knows beside the records.
-struct Course {
-    sandbox: Arc<dyn Sandbox>,
-    tail: Tail,
-    /// What is still to be said to the agent.
-    prompts: VecDeque<String>,
-    /// Whether a turn is under way.
-    is_busy: bool,
-    /// What is masked across the pieces of each stream.
-    streams: [MaskStream; 2],
-    /// When something was heard last.
-    heard_at: Instant,
-    /// When the run began to wait for a person.
-    waiting_since: Option<Instant>,
-    /// How many bridges were started.
-    bridges: u32,
-}
-
 /// What the loop does next.
-enum Next {
+pub(super) enum Next {
+    /// Waits for what is heard or asked for.
     Listen,
+    /// Ends: there is nothing more to say.
     Done,
 }
 
@@ -70,127 +35,27 @@ impl Drive {
     /// Starts the bridge and takes turns until there is nothing more to say.
     pub(super) async fn take_turns(&mut self) -> Result<(), Stopped> {
         let sandbox = self.sandbox();
-        let going_on = self.journal.state().phase.is_active();
-        if !going_on {
+        if !self.journal.state().phase.is_active() {
             self.start_bridge(sandbox.as_ref()).await?;
         }
         self.has_bridge = true;
         let mut course = self.course(sandbox);
+        let mut next = self.begin(&mut course).await?;
+        while let Next::Listen = next {
+            next = self.listen(&mut course).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins with the first turn, or where the driver before this one stopped.
+    async fn begin(&mut self, course: &mut Course) -> Result<Next, Stopped> {
+        if self.journal.state().request.is_some() {
+            course.waiting_since = Some(Instant::now());
+            self.enter(Phase::AwaitingInput).await?;
+            return Ok(Next::Listen);
+        }
         self.enter(Phase::Running).await?;
-        if !going_on {
-            self.next_prompt(&mut course).await?;
-        }
-        loop {
-            match self.listen(&mut course).await? {
-                Next::Listen => {}
-                Next::Done => return Ok(()),
-            }
-        }
-    }
-
-    fn course(&self, sandbox: Arc<dyn Sandbox>) -> Course {
-        let from = self.journal.state().spooled + 1;
-        let tail = Tail::follow(Arc::clone(&sandbox), bridge_directory(sandbox.as_ref()), from);
-        let task = &self.workflow.task;
-        let prompts = std::iter::once(&task.prompt).chain(&task.follow_ups).cloned();
-        // A driver that came back goes on behind the turns that began already.
-        let begun = usize::try_from(self.journal.state().turns).unwrap_or(usize::MAX);
-        Course {
-            sandbox,
-            tail,
-            prompts: prompts.skip(begun).collect(),
-            is_busy: begun > 0,
-            streams: [self.masker.stream(), self.masker.stream()],
-            heard_at: Instant::now(),
-            waiting_since: None,
-            bridges: 1,
-        }
-    }
-
-    /// Starts the bridge: only ever after `bootstrap_ok`.
-    async fn start_bridge(&mut self, sandbox: &dyn Sandbox) -> Result<(), Stopped> {
-        let order = self.bridge_order(sandbox);
-        let input = serde_json::to_string(&order).expect("an order is plain data");
-        let command = Command {
-            input: Some(input.into()),
-            ..Command::new([sandbox.bridge_path(), "serve"], SHORT)
-        };
-        let started = self.short(sandbox, &command).await;
-        started.map_err(|reason| {
-            self.stopped(
-                CauseClass::AgentLaunchFailed,
-                &format!("the bridge did not start: {reason}"),
-            )
-        })
-    }
-
-    fn bridge_order(&self, sandbox: &dyn Sandbox) -> serve::Order {
-        let RuntimeKind::Command { command, prompt } = &self.workflow.runtime.kind;
-        let mut command = command.clone();
-        let is_placed = command.iter().any(|word| word.contains(PROMPT));
-        if *prompt == PromptBy::Argument && !is_placed {
-            command.push(PROMPT.to_owned());
-        }
-        let env = self.environment().into_iter();
-        let mut env: std::collections::BTreeMap<String, String> =
-            env.map(|(name, value)| (name, value.expose_secret().to_owned())).collect();
-        let told = agent::told(&self.journal.state().capabilities);
-        env.insert("CREEL_CAPABILITIES".to_owned(), told);
-        env.insert("CREEL_RUN".to_owned(), self.journal.run().to_string());
-        serve::Order {
-            directory: bridge_directory(sandbox),
-            runtime: serve::Runtime::Command { command },
-            workspace: self.workspace_path(sandbox),
-            env,
-            heartbeat_ms: millis(HEARTBEAT),
-            lease_ms: millis(self.workflow.sandbox.lease),
-        }
-    }
-
-    /// Runs a short command of ours, again if the sandbox did not answer.
-    async fn short(&self, sandbox: &dyn Sandbox, command: &Command) -> Result<(), String> {
-        let mut pause = Duration::from_millis(100);
-        let mut last = String::new();
-        for _ in 0..SHORT_TRIES {
-            match run(sandbox, command).await {
-                Ok(ran) if ran.is_success() => return Ok(()),
-                Ok(ran) => {
-                    return Err(format!(
-                        "{} {}",
-                        ran.found(&self.masker),
-                        self.masker.tail(&ran.mixed)
-                    ));
-                }
-                Err(error) => last = chain(&error),
-            }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
-        }
-        Err(last)
-    }
-
-    /// Gives the bridge an order, once however often it is sent.
-    pub(super) async fn tell_bridge(
-        &self,
-        sandbox: &dyn Sandbox,
-        order: &serve::Command,
-    ) -> Result<(), String> {
-        let key = ResourceId::new().digits();
-        let directory = bridge_directory(sandbox);
-        let text = serde_json::to_vec(order).expect("an order is plain data");
-        let path = format!("{directory}/commands/{key}.json");
-        let mut last = String::new();
-        for _ in 0..SHORT_TRIES {
-            match sandbox.upload(&path, Bytes::from(text.clone()), 0o600).await {
-                Ok(()) => {
-                    let poke = [sandbox.bridge_path(), "poke", "--directory", &directory];
-                    return self.short(sandbox, &Command::new(poke, SHORT)).await;
-                }
-                Err(error) => last = chain(&error),
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        Err(last)
+        if course.is_busy { Ok(Next::Listen) } else { self.go_on_or_end(course).await }
     }
 
     /// Begins the next turn; returns whether there is one.
@@ -203,24 +68,32 @@ impl Drive {
         }
         let limits = &self.workflow.limits;
         let order = serve::Command::Turn {
-            prompt,
+            prompt: prompt.text,
             limit_ms: millis(limits.turn.unwrap_or(NO_LIMIT)),
             silence_ms: limits.idle.map(millis),
         };
         course.is_busy = true;
-        match self.tell_bridge(course.sandbox.as_ref(), &order).await {
-            Ok(()) => Ok(true),
-            Err(reason) => Err(self.lost(course, &reason).await),
+        let key = prompt.message.clone().unwrap_or_else(|| format!("turn-{}", begun + 1));
+        self.tell(course, &key, &order).await?;
+        if let Some(key) = prompt.message {
+            self.note_passed_on(&key).await?;
         }
+        Ok(true)
     }
 
-    /// Names what it means that the sandbox did not take an order.
-    async fn lost(&self, course: &Course, reason: &str) -> Stopped {
-        match course.sandbox.probe().await {
-            Ok(()) => self
-                .stopped(CauseClass::AgentCrashed, &format!("the bridge took no order: {reason}")),
-            Err(_) => {
-                self.stopped(CauseClass::SandboxLost, &format!("the sandbox is lost: {reason}"))
+    /// Gives the bridge an order, or names why it did not take it.
+    pub(super) async fn tell(
+        &self,
+        course: &Course,
+        key: &str,
+        order: &serve::Command,
+    ) -> Result<(), Stopped> {
+        let sandbox = course.sandbox.as_ref();
+        match self.tell_bridge(sandbox, key, order).await {
+            Ok(()) => Ok(()),
+            Err(reason) => {
+                let message = format!("the bridge took no order: {reason}");
+                Err(self.lost(sandbox, CauseClass::AgentCrashed, &message).await)
             }
         }
     }
@@ -254,12 +127,10 @@ impl Drive {
                 Ok(Next::Listen)
             }
             Heard::BridgeEnded => self.bridge_died(course).await,
-            Heard::SandboxGone => {
+            Heard::SandboxGone(how) => {
                 self.connect(Connection::Offline).await?;
-                Err(self.stopped(
-                    CauseClass::SandboxLost,
-                    "the sandbox vanished while the agent worked",
-                ))
+                let message = format!("the sandbox was lost on the way: {how}");
+                Err(self.stopped(CauseClass::SandboxLost, &message))
             }
         }
     }
@@ -294,9 +165,7 @@ impl Drive {
         warn!("the bridge died; it is started again");
         course.bridges += 1;
         self.start_bridge(course.sandbox.as_ref()).await?;
-        let from = self.journal.state().spooled + 1;
-        let directory = bridge_directory(course.sandbox.as_ref());
-        course.tail = Tail::follow(Arc::clone(&course.sandbox), directory, from);
+        course.tail = self.tail(&course.sandbox, self.journal.state().spooled + 1);
         Ok(Next::Listen)
     }
 
@@ -306,17 +175,30 @@ impl Drive {
         seq: u64,
         event: BridgeEvent,
     ) -> Result<Next, Stopped> {
+        if course.is_replayed(seq) {
+            if let BridgeEvent::Text { stream, text, .. } = event {
+                // It was shown by the driver before this one, but for what that held back.
+                let _ = course.feed(stream, &text);
+            }
+            return Ok(Next::Listen);
+        }
         let event = match event {
             BridgeEvent::BridgeStarted { version } => RunEvent::BridgeStarted { version },
             BridgeEvent::RuntimeReady { version } => RunEvent::RuntimeReady { version },
-            BridgeEvent::CommandTaken { .. } | BridgeEvent::Unknown => return Ok(Next::Listen),
+            BridgeEvent::CommandTaken { key } => {
+                course.taken.insert(key);
+                return Ok(Next::Listen);
+            }
+            BridgeEvent::Unknown => return Ok(Next::Listen),
             BridgeEvent::TurnStarted { turn, attempt, model } => {
-                course.streams = [self.masker.stream(), self.masker.stream()];
+                for stream in [Stream::Output, Stream::Error] {
+                    // A turn begins with nothing held back.
+                    let _ = course.finish(stream, self.masker.stream());
+                }
                 RunEvent::TurnStarted { turn, attempt, model }
             }
             BridgeEvent::Text { turn, stream, text } => {
-                let text = course.streams[stream as usize].feed(text.as_bytes());
-                RunEvent::Text { turn, stream, text }
+                RunEvent::Text { turn, stream, text: course.feed(stream, &text) }
             }
             BridgeEvent::InputRequested { turn, request, question } => {
                 return self.wait_for_person(course, seq, (turn, request, question)).await;
@@ -361,17 +243,16 @@ impl Drive {
         turn: u32,
         how: TurnEnding,
     ) -> Result<Next, Stopped> {
-        for stream in [Stream::Output, Stream::Error] {
-            let rest =
-                std::mem::replace(&mut course.streams[stream as usize], self.masker.stream());
-            let text = rest.finish();
-            if !text.is_empty() {
-                self.record(RunEvent::Text { turn, stream, text }).await?;
-            }
-        }
+        let held_back = [Stream::Output, Stream::Error].map(|stream| {
+            let text = course.finish(stream, self.masker.stream());
+            (!text.is_empty()).then_some(RunEvent::Text { turn, stream, text })
+        });
+        let held_back = held_back.into_iter().flatten().collect();
         let outcome = TurnOutcome::of(how, |reason| self.masker.diagnostic(reason));
-        self.spooled(RunEvent::TurnEnded { turn, how: outcome.clone() }, seq).await?;
-        self.acknowledge(course, seq);
+        let ended = RunEvent::TurnEnded { turn, how: outcome.clone() };
+        // In one write: a driver that comes back must not say the last words again.
+        self.journal.record_with(held_back, ended, seq).await?;
+        self.acknowledge(&course.sandbox, seq);
         course.is_busy = false;
         if let Some(stopped) = self.failure_of(&outcome) {
             return Err(stopped);
@@ -389,8 +270,10 @@ impl Drive {
         self.go_on_or_end(course).await
     }
 
-    async fn go_on_or_end(&mut self, course: &mut Course) -> Result<Next, Stopped> {
-        Ok(if self.next_prompt(course).await? { Next::Listen } else { Next::Done })
+    /// Begins the next turn, waits for a message that is on its way, or ends.
+    pub(super) async fn go_on_or_end(&mut self, course: &mut Course) -> Result<Next, Stopped> {
+        let goes_on = self.next_prompt(course).await? || self.is_message_on_its_way().await;
+        Ok(if goes_on { Next::Listen } else { Next::Done })
     }
 
     /// Names what a turn that did not succeed means.
@@ -419,67 +302,6 @@ impl Drive {
         };
         Some(self.stopped(class, &message))
     }
-
-    /// Lets the bridge forget what is recorded here for good; if it is not told, it keeps it.
-    fn acknowledge(&self, course: &Course, seq: u64) {
-        let sandbox = Arc::clone(&course.sandbox);
-        crate::task::background(async move {
-            let (directory, to) = (bridge_directory(sandbox.as_ref()), seq.to_string());
-            let program = sandbox.bridge_path();
-            let command = [program, "acknowledge", "--directory", &directory, "--to", &to];
-            let _: Result<_, ProviderError> =
-                run(sandbox.as_ref(), &Command::new(command, SHORT)).await;
-        });
-    }
-
-    /// Does what somebody asked for, and notes that it was done.
-    async fn obey(&mut self, course: &mut Course, placed: PlacedOrder) -> Result<Next, Stopped> {
-        let PlacedOrder { key, order, .. } = placed;
-        let next = match order {
-            Order::Message { text, .. } => {
-                self.record(RunEvent::MessageTaken { key: key.clone() }).await?;
-                self.hide_text(&text);
-                self.pass_on(course, text).await?
-            }
-            Order::Resume if self.journal.state().phase == Phase::Paused => {
-                course.waiting_since = None;
-                self.enter(Phase::Running).await?;
-                self.go_on_or_end(course).await?
-            }
-            Order::Resume => Next::Listen,
-            Order::Cancel => {
-                self.orders.cancel.cancel();
-                Next::Listen
-            }
-        };
-        if let Err(error) = self.means.ledger.take_order(&key).await {
-            // Whoever drives the run next would do it again; nothing worse comes of it.
-            warn!(%error, "an order could not be marked as done");
-        }
-        Ok(next)
-    }
-
-    /// Gives a message to a question that waits, or keeps it for the next turn.
-    async fn pass_on(&mut self, course: &mut Course, text: String) -> Result<Next, Stopped> {
-        let Some(open) = self.journal.state().request.clone() else {
-            course.prompts.push_back(text);
-            return Ok(Next::Listen);
-        };
-        let answer = serve::Command::Answer { request: open.request, text };
-        match self.tell_bridge(course.sandbox.as_ref(), &answer).await {
-            Ok(()) => Ok(Next::Listen),
-            Err(reason) => Err(self.lost(course, &reason).await),
-        }
-    }
-}
-
-/// Returns the bridge's directory in a sandbox.
-pub(super) fn bridge_directory(sandbox: &dyn Sandbox) -> String {
-    format!("{}/bridge", sandbox.creel_directory())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Waits until an instant; without one, for ever.

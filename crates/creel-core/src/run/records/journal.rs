@@ -161,6 +161,28 @@ impl Journal {
         .await
     }
 
+    /// Records what the bridge had in its spool under this number, and before it what had to wait
+    /// for it: all or none, in one write.
+    ///
+    /// # Errors
+    ///
+    /// See [`Journal::record`].
+    pub async fn record_with(
+        &mut self,
+        before: Vec<RunEvent>,
+        event: RunEvent,
+        number: u64,
+    ) -> Result<()> {
+        let before = before.into_iter().map(|event| Entry { event, spooled: None });
+        let last = Entry { event, spooled: Some(number) };
+        let entries = before.chain([last]).collect();
+        self.with_writer(|mut writer| async move {
+            let taken = writer.take(entries).await;
+            (writer, taken)
+        })
+        .await
+    }
+
     /// Writes what waits.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use creel_core::id::RunId;
 use creel_core::ledger::{
@@ -19,6 +20,7 @@ use creel_core::workflow::{Resolved, Source};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::app::{App, command_name, this_process};
 use crate::bridge;
@@ -30,6 +32,8 @@ use crate::shutdown::{Shutdown, exit_at_once};
 use super::check::resolve;
 use super::live::Live;
 
+/// How much later orders are looked for again when that failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How many orders may wait.
 const QUEUE: usize = 64;
 
@@ -62,8 +66,10 @@ impl Errand {
 pub(super) enum Start {
     /// As a new attempt.
     Attempt(AttemptFrom),
-    /// In the middle of the turns of one whose driver died.
-    Turns,
+    /// Where the driver of one that is under way died.
+    GoOn,
+    /// With the end of one whose driver died.
+    CallOff,
 }
 
 /// What stands around a run while it is driven.
@@ -159,7 +165,8 @@ pub(super) async fn perform(
     let drive = Drive::new(stage.means(on_owner_death), workflow, journal, orders);
     let ended = match start {
         Start::Attempt(from) => drive.run(from).await,
-        Start::Turns => drive.go_on().await,
+        Start::GoOn => drive.go_on().await,
+        Start::CallOff => drive.call_off().await,
     };
     keep_alive.abort();
     helpers.iter().for_each(JoinHandle::abort);
@@ -192,7 +199,16 @@ fn listen(
     let token = cancel.clone();
     let reader = task::background(async move {
         let mut orders = inbox.of(run);
-        while let Ok(placed) = orders.next().await {
+        loop {
+            let placed = match orders.next().await {
+                Ok(placed) => placed,
+                Err(error) => {
+                    // A ledger that is busy now is not later.
+                    warn!(%error, "orders could not be looked for");
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    continue;
+                }
+            };
             if placed.order == Order::Cancel {
                 // Marked only as a courtesy: a run that ends takes no orders any more.
                 let _ = orders.take(&placed.key).await;

@@ -17,8 +17,8 @@ use super::retry::refused;
 /// Let a run go on: one that is paused, or one whose driver died
 ///
 /// A run that a pause rule holds goes on with its next turn. A detached run
-/// whose driver was killed is driven on by this process: nothing it did in the
-/// meantime is lost.
+/// whose driver was killed is driven on by this process, from wherever it was:
+/// nothing the agent did in the meantime is lost or happens twice.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,15 +54,31 @@ impl Resume {
 
 /// Drives a run on whose driver died.
 async fn take_up(app: &App, record: RunRecord) -> Result<Exit, Failure> {
-    if !record.state.phase.is_active() {
-        let message = format!("its driver died while it was {}", record.state.phase);
-        return Err(refused(&message).hint("creel cancel ends it; creel retry begins again"));
+    if record.on_owner_death == OnOwnerDeath::Release {
+        let message = "its driver died, and what it held is being given back";
+        return Err(
+            refused(message).hint("creel reconcile finishes that; creel retry begins again")
+        );
     }
+    inherit(app, record, Start::GoOn).await
+}
+
+/// Ends a run whose driver died, and gives back what it held.
+pub(crate) async fn call_off(app: &App, record: RunRecord) -> Result<Exit, Failure> {
+    match inherit(app, record, Start::CallOff).await? {
+        // That it was cancelled is what was asked for.
+        Exit::Cancelled => Ok(Exit::Done),
+        other => Ok(other),
+    }
+}
+
+/// Takes over a run and what its dead driver held, and drives it from there.
+async fn inherit(app: &App, record: RunRecord, start: Start) -> Result<Exit, Failure> {
     let stage = Stage::set(app, OnOwnerDeath::Hold).await?;
     let me = this_process()?;
     let errand = Errand::of_run(&stage.ledger, record.id).await?;
     let journal = Journal::take_up(&stage.ledger, record.id, &record.owner.owner, &me).await?;
     let journal = journal.ok_or_else(|| refused("another process has just taken the run"))?;
     stage.inherit(&record, &me).await?;
-    perform(app, &stage, errand.workflow, journal, (Start::Turns, OnOwnerDeath::Hold)).await
+    perform(app, &stage, errand.workflow, journal, (start, OnOwnerDeath::Hold)).await
 }

@@ -53,6 +53,8 @@ impl Retry {
         let me = this_process()?;
         let journal = Journal::take_up(&stage.ledger, record.id, &record.owner.owner, &me).await?;
         let journal = journal.ok_or_else(|| refused("another process has just taken the run"))?;
+        // What was kept is used again, or given back before something new is made.
+        stage.inherit(&record, &me).await?;
         let from = match self.from {
             From::Scratch => AttemptFrom::Scratch,
             From::Bootstrap => AttemptFrom::Bootstrap,

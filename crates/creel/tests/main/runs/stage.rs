@@ -1,0 +1,381 @@
+//! Where runs are tried: one world, one home, and the means to strike at every moment of a run.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use creel_core::provider::ProviderName;
+use creel_testkit::creel::{Creel, Running};
+use creel_testkit::engine::Engine;
+use creel_testkit::image;
+use creel_testkit::wait::{eventually, eventually_some};
+use serde_json::{Value, json};
+
+use crate::cli::cloud::Cloud;
+use crate::support::{Home, PATIENCE, assignments_of, kill};
+
+/// The settings under which nothing is waited for longer than a test can.
+const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\n[ledger]\nintent_window = \"2s\"\n";
+/// How long one run may take on a loaded machine.
+const RUN_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts the runs of this process, so that what each one runs is nobody else's.
+static CELLS: AtomicU32 = AtomicU32::new(0);
+
+/// Where a run is when something strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// In the middle of a step of the checklist.
+    Setup,
+    /// While the agent works.
+    Turn,
+    /// While the agent waits for an answer.
+    Question,
+    /// While a pause rule holds it.
+    Pause,
+    /// In the middle of the teardown of a run that went well.
+    Teardown,
+}
+
+impl Moment {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Setup, Self::Turn, Self::Question, Self::Pause, Self::Teardown];
+
+    /// Returns the phase in which the run is then.
+    pub(super) fn phase(self) -> &'static str {
+        match self {
+            Self::Setup => "bootstrapping",
+            Self::Turn => "running",
+            Self::Question => "awaiting_input",
+            Self::Pause => "paused",
+            Self::Teardown => "releasing",
+        }
+    }
+
+    /// Returns a workflow that comes to this moment, and stays there as long as `sleep N` does.
+    pub(super) fn workflow(self, sleep: &str) -> String {
+        match self {
+            Self::Setup => format!(
+                "[[setup]]\nname = \"wait\"\nrun = \"{sleep}\"\ntimeout = \"10m\"\n{}",
+                agent("echo one; echo two")
+            ),
+            Self::Turn => agent(&format!("echo one; {sleep}; echo two")),
+            Self::Question => agent("echo one; \"$CREEL_BRIDGE\" ask 'May I?'; echo two"),
+            Self::Pause => {
+                format!("{}[pause]\nafter_turns = 1\n", agent_twice("echo one", "two"))
+            }
+            Self::Teardown => format!(
+                "{}[[teardown]]\nname = \"wait\"\nrun = \"{sleep}\"\ntimeout = \"10m\"\n",
+                agent("echo one; echo two")
+            ),
+        }
+    }
+
+    /// Returns whether something sleeps at this moment.
+    fn sleeps(self) -> bool {
+        matches!(self, Self::Setup | Self::Turn | Self::Teardown)
+    }
+}
+
+/// Returns a workflow whose agent is a script with one turn.
+pub(super) fn agent(script: &str) -> String {
+    format!(
+        "[runtime]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''{script}''']\n\
+         [task]\nprompt = \"go\"\n"
+    )
+}
+
+/// Returns a workflow whose agent is a script with two turns.
+pub(super) fn agent_twice(script: &str, second: &str) -> String {
+    format!("{}follow_ups = [\"{second}\"]\n", agent(script))
+}
+
+/// A world, and a home in it.
+pub(super) struct Stage {
+    pub(super) world: ProviderName,
+    pub(super) home: Home,
+    pub(super) cloud: Option<Cloud>,
+    pub(super) engine: Option<Engine>,
+}
+
+impl Stage {
+    /// Sets up a world.
+    pub(super) fn set(world: ProviderName) -> Self {
+        let engine = (world == ProviderName::Docker).then(Engine::from_env);
+        let cloud = (world == ProviderName::Daytona).then(|| Cloud::with(&["--fast"]));
+        let mut home = match &engine {
+            Some(engine) => Home::on(engine),
+            None => Home::without_engine(),
+        };
+        let mut creel = home.creel.clone().deadline(RUN_PATIENCE);
+        if let Some(cloud) = &cloud {
+            creel = cloud.given_to(creel);
+        }
+        home.creel = creel;
+        home.configure(SETTINGS);
+        Self { world, home, cloud, engine }
+    }
+
+    /// Writes a workflow for this world, with this lease.
+    pub(super) fn workflow(&self, lease: &str, body: &str) -> PathBuf {
+        let image = match self.world {
+            ProviderName::Docker => {
+                format!("image = \"{}\"\nnetwork = \"none\"\n", image::REFERENCE)
+            }
+            ProviderName::Process | ProviderName::Daytona => String::new(),
+        };
+        let text = format!(
+            "name = \"cell\"\n[sandbox]\nprovider = \"{}\"\nlease = \"{lease}\"\n{image}{body}",
+            self.world
+        );
+        let number = CELLS.fetch_add(1, Ordering::SeqCst);
+        let path = self.home.path(&format!("workflow-{number}.toml"));
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Starts a run in the foreground, and waits until it is on record.
+    pub(super) fn start(&self, lease: &str, body: &str) -> Cell<'_> {
+        self.start_by(&self.home.creel, lease, body)
+    }
+
+    /// As [`Stage::start`], with another environment.
+    pub(super) fn start_by(&self, creel: &Creel, lease: &str, body: &str) -> Cell<'_> {
+        let path = self.workflow(lease, body);
+        let running = creel.spawn(["run".as_ref(), "--json".as_ref(), path.as_os_str()]);
+        let run = eventually_some(PATIENCE, || {
+            let said = running.stderr();
+            let run = said.lines().find_map(|line| line.strip_prefix("run "))?;
+            Some(run.to_owned())
+        });
+        let run = run.unwrap_or_else(|| panic!("no run: {}", running.stderr()));
+        Cell { stage: self, run, driver: Some(running) }
+    }
+
+    /// Starts a run in the background.
+    pub(super) fn detach(&self, lease: &str, body: &str) -> Cell<'_> {
+        let path = self.workflow(lease, body);
+        let output = self.home.creel.run(["run".as_ref(), "--detach".as_ref(), path.as_os_str()]);
+        let run = output.expect_code(0).stdout.trim().to_owned();
+        Cell { stage: self, run, driver: None }
+    }
+
+    /// Runs a workflow to its end; returns the code and the last line.
+    #[track_caller]
+    pub(super) fn run(&self, code: i32, body: &str) -> Value {
+        let path = self.workflow("10m", body);
+        let words = ["run".as_ref(), "--json".as_ref(), path.as_os_str()];
+        self.home.creel.run(words).expect_code(code).json()
+    }
+
+    /// Checks that nothing of any run is left, on record, in the world, or on this machine.
+    #[track_caller]
+    pub(super) fn assert_nothing_left(&self) {
+        let open = self.home.open_records();
+        assert!(open.is_empty(), "still open: {open:#?}");
+        assert_eq!(self.home.on_machine(), Vec::<String>::new());
+        if let Some(engine) = &self.engine {
+            let left = self.home.on_engine(engine);
+            assert!(left.is_empty(), "{left:#?}");
+        }
+    }
+}
+
+/// Returns a command that sleeps, and that nobody else runs.
+pub(super) fn unique_sleep() -> String {
+    let number = CELLS.fetch_add(1, Ordering::SeqCst);
+    format!("sleep {}{number:03}", std::process::id())
+}
+
+/// One run.
+pub(super) struct Cell<'a> {
+    pub(super) stage: &'a Stage,
+    pub(super) run: String,
+    /// Whoever drives it in the foreground.
+    pub(super) driver: Option<Running>,
+}
+
+impl Cell<'_> {
+    fn creel(&self) -> &Creel {
+        &self.stage.home.creel
+    }
+
+    /// Returns what `creel show` tells.
+    #[track_caller]
+    pub(super) fn show(&self) -> Value {
+        self.creel().run(["show", &self.run, "--json"]).expect_code(0).json()
+    }
+
+    /// Returns the events.
+    #[track_caller]
+    pub(super) fn events(&self) -> Vec<Value> {
+        let told = self.creel().run(["events", &self.run, "--json"]).expect_code(0).stdout;
+        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Returns what the agent wrote to its standard output, by turn.
+    pub(super) fn words(&self) -> String {
+        let mut words = String::new();
+        for event in self.events().iter().filter(|event| event["event"] == "text") {
+            if event["stream"] == "output" {
+                words.push_str(event["text"].as_str().unwrap());
+            }
+        }
+        words
+    }
+
+    /// Waits until the run is in a phase.
+    #[track_caller]
+    pub(super) fn await_phase(&self, phase: &str) {
+        let mut last = Value::Null;
+        let came = eventually(PATIENCE, || {
+            last = self.show();
+            last["phase"] == phase
+        });
+        assert!(came, "not {phase}: {last:#}\n{}", self.said());
+    }
+
+    /// Waits until the run is at a moment, and what is to be struck runs.
+    #[track_caller]
+    pub(super) fn await_moment(&self, moment: Moment, sleep: &str) {
+        if moment.sleeps() {
+            let sleeps = eventually(PATIENCE, || !processes_of(sleep).is_empty());
+            assert!(sleeps, "{moment:?} was not reached: {:#}\n{}", self.show(), self.said());
+        }
+        self.await_phase(moment.phase());
+    }
+
+    /// Waits until the agent has written something.
+    #[track_caller]
+    pub(super) fn await_words(&self, words: &str) {
+        let came = eventually(PATIENCE, || self.words().contains(words));
+        assert!(came, "{words} was not said: {:#?}", self.events());
+    }
+
+    /// Returns what the driver said so far.
+    pub(super) fn said(&self) -> String {
+        self.driver.as_ref().map(Running::stderr).unwrap_or_default()
+    }
+
+    /// Returns the process that drives the run.
+    fn owner(&self) -> i32 {
+        let listed = self.creel().run(["runs", "--json"]).expect_code(0).json();
+        let runs = listed["runs"].as_array().unwrap();
+        let run = runs.iter().find(|run| run["run"] == self.run.as_str()).unwrap();
+        i32::try_from(run["owner"]["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    /// Kills whoever drives the run, and only that.
+    pub(super) fn kill_driver(&mut self) {
+        match self.driver.take() {
+            Some(driver) => crate::support::assert_killed(&driver.kill()),
+            None => {
+                let owner = self.owner();
+                kill(owner);
+                let path = format!("/proc/{owner}/cmdline");
+                // A zombie of nobody has no command line any more.
+                let dead = || fs::read(&path).unwrap_or_default().is_empty();
+                assert!(eventually(PATIENCE, dead), "{owner} lives on");
+            }
+        }
+    }
+
+    /// Kills the watchdog of whoever drives the run.
+    pub(super) fn kill_watchdog(&self) {
+        let driver = self.driver.as_ref().unwrap().pid();
+        let children = fs::read_to_string(format!("/proc/{driver}/task/{driver}/children"));
+        let pids = children.unwrap_or_default();
+        let is_watchdog = |pid: &&str| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"watchdog")
+        };
+        let watchdog = pids.split_whitespace().find(is_watchdog).expect("it has a watchdog");
+        kill(watchdog.parse().unwrap());
+    }
+
+    /// Returns the open record of what runs: a tree, a container, a sandbox.
+    pub(super) fn body(&self) -> Value {
+        let kinds = ["process", "container", "sandbox"];
+        let is_body = |record: &Value| {
+            record["run"] == self.run.as_str() && kinds.iter().any(|kind| record["kind"] == *kind)
+        };
+        let records = self.stage.home.open_records();
+        records.into_iter().find(is_body).expect("a sandbox is on record")
+    }
+
+    /// Kills the sandbox, as somebody or something outside would.
+    pub(super) fn kill_sandbox(&self) {
+        let body = self.body();
+        let id = body["id"].as_str().unwrap();
+        match self.stage.world {
+            ProviderName::Process => {
+                let marked = assignments_of("CREEL_RESOURCE").into_iter();
+                let ours: Vec<i32> = marked
+                    .filter(|(_, resource)| body["resource"] == resource.as_str())
+                    .map(|(pid, _)| pid)
+                    .collect();
+                assert!(!ours.is_empty(), "there is no tree to kill");
+                ours.into_iter().for_each(kill);
+            }
+            ProviderName::Docker => {
+                let docker = self.stage.engine.as_ref().unwrap().docker();
+                docker.cli(&["kill", id]).unwrap();
+            }
+            ProviderName::Daytona => {
+                let cloud = self.stage.cloud.as_ref().unwrap();
+                let (status, answer) =
+                    cloud.ask("DELETE", &format!("sandbox/{id}?force=true"), &json!(null));
+                assert_eq!(status, 200, "{answer}");
+            }
+        }
+    }
+
+    /// Waits until the run is over; returns what is told of it then.
+    #[track_caller]
+    pub(super) fn await_end(&self) -> Value {
+        let mut last = Value::Null;
+        let over = eventually(RUN_PATIENCE, || {
+            last = self.show();
+            ["succeeded", "failed", "cancelled"].iter().any(|phase| last["phase"] == *phase)
+        });
+        assert!(over, "it goes on: {last:#}\n{}", self.said());
+        last
+    }
+
+    /// Waits for the driver's own end; returns its code and its last line.
+    #[track_caller]
+    pub(super) fn conclude(mut self, code: i32) -> Value {
+        let driver = self.driver.take().expect("it is driven in the foreground");
+        driver.wait().expect_code(code).json()
+    }
+
+    /// Checks that every event has the next number, and those of the spool come once.
+    #[track_caller]
+    pub(super) fn assert_events_whole(&self) {
+        let events = self.events();
+        for (number, event) in (1_u64..).zip(&events) {
+            assert_eq!(event["sequence"], number, "{events:#?}");
+        }
+        let mut last = 0;
+        for spooled in events.iter().filter_map(|event| event["spooled"].as_u64()) {
+            assert!(spooled > last, "{spooled} after {last}: {events:#?}");
+            last = spooled;
+        }
+    }
+}
+
+/// Returns the classes of all causes of a run, the first first.
+pub(super) fn classes(shown: &Value) -> Vec<&str> {
+    shown["causes"].as_array().unwrap().iter().map(|one| one["class"].as_str().unwrap()).collect()
+}
+
+/// Returns the processes that run exactly this, wherever they are.
+pub(super) fn processes_of(line: &str) -> Vec<i32> {
+    let wanted: Vec<u8> =
+        line.split(' ').flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+    let names = fs::read_dir("/proc").unwrap().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default() == wanted)
+        .collect()
+}
