@@ -71,6 +71,7 @@ impl Drive {
             .cause()
             .is_some_and(|cause| cause.class == CauseClass::SandboxLost);
         if !lost {
+            self.leave_no_keys(&sandbox).await;
             if self.has_bridge {
                 self.end_runtime(&sandbox).await;
             }
