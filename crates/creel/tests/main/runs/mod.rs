@@ -1,0 +1,5 @@
+//! Runs, from their records to proofs with real parts.
+
+mod records;
+mod scene;
+mod workspace;
