@@ -152,11 +152,11 @@ fn has_secret_name(before: &[u8]) -> bool {
     let is_joint = |byte: &u8| b" \t\"'\\=:>".contains(byte);
     let joint = before.iter().rev().take_while(|byte| is_joint(byte)).count();
     let (name, joint) = before.split_at(before.len() - joint);
-    let ends_with = |secret: &&str| {
+    let ends_with = |secret: &str| {
         let end = name.len().checked_sub(secret.len()).map(|at| &name[at..]);
         end.is_some_and(|end| end.eq_ignore_ascii_case(secret.as_bytes()))
     };
-    joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(|one| ends_with(&one))
+    joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(|one| ends_with(one))
 }
 
 /// Returns the parts of a run that are random.
