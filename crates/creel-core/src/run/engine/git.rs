@@ -115,9 +115,12 @@ impl Drive {
     }
 
     /// Removes the keys that a clone left which was cut off together with its run.
-    pub(super) async fn leave_no_keys(&self, sandbox: &Arc<dyn Sandbox>) {
+    pub(super) async fn leave_no_keys(&self) {
         let is_key = |credential: &Credential| matches!(credential, Credential::SshKey { .. });
-        if !self.workflow.credentials.values().any(is_key) {
+        let Some(sandbox) = &self.sandbox else { return };
+        let cause = self.journal.state().cause().map(|cause| cause.class);
+        let is_lost = cause == Some(CauseClass::SandboxLost);
+        if is_lost || !self.workflow.credentials.values().any(is_key) {
             return;
         }
         if self.take_back_keys(sandbox).await.is_err() {

@@ -39,6 +39,7 @@ impl Drive {
         mut self,
         broken: Option<RecordsError>,
     ) -> Result<RunState, DriveError> {
+        self.leave_no_keys().await;
         let closed = match broken {
             None => self.close_down().await,
             Some(error) => Err(Stopped::Journal(error)),
@@ -71,7 +72,6 @@ impl Drive {
             .cause()
             .is_some_and(|cause| cause.class == CauseClass::SandboxLost);
         if !lost {
-            self.leave_no_keys(&sandbox).await;
             if self.has_bridge {
                 self.end_runtime(&sandbox).await;
             }
