@@ -24,6 +24,8 @@
 //! | [`http`] | one HTTP request over TCP |
 //! | [`creel`] | runs the real binary with a deadline |
 //! | [`daytona`] | `creel dev daytona`, and what it is told and asked |
+//! | [`git`] | a git server with logins and faults |
+//! | [`github`] | hands out tokens to an app's installation |
 //! | [`podman`], [`sshd`] | the other ways an engine is reached |
 //! | [`wait`] | polls for a condition with a deadline |
 //! | [`leftovers`] | ends everything that lives below a directory of ours |
@@ -35,6 +37,8 @@ pub mod decoys;
 pub mod docker;
 pub mod engine;
 pub mod fake_engine;
+pub mod git;
+pub mod github;
 pub mod http;
 pub mod image;
 pub mod leftovers;
@@ -42,5 +46,6 @@ mod listener;
 pub mod podman;
 pub mod sshd;
 pub mod wait;
+pub mod web;
 pub mod wire;
 pub mod world;

@@ -1,4 +1,4 @@
-//! A private sshd: an engine reached over `ssh://`.
+//! A private sshd: an engine, or repositories, reached over `ssh://`.
 //!
 //! The server listens on loopback with keys of its own, and every session finds
 //! the engine by the `DOCKER_HOST` the server sets. The client's `ssh` takes its
@@ -40,13 +40,27 @@ impl Sshd {
     ///
     /// Fails when keys cannot be made or the server does not listen.
     pub fn start(engine: &Engine) -> Result<Self> {
+        Self::start_with(&format!("DOCKER_HOST={}", engine.host()))
+    }
+
+    /// Starts a server for what needs no engine.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sshd::start`].
+    pub fn without_engine() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// Starts a server whose sessions have these variables.
+    fn start_with(variables: &str) -> Result<Self> {
         let directory = temporary_directory()?;
         fs::create_dir_all(PRIVILEGE_SEPARATION)
             .with_context(|| format!("cannot make {PRIVILEGE_SEPARATION}"))?;
         let port = free_port()?;
         make_key(&directory.join("host"))?;
         make_key(&directory.join("user"))?;
-        configure_server(&directory, port, engine)?;
+        configure_server(&directory, port, variables)?;
         configure_client(&directory, port)?;
         let log = fs::File::create(directory.join("sshd.log"))?;
         let server = Command::new("/usr/sbin/sshd")
@@ -71,6 +85,37 @@ impl Sshd {
     /// Returns the directory that must come first in the search path of the client.
     pub fn path_first(&self) -> PathBuf {
         self.directory.join("bin")
+    }
+
+    /// Returns the key that is let in.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be read.
+    pub fn user_key(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.directory.join("user"))?)
+    }
+
+    /// Returns the line by which the server is known.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be read.
+    pub fn known_host(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.directory.join("known_hosts"))?.trim_end().to_owned())
+    }
+
+    /// Returns a key that is not let in.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot be made.
+    pub fn strange_key(&self) -> Result<String> {
+        let path = self.directory.join("strange");
+        if !path.exists() {
+            make_key(&path)?;
+        }
+        Ok(fs::read_to_string(path)?)
     }
 
     fn await_listening(&mut self) -> Result<()> {
@@ -112,7 +157,7 @@ fn make_key(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn configure_server(directory: &Path, port: u16, engine: &Engine) -> Result<()> {
+fn configure_server(directory: &Path, port: u16, variables: &str) -> Result<()> {
     let place = directory.display();
     let text = format!(
         "ListenAddress 127.0.0.1:{port}\n\
@@ -125,8 +170,7 @@ fn configure_server(directory: &Path, port: u16, engine: &Engine) -> Result<()> 
          PasswordAuthentication no\n\
          MaxStartups 100\n\
          MaxSessions 100\n\
-         SetEnv DOCKER_HOST={} PATH={}\n",
-        engine.host(),
+         SetEnv {variables} PATH={}\n",
         path_with_sbin(),
     );
     fs::write(directory.join("sshd_config"), text).context("cannot write sshd_config")

@@ -231,13 +231,28 @@ impl Drive {
             Verdict::Good | Verdict::Bad => plan.class,
         };
         let tail = look.tail.as_ref().map(Diagnostic::as_str).unwrap_or_default();
-        let last_line = tail.lines().rev().find(|line| !line.trim().is_empty());
+        let last_line = tail.lines().rev().find(|line| says_something(line));
         let detail = last_line.map(|line| format!(" ({})", line.trim())).unwrap_or_default();
         let sentence = format!("step {} failed: {}{detail}", plan.name, look.found);
         let mut cause = self.cause(class, &sentence);
         cause.step = Some(plan.name.clone());
+        // What was worth several tries is worth another attempt, whatever its class.
+        cause.retryable |= verdict == Verdict::Bad && plan.tries > 1;
         Stopped::Cause(cause)
     }
+}
+
+/// What git adds to whatever went wrong, in these words or in a part of them.
+const NO_NEWS: [&str; 3] = [
+    "fatal: Could not read from remote repository.",
+    "Please make sure you have the correct access rights",
+    "and the repository exists.",
+];
+
+/// Returns whether a line of a tail says what went wrong.
+fn says_something(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !NO_NEWS.contains(&line)
 }
 
 /// How much longer than a step its answer may take.

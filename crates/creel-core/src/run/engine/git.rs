@@ -2,21 +2,23 @@
 //!
 //! A credential reaches git through its environment, as a helper that prints
 //! what the environment holds: never as an argument, never in the repository's
-//! settings, never on disk. Only a key for ssh has to be a file; it is written
-//! below creel's own directory for the clone and removed after it on every path.
+//! settings, never on disk. Only a key for ssh has to be a file; it is lent to the
+//! sandbox below creel's own directory and taken back after the clone, and once
+//! more before the sandbox is given back or kept, whatever ended the clone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
+use tracing::warn;
 
 use crate::provider::ProviderError;
 use crate::run::CauseClass;
 use crate::sandbox::{Command, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
-use crate::workflow::Repository;
+use crate::workflow::{Credential, Repository};
 
 use super::checklist::{Look, Plan, Ran, Verdict, run};
 use super::credential::Login;
@@ -27,6 +29,12 @@ use super::{Drive, Stopped};
 const CLONE_TRIES: u32 = 2;
 /// How long looking at a repository may take.
 const VERIFY_LIMIT: Duration = Duration::from_secs(60);
+/// How long removing something may take.
+const REMOVE_LIMIT: Duration = Duration::from_secs(20);
+/// The directory of what is lent to ssh, in creel's own.
+const LENT: &str = "lent";
+/// What ssh prints of a host that is not the one it knows.
+const STRANGE_HOST: &str = "host key verification failed";
 /// What git prints of a login that the other side does not take.
 const REFUSALS: [&str; 8] = [
     "authentication failed",
@@ -83,8 +91,41 @@ impl Drive {
                 let clone = Arc::clone(&clone);
                 async move { clone.try_once().await }
             })
-            .await?;
-        Ok(look.verdict == Verdict::Good)
+            .await;
+        if matches!(login, Login::SshKey { .. }) {
+            self.take_back_keys(sandbox).await?;
+        }
+        Ok(look?.verdict == Verdict::Good)
+    }
+
+    /// Removes the keys that were lent to a sandbox; with one in it, nothing may start there.
+    async fn take_back_keys(&self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+        match remove(sandbox.as_ref(), &lent(sandbox.as_ref())).await {
+            Ok(ran) if ran.is_success() => Ok(()),
+            Ok(ran) => {
+                let found = ran.found(&self.masker);
+                let message = format!("the ssh key could not be removed again: {found}");
+                Err(self.stopped(CauseClass::BootstrapFailed, &message))
+            }
+            Err(error) => {
+                let message = format!("the ssh key could not be removed again: {error}");
+                Err(self.stopped(CauseClass::SandboxLost, &message))
+            }
+        }
+    }
+
+    /// Removes the keys that a clone left which was cut off together with its run.
+    pub(super) async fn leave_no_keys(&self) {
+        let is_key = |credential: &Credential| matches!(credential, Credential::SshKey { .. });
+        let Some(sandbox) = &self.sandbox else { return };
+        let cause = self.journal.state().cause().map(|cause| cause.class);
+        let is_lost = cause == Some(CauseClass::SandboxLost);
+        if is_lost || !self.workflow.credentials.values().any(is_key) {
+            return;
+        }
+        if self.take_back_keys(sandbox).await.is_err() {
+            warn!("an ssh key may be left in the sandbox; it goes with it");
+        }
     }
 
     /// Verifies that a repository is there and stands where it should.
@@ -131,23 +172,24 @@ struct Cloning {
 
 impl Cloning {
     async fn try_once(&self) -> Result<Look, ProviderError> {
-        // What an earlier try left would be in the way.
-        let _ = self.git_free(["rm", "-rf", "--", &self.path]).await?;
+        // What was there before would be in the way.
+        let _ = remove(self.sandbox.as_ref(), &self.path).await?;
         let mut env = self.environment();
-        let key = self.lend_key(&mut env).await?;
-        let cloned = self.clone_and_check_out(&env).await;
-        if let Some(key) = key {
-            let _ = self.git_free(["rm", "-f", "--", &key]).await?;
-        }
-        let ran = cloned?;
+        self.lend_key(&mut env).await?;
+        let ran = self.clone_and_check_out(&env).await?;
         let look = ran.look(&self.masker);
-        Ok(match look.verdict {
-            Verdict::Bad if is_refused(&ran) => Look {
+        if look.verdict == Verdict::Good {
+            return Ok(look);
+        }
+        // Half a repository is worse than none for whoever goes on without it.
+        let _ = remove(self.sandbox.as_ref(), &self.path).await?;
+        Ok(match why_refused(&ran) {
+            Some(reason) => Look {
                 verdict: Verdict::Hopeless(CauseClass::CredentialUnavailable),
-                found: self.masker.diagnostic(&format!("the login was refused ({})", look.found)),
+                found: self.masker.diagnostic(&format!("{reason} ({})", look.found)),
                 ..look
             },
-            _ => look,
+            None => look,
         })
     }
 
@@ -155,22 +197,41 @@ impl Cloning {
         &self,
         env: &BTreeMap<String, SecretString>,
     ) -> Result<Ran, ProviderError> {
+        let deadline = Instant::now() + self.limit;
         let (url, path) = (self.repository.url.as_str(), self.path.as_str());
         let clone = ["git", "clone", "--progress"];
-        let reference = self.repository.reference.as_deref();
-        let command: Vec<&str> = match reference {
-            Some(commit) if is_commit(commit) => {
-                [&clone[..], &["--no-checkout", "--", url, path]].concat()
-            }
-            Some(name) => [&clone[..], &["--branch", name, "--", url, path]].concat(),
-            None => [&clone[..], &["--", url, path]].concat(),
+        let commit = self.repository.reference.as_deref().filter(|name| is_commit(name));
+        let command: Vec<&str> = match (commit, self.repository.reference.as_deref()) {
+            (Some(_), _) => [&clone[..], &["--no-checkout", "--", url, path]].concat(),
+            (None, Some(name)) => [&clone[..], &["--branch", name, "--", url, path]].concat(),
+            (None, None) => [&clone[..], &["--", url, path]].concat(),
         };
-        let ran = self.git(command, env).await?;
-        match reference {
-            Some(commit) if is_commit(commit) && ran.is_success() => {
-                self.git(["git", "-C", path, "checkout", "--detach", commit], env).await
-            }
+        let ran = self.git(command, env, deadline).await?;
+        match commit {
+            Some(commit) if ran.is_success() => self.check_out(commit, env, deadline).await,
             _ => Ok(ran),
+        }
+    }
+
+    /// Checks a commit out. One that no branch leads to, as that of a proposed change, did not
+    /// come with the clone and is asked for by its id.
+    async fn check_out(
+        &self,
+        commit: &str,
+        env: &BTreeMap<String, SecretString>,
+        deadline: Instant,
+    ) -> Result<Ran, ProviderError> {
+        let path = self.path.as_str();
+        let check_out = ["git", "-C", path, "checkout", "--progress", "--detach", commit];
+        let ran = self.git(check_out, env, deadline).await?;
+        if ran.is_success() {
+            return Ok(ran);
+        }
+        let fetch = ["git", "-C", path, "fetch", "--progress", "--", "origin", commit];
+        let fetched = self.git(fetch, env, deadline).await?;
+        match fetched.is_success() {
+            true => self.git(check_out, env, deadline).await,
+            false => Ok(fetched),
         }
     }
 
@@ -178,21 +239,12 @@ impl Cloning {
         &self,
         command: impl IntoIterator<Item = &'a str>,
         env: &BTreeMap<String, SecretString>,
+        deadline: Instant,
     ) -> Result<Ran, ProviderError> {
-        let command = Command {
-            env: env.clone(),
-            silence: self.silence,
-            ..Command::new(command, self.limit)
-        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let command =
+            Command { env: env.clone(), silence: self.silence, ..Command::new(command, left) };
         run(self.sandbox.as_ref(), &command).await
-    }
-
-    /// Runs something that needs no login.
-    async fn git_free<'a>(
-        &self,
-        command: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Ran, ProviderError> {
-        run(self.sandbox.as_ref(), &Command::new(command, VERIFY_LIMIT)).await
     }
 
     /// Returns the environment of git, with the login in it.
@@ -215,16 +267,17 @@ impl Cloning {
         env
     }
 
-    /// Writes the key for ssh where only its owner can read it; returns where.
+    /// Writes the key for ssh where only its owner can read it, and names it to git.
     async fn lend_key(
         &self,
         env: &mut BTreeMap<String, SecretString>,
-    ) -> Result<Option<String>, ProviderError> {
-        let Login::SshKey { private_key, known_hosts } = &self.login else { return Ok(None) };
-        let path = format!("{}/key", self.sandbox.creel_directory());
+    ) -> Result<(), ProviderError> {
+        let Login::SshKey { private_key, known_hosts } = &self.login else { return Ok(()) };
+        let directory = lent(self.sandbox.as_ref());
+        let path = format!("{directory}/key");
         let text = format!("{}\n", private_key.expose_secret().trim_end());
         self.sandbox.upload(&path, Bytes::from(text), 0o600).await?;
-        let hosts = format!("{}/known_hosts", self.sandbox.creel_directory());
+        let hosts = format!("{directory}/known_hosts");
         let checking = match known_hosts {
             Some(known) => {
                 self.sandbox.upload(&hosts, Bytes::from(known.clone()), 0o600).await?;
@@ -237,8 +290,18 @@ impl Cloning {
              -o StrictHostKeyChecking={checking}"
         );
         env.insert("GIT_SSH_COMMAND".to_owned(), command.into());
-        Ok(Some(path))
+        Ok(())
     }
+}
+
+/// Returns the directory of what is lent to ssh.
+fn lent(sandbox: &dyn Sandbox) -> String {
+    format!("{}/{LENT}", sandbox.creel_directory())
+}
+
+/// Removes something from a sandbox, if it is there.
+async fn remove(sandbox: &dyn Sandbox, path: &str) -> Result<Ran, ProviderError> {
+    run(sandbox, &Command::new(["rm", "-rf", "--", path], REMOVE_LIMIT)).await
 }
 
 async fn verify(
@@ -268,10 +331,14 @@ async fn verify(
     Ok(if stands { Look::good(found) } else { Look::bad(found) })
 }
 
-/// Returns whether git failed because the other side did not take the login.
-fn is_refused(ran: &Ran) -> bool {
+/// Returns what is wrong with the login, if git failed for that.
+fn why_refused(ran: &Ran) -> Option<&'static str> {
     let said = String::from_utf8_lossy(&ran.mixed).to_lowercase();
-    REFUSALS.iter().any(|refusal| said.contains(refusal))
+    if said.contains(STRANGE_HOST) {
+        return Some("the host is not the one that `known_hosts` names");
+    }
+    let refused = REFUSALS.iter().any(|refusal| said.contains(refusal));
+    refused.then_some("the login was refused")
 }
 
 /// Returns whether a ref is the whole id of a commit.

@@ -38,6 +38,7 @@ impl Drive {
         mut self,
         broken: Option<RecordsError>,
     ) -> Result<RunState, DriveError> {
+        self.leave_no_keys().await;
         let closed = match broken {
             None => self.close_down().await,
             Some(error) => Err(Stopped::Journal(error)),

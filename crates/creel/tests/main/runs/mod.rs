@@ -2,4 +2,6 @@
 
 mod kills;
 mod records;
+mod scene;
 mod stage;
+mod workspace;

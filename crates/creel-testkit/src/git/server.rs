@@ -1,0 +1,255 @@
+//! The server in front of the backend: who may clone, and what goes wrong.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::backend::{self, Passed};
+use super::repository::Origin;
+use crate::engine::temporary_directory;
+use crate::web::{Request, Web, answer};
+
+/// How often a stream that hangs looks whether it still should.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What goes wrong with a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// No answer until it is mended; then the answer comes.
+    Hang,
+    /// The pack stops in the middle, and the connection stays open.
+    Stall,
+    /// The pack stops in the middle, and the connection is closed.
+    Cut,
+    /// An answer with this status.
+    Status(u16),
+    /// Whoever shows a login is refused, and told what it was.
+    Repeat,
+    /// Another server is named, which has the repository at the same path.
+    Moved(String),
+}
+
+/// A fault as long as it lasts.
+#[derive(Debug)]
+struct Trouble {
+    fault: Fault,
+    /// How often it still happens.
+    left: u32,
+    /// How often it happened.
+    fired: u32,
+}
+
+/// A request that came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Its method.
+    pub method: String,
+    /// Its path, without the query.
+    pub path: String,
+    /// The login it came with.
+    pub authorization: Option<String>,
+}
+
+/// A running server; it ends on drop, its repositories with it.
+#[derive(Debug)]
+pub struct GitServer {
+    web: Web,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    root: PathBuf,
+    stopped: AtomicBool,
+    /// The passwords that are taken; with none, nobody is asked for one.
+    passwords: Mutex<Vec<String>>,
+    troubles: Mutex<BTreeMap<String, Trouble>>,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl GitServer {
+    /// Starts a server without repositories, which asks nobody for a login.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot listen.
+    pub fn start() -> Result<Self> {
+        let shared = Arc::new(Shared {
+            root: temporary_directory()?,
+            stopped: AtomicBool::new(false),
+            passwords: Mutex::default(),
+            troubles: Mutex::default(),
+            asked: Mutex::default(),
+        });
+        let served = Arc::clone(&shared);
+        let web = Web::start(move |request, client| served.serve(request, client))?;
+        Ok(Self { web, shared })
+    }
+
+    /// Makes a repository with a history.
+    ///
+    /// # Errors
+    ///
+    /// Fails when git does.
+    pub fn add(&self, name: &str) -> Result<Origin> {
+        Origin::make(&self.shared.root.join(format!("{name}.git")))
+    }
+
+    /// Makes a repository without a commit.
+    ///
+    /// # Errors
+    ///
+    /// Fails when git does.
+    pub fn add_empty(&self, name: &str) -> Result<()> {
+        Origin::make_empty(&self.shared.root.join(format!("{name}.git")))
+    }
+
+    /// Returns the address of a repository, whether there is one or not.
+    pub fn url(&self, name: &str) -> String {
+        format!("{}/{name}.git", self.web.url())
+    }
+
+    /// Returns the address of the server.
+    pub fn address(&self) -> String {
+        self.web.url()
+    }
+
+    /// Lets nobody in from here on but with a password; each further one is good, too.
+    pub fn admit(&self, password: &str) {
+        lock(&self.shared.passwords).push(password.to_owned());
+    }
+
+    /// Makes a fault happen to a repository, so many times.
+    pub fn trouble(&self, name: &str, fault: Fault, times: u32) {
+        let trouble = Trouble { fault, left: times, fired: 0 };
+        lock(&self.shared.troubles).insert(name.to_owned(), trouble);
+    }
+
+    /// Ends a fault; what hangs is answered.
+    pub fn mend(&self, name: &str) {
+        lock(&self.shared.troubles).remove(name);
+    }
+
+    /// Returns how often the fault of a repository happened.
+    pub fn fired(&self, name: &str) -> u32 {
+        lock(&self.shared.troubles).get(name).map_or(0, |trouble| trouble.fired)
+    }
+
+    /// Returns every request so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        lock(&self.shared.asked).clone()
+    }
+}
+
+impl Drop for GitServer {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        let _ = fs::remove_dir_all(&self.shared.root);
+    }
+}
+
+impl Shared {
+    fn serve(&self, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+        let name = name_of(&request.path);
+        lock(&self.asked).push(Asked {
+            method: request.method.clone(),
+            path: request.path.clone(),
+            authorization: request.header("authorization").map(str::to_owned),
+        });
+        match self.fault_of(name) {
+            Some(Fault::Hang) => {
+                self.fire(name);
+                self.hold(name);
+            }
+            Some(Fault::Status(status)) => {
+                self.fire(name);
+                return answer(client, status, "", b"");
+            }
+            Some(Fault::Repeat) => {
+                if let Some(login) = request.header("authorization") {
+                    self.fire(name);
+                    let password = password_of(login).unwrap_or_default();
+                    let said = format!("you said {login}, and that is {password}\n");
+                    return answer(client, 403, "Content-Type: text/plain\r\n", said.as_bytes());
+                }
+            }
+            Some(Fault::Moved(to)) => {
+                self.fire(name);
+                let place = format!("Location: {to}{}?{}\r\n", request.path, request.query);
+                return answer(client, 302, &place, b"");
+            }
+            Some(Fault::Stall | Fault::Cut) | None => {}
+        }
+        if !self.admits(request) {
+            return answer(client, 401, "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
+        }
+        self.pass(name, request, client)
+    }
+
+    /// Answers by the backend; a fault in the middle of the pack happens only to an answer that
+    /// is long enough to have a middle.
+    fn pass(&self, name: &str, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+        let fault = self.fault_of(name);
+        let breaks = matches!(fault, Some(Fault::Stall | Fault::Cut));
+        let passed = backend::answer(request, &self.root, client, breaks)?;
+        if passed == Passed::Part {
+            self.fire(name);
+            if fault == Some(Fault::Stall) {
+                self.hold(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn fault_of(&self, name: &str) -> Option<Fault> {
+        let troubles = lock(&self.troubles);
+        let trouble = troubles.get(name).filter(|trouble| trouble.left > 0);
+        trouble.map(|trouble| trouble.fault.clone())
+    }
+
+    fn fire(&self, name: &str) {
+        if let Some(trouble) = lock(&self.troubles).get_mut(name) {
+            trouble.left = trouble.left.saturating_sub(1);
+            trouble.fired += 1;
+        }
+    }
+
+    /// Waits until the repository is mended, or the server ends.
+    fn hold(&self, name: &str) {
+        let lasts = || lock(&self.troubles).contains_key(name);
+        while lasts() && !self.stopped.load(Ordering::SeqCst) {
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn admits(&self, request: &Request) -> bool {
+        let passwords = lock(&self.passwords);
+        let given = request.header("authorization").and_then(password_of);
+        passwords.is_empty() || given.is_some_and(|given| passwords.contains(&given))
+    }
+}
+
+/// Returns the name of the repository that a path is about.
+fn name_of(path: &str) -> &str {
+    path.trim_start_matches('/').split(".git").next().unwrap_or_default()
+}
+
+fn password_of(authorization: &str) -> Option<String> {
+    let pair = BASE64_STANDARD.decode(authorization.strip_prefix("Basic ")?).ok()?;
+    let (_, password) = std::str::from_utf8(&pair).ok()?.split_once(':')?;
+    Some(password.to_owned())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,166 @@
+//! A stand-in for the one thing of GitHub's that creel asks for: a token of an app's installation.
+//!
+//! It believes nothing that GitHub does not believe: the statement must be
+//! signed with the app's key, say who the app is, have begun, and end within
+//! ten minutes.
+
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::web::{Request, Web, answer};
+
+/// How far ahead the end of a statement may be.
+const LONGEST: u64 = 600;
+
+/// An app as its owner knows it.
+#[derive(Debug, Clone)]
+pub struct App {
+    /// Its number.
+    pub id: u64,
+    /// The number of its installation.
+    pub installation: u64,
+    /// The key it signs with, as GitHub hands it out.
+    pub private_key: String,
+    public_key: String,
+}
+
+impl App {
+    /// Makes an app with a key of its own.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the key cannot be made.
+    pub fn make() -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let key = directory.path().join("key");
+        keygen(&["-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "", "-C", "app"], &key)?;
+        let public_key = keygen(&["-e", "-m", "PKCS8"], &key)?;
+        let private_key = fs::read_to_string(&key)?;
+        Ok(Self { id: 12_345, installation: 67_890, private_key, public_key })
+    }
+}
+
+/// Runs `ssh-keygen` on a key, and returns what it prints.
+fn keygen(arguments: &[&str], key: &Path) -> Result<String> {
+    let output = Command::new("ssh-keygen")
+        .args(arguments)
+        .arg("-f")
+        .arg(key)
+        .output()
+        .context("cannot run ssh-keygen (package openssh-client)")?;
+    if !output.status.success() {
+        bail!("ssh-keygen failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A running stand-in; it ends on drop.
+#[derive(Debug)]
+pub struct Github {
+    web: Web,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    app: App,
+    token: String,
+    /// What is answered instead of a token, in order.
+    refusals: Mutex<Vec<u16>>,
+    /// The status of every answer.
+    answered: Mutex<Vec<u16>>,
+}
+
+impl Github {
+    /// Starts a stand-in that knows one app and has one token for it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it cannot listen.
+    pub fn start(app: &App, token: &str) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            app: app.clone(),
+            token: token.to_owned(),
+            refusals: Mutex::default(),
+            answered: Mutex::default(),
+        });
+        let served = Arc::clone(&shared);
+        let web = Web::start(move |request, client| served.serve(request, client))?;
+        Ok(Self { web, shared })
+    }
+
+    /// Returns where its interface is.
+    pub fn url(&self) -> String {
+        self.web.url()
+    }
+
+    /// Answers the next request with this status, whoever asks.
+    pub fn refuse_once(&self, status: u16) {
+        self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(status);
+    }
+
+    /// Returns the status of every answer so far.
+    pub fn answered(&self) -> Vec<u16> {
+        self.shared.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Shared {
+    fn serve(&self, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+        let scripted = {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            if refusals.is_empty() { None } else { Some(refusals.remove(0)) }
+        };
+        let status = scripted.unwrap_or_else(|| self.judge(request));
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(status);
+        let body = match status {
+            201 => json!({ "token": self.token, "expires_at": "2100-01-01T00:00:00Z" }),
+            _ => json!({ "message": "no" }),
+        };
+        let kind = "Content-Type: application/json\r\n";
+        answer(client, status, kind, body.to_string().as_bytes())
+    }
+
+    /// Returns the status that GitHub would answer with.
+    fn judge(&self, request: &Request) -> u16 {
+        let place = format!("/app/installations/{}/access_tokens", self.app.installation);
+        let statement = request
+            .header("authorization")
+            .and_then(|line| line.strip_prefix("Bearer ").or_else(|| line.strip_prefix("bearer ")));
+        if request.header("user-agent").is_none() {
+            return 403;
+        }
+        if !statement.is_some_and(|statement| is_believed(statement, &self.app)) {
+            return 401;
+        }
+        if request.method == "POST" && request.path == place { 201 } else { 404 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Claims {
+    iat: u64,
+    exp: u64,
+    iss: String,
+}
+
+/// Returns whether a statement is the app's own, and good now.
+fn is_believed(statement: &str, app: &App) -> bool {
+    let Ok(key) = DecodingKey::from_rsa_pem(app.public_key.as_bytes()) else { return false };
+    let mut wanted = Validation::new(Algorithm::RS256);
+    wanted.leeway = 0;
+    let Ok(read) = jsonwebtoken::decode::<Claims>(statement, &key, &wanted) else { return false };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let claims = read.claims;
+    claims.iss == app.id.to_string() && claims.iat <= now && claims.exp <= now + LONGEST
+}

@@ -1,0 +1,156 @@
+//! A small HTTP server on loopback, for what stands in the place of a server on the internet.
+//!
+//! One request for each connection, one thread for each: enough for a test, and
+//! every fault can be acted out on the bare stream.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// The largest head that is read.
+const HEAD_LIMIT: usize = 64 * 1024;
+/// How long a client may take to send its request.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A request, read whole.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Its method.
+    pub method: String,
+    /// Its path, without the query.
+    pub path: String,
+    /// Its query, without the question mark.
+    pub query: String,
+    /// Its header lines.
+    headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// Returns the value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Reads a request, or nothing when the client closed without one.
+    fn read(client: &mut TcpStream) -> io::Result<Option<Self>> {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        let end = loop {
+            if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end;
+            }
+            let count = client.read(&mut buffer)?;
+            if count == 0 || bytes.len() > HEAD_LIMIT {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&buffer[..count]);
+        };
+        let mut request = Self::parse(&String::from_utf8_lossy(&bytes[..end]));
+        request.body = bytes[end + 4..].to_vec();
+        let length = request.header("content-length").and_then(|value| value.parse().ok());
+        let unread = length.unwrap_or(0_usize).saturating_sub(request.body.len());
+        client.take(unread as u64).read_to_end(&mut request.body)?;
+        Ok(Some(request))
+    }
+
+    fn parse(head: &str) -> Self {
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
+        let method = words.next().unwrap_or_default();
+        let target = words.next().unwrap_or_default();
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let pair = |line: &str| {
+            let (key, value) = line.split_once(':')?;
+            Some((key.to_owned(), value.trim().to_owned()))
+        };
+        Self {
+            method,
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: lines.filter_map(pair).collect(),
+            body: Vec::new(),
+        }
+    }
+}
+
+/// A running server; it ends on drop.
+#[derive(Debug)]
+pub(crate) struct Web {
+    address: SocketAddr,
+    stopped: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Web {
+    /// Listens on a free port, and answers every request on a thread of its own.
+    pub(crate) fn start(
+        serve: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Clone + Send + 'static,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+        let address = listener.local_addr()?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stopped);
+        let acceptor = thread::spawn(move || {
+            for client in listener.incoming() {
+                if flag.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(mut client) = client else { continue };
+                let serve = serve.clone();
+                // An error ends this one connection, which is what its client sees.
+                thread::spawn(move || drop(converse(&mut client, serve)));
+            }
+        });
+        Ok(Self { address, stopped, acceptor: Some(acceptor) })
+    }
+
+    /// Returns where it is, without a slash at the end.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Wakes the acceptor, which then sees the flag.
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn converse(
+    client: &mut TcpStream,
+    serve: impl Fn(&Request, &mut TcpStream) -> io::Result<()>,
+) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    match Request::read(client)? {
+        Some(request) => serve(&request, client),
+        None => Ok(()),
+    }
+}
+
+/// Writes a whole answer; `headers` are lines that end with CRLF.
+pub(crate) fn answer(
+    client: &mut TcpStream,
+    status: u16,
+    headers: &str,
+    body: &[u8],
+) -> io::Result<()> {
+    let length = body.len();
+    write!(
+        client,
+        "HTTP/1.1 {status} Said\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    )?;
+    client.write_all(body)
+}

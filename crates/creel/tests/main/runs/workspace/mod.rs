@@ -1,0 +1,9 @@
+//! Proofs that nothing starts on an incomplete workspace, with real git.
+
+mod app;
+mod faults;
+mod login;
+mod repositories;
+mod secrets;
+mod ssh;
+mod steps;
