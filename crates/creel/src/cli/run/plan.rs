@@ -470,14 +470,14 @@ mod tests {
                        file NOTES.md
                        repository app from https://example.org/app.git at main, with git
           credentials  git: ${env:NO_TOKEN} is not set
-          checklist    1. sandbox       it runs a program
-                       2. setup tools   exit code 0 (optional)
-                       3. files         1 file is written
-                       4. credentials   what repositories are cloned with is at hand
-                       5. clone app     exit code 0
-                       6. verify app    the path, `.git`, HEAD at `main`
-                       7. capabilities  what the agent may do is known
-                       8. agent         `sh` runs
+          checklist    1. sandbox         it runs a program
+                       2. setup tools     exit code 0 (optional)
+                       3. workspace       the directory with 1 file
+                       4. credential git  it is at hand
+                       5. clone app       exit code 0
+                       6. verify app      the path, `.git`, HEAD at `main`
+                       7. capabilities    what the agent may do is known
+                       8. agent           `sh` runs
                        then the agent starts, and never before
           runtime      command: sh -c 'agent ***'
                        2 turns, prompt by stdin
@@ -498,8 +498,9 @@ mod tests {
           sandbox      process (isolation: none), lease 30m
           workspace    work
           checklist    1. sandbox       it runs a program
-                       2. capabilities  what the agent may do is known
-                       3. agent         `sh` runs
+                       2. workspace     the directory
+                       3. capabilities  what the agent may do is known
+                       4. agent         `sh` runs
                        then the agent starts, and never before
           runtime      command: sh
                        1 turn, prompt by stdin
