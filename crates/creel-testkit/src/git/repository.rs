@@ -12,7 +12,8 @@ const WEIGHT: usize = 1024 * 1024;
 /// A bare repository with a known history.
 ///
 /// `main` has two commits, the tag `v1` is at the first of them, and the branch
-/// `side` has a commit of its own.
+/// `side` has a commit of its own. The branch `twin` is where `side` is, and the
+/// tag `twin` where `v1` is.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// Where it is on this machine.
@@ -43,6 +44,8 @@ impl Origin {
         let main = commit(&work, "two")?;
         git(&work, &["checkout", "-q", "-b", "side", "v1"])?;
         let side = commit(&work, "three")?;
+        git(&work, &["branch", "twin"])?;
+        git(&work, &["tag", "twin", "v1"])?;
         git(&work, &["checkout", "-q", "--detach"])?;
         let proposed = commit(&work, "four")?;
         git(&work, &["update-ref", "refs/pull/1/head", "HEAD"])?;

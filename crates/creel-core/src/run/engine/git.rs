@@ -323,12 +323,35 @@ async fn verify(
     let Some(reference) = reference else {
         return Ok(Look::good(masker.diagnostic(&format!("at {head}"))));
     };
-    let wanted = format!("{reference}^{{commit}}");
-    let command = ["git", "-C", path, "rev-parse", "--verify", "--quiet", &wanted];
-    let ran = run(sandbox, &Command::new(command, VERIFY_LIMIT)).await?;
-    let found = masker.diagnostic(&format!("at {head}, {reference} is {}", ran.line()));
-    let stands = ran.is_success() && ran.line() == head;
+    let wanted = stands_for(sandbox, path, reference).await?;
+    let found = masker.diagnostic(&match &wanted {
+        Some(wanted) => format!("at {head}, {reference} is {wanted}"),
+        None => format!("at {head}, there is no {reference}"),
+    });
+    let stands = wanted.is_some_and(|wanted| wanted == head);
     Ok(if stands { Look::good(found) } else { Look::bad(found) })
+}
+
+/// Returns the commit that a ref stands for, as the other side said: a branch before a tag, as
+/// in the clone.
+async fn stands_for(
+    sandbox: &dyn Sandbox,
+    path: &str,
+    reference: &str,
+) -> Result<Option<String>, ProviderError> {
+    let names = match is_commit(reference) {
+        true => vec![reference.to_owned()],
+        false => vec![format!("refs/remotes/origin/{reference}"), format!("refs/tags/{reference}")],
+    };
+    for name in names {
+        let name = format!("{name}^{{commit}}");
+        let command = ["git", "-C", path, "rev-parse", "--verify", "--quiet", &name];
+        let ran = run(sandbox, &Command::new(command, VERIFY_LIMIT)).await?;
+        if ran.is_success() {
+            return Ok(Some(ran.line()));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns what is wrong with the login, if git failed for that.

@@ -1,6 +1,7 @@
 //! Clones that hang, stall, are cut, or meet a server that fails.
 
 use creel_testkit::git::{Fault, GitServer};
+use serde_json::Value;
 
 use crate::runs::scene::{Ended, Scene};
 
@@ -71,6 +72,32 @@ fn a_server_that_forbids_or_wants_a_login_is_a_matter_of_credentials() {
         scene.assert_stopped(&ended, "credential_unavailable", "clone app");
         assert_eq!(ended.tries("clone app"), 1, "{status}");
     }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_looked_for_once_more() {
+    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+    let url = git.url("app");
+    drop(git);
+    let ended = scene.run(&repository(&url, "app", ""));
+    scene.assert_stopped(&ended, "workspace_incomplete", "clone app");
+    assert_eq!(ended.tries("clone app"), 2);
+}
+
+#[test]
+fn a_step_is_on_record_before_and_after_with_its_limits() {
+    let more = "inactivity = \"1s\"\ntimeout = \"20s\"";
+    let (_git, _scene, ended) = run_with(Fault::Hang, ALWAYS, more);
+    let of_clone = |event: &&Value| event["step"]["step"] == "clone app";
+    let recorded: Vec<&Value> = ended.events.iter().filter(of_clone).collect();
+    let names = recorded.iter().map(|event| event["event"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["step_started", "step_ended"]);
+    for event in recorded {
+        let step = &event["step"];
+        assert_eq!((&step["inactivity_limit"], &step["hard_limit"]), (&1.0.into(), &20.0.into()));
+        assert_eq!(step["expected"], "the repository is cloned");
+    }
+    assert!(ended.step("clone app")["seconds"].as_f64().unwrap() >= 2.0, "{}", ended.output);
 }
 
 #[test]

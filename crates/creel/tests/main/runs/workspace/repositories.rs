@@ -74,6 +74,8 @@ fn a_branch_a_tag_and_a_commit_are_where_the_repository_stands() {
         ("tag", "v1", &origin.first),
         ("commit", &origin.first, &origin.first),
         ("proposed", &origin.proposed, &origin.proposed),
+        // Where a branch and a tag are called alike, git clones the branch.
+        ("twin", "twin", &origin.side),
     ];
     let url = git.url("app");
     let tables = wanted.map(|(path, name, _)| repository(&url, path, &format!("ref = \"{name}\"")));
@@ -94,6 +96,25 @@ fn a_ref_that_does_not_exist_leaves_the_workspace_incomplete() {
         let ended = scene.run(&repository(&git.url("app"), "app", &format!("ref = \"{name}\"")));
         scene.assert_stopped(&ended, "workspace_incomplete", "clone app");
     }
+}
+
+#[test]
+fn a_repository_that_was_moved_elsewhere_after_its_clone_is_missed_by_the_verification() {
+    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+    let origin = git.add("first").unwrap();
+    git.add("second").unwrap();
+    git.trouble("second", Fault::Hang, 1);
+    let tables = repository(&git.url("first"), "first", "ref = \"main\"")
+        + &repository(&git.url("second"), "second", "");
+    let running = scene.start(&tables);
+    assert!(eventually(PATIENCE, || git.fired("second") == 1), "{}", running.stderr());
+    let head = scene.sandbox().join("workspace/work/first/.git/refs/heads/main");
+    fs::write(head, format!("{}\n", origin.first)).unwrap();
+    git.mend("second");
+    let ended = scene.end(running);
+    scene.assert_stopped(&ended, "workspace_incomplete", "verify first");
+    let found = ended.found("verify first");
+    assert!(found.contains(&origin.first) && found.contains(&origin.main), "{found}");
 }
 
 #[test]

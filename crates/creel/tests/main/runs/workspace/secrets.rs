@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use creel_testkit::creel::Output;
 use creel_testkit::git::{Fault, GitServer};
+use creel_testkit::github::{App, Github};
 use creel_testkit::wait::eventually;
 
 use crate::runs::scene::Scene;
@@ -19,8 +20,10 @@ use crate::support::PATIENCE;
 use super::repositories::{KEEP, repository};
 
 const TOKEN: &str = "vN4xT8cJ2hQ6yB9mK3wR7sZ5";
-/// The token in base64 after zero, one and two other bytes, without what those change.
-const ENCODED: [&str; 3] = [
+/// The token as it is, and in base64 after zero, one and two other bytes, without what those
+/// change.
+const FORMS: [&str; 4] = [
+    TOKEN,
     "dk40eFQ4Y0oyaFE2eUI5bUszd1I3c1o1",
     "ZONHhUOGNKMmhRNnlCOW1LM3dSN3NaN",
     "2TjR4VDhjSjJoUTZ5QjltSzN3UjdzWj",
@@ -31,22 +34,34 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Returns which form of the token is in some bytes.
 fn form_in(bytes: &[u8]) -> Option<&'static str> {
-    let forms = std::iter::once(TOKEN).chain(ENCODED);
-    forms.into_iter().find(|form| bytes.windows(form.len()).any(|part| part == form.as_bytes()))
+    FORMS.into_iter().find(|form| contains(bytes, form))
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+/// Returns the files below a directory that have one of these texts in them.
+pub(super) fn files_with(directory: &Path, texts: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        // What is gone in the meantime has nothing in it.
+        let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+        if kind.is_dir() {
+            found.extend(files_with(&path, texts));
+        } else if kind.is_file() {
+            let bytes = fs::read(&path).unwrap_or_default();
+            if texts.iter().any(|text| contains(&bytes, text)) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found
 }
 
 /// Returns the files below a directory that have the token in them.
 fn files_with_it(directory: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (path, kind) = (entry.path(), entry.file_type().unwrap());
-        if kind.is_dir() {
-            found.extend(files_with_it(&path));
-        } else if kind.is_file() && form_in(&fs::read(&path).unwrap_or_default()).is_some() {
-            found.push(path.display().to_string());
-        }
-    }
-    found
+    files_with(directory, &FORMS)
 }
 
 /// Returns the processes that have the token in their arguments.
@@ -109,6 +124,7 @@ fn assert_secret(scene: &Scene) {
     }
 }
 
+/// Writes the private repository and its credential; `more` are keys of it, or tables behind it.
 fn private_tables(git: &GitServer, more: &str) -> String {
     let credential = "[credentials.git]\ntoken = \"${env:GIT_TOKEN}\"\n";
     repository(&git.url("app"), "app", "credential = \"git\"") + credential + more
@@ -183,17 +199,55 @@ fn the_agent_does_not_get_the_token() {
     assert_secret(&scene);
 }
 
-#[test]
-fn a_server_that_repeats_the_login_makes_nobody_keep_it() {
-    let (git, scene) = stage();
+/// Runs a workflow whose server repeats the login, and checks that nobody keeps it.
+fn assert_repeated_in_vain(git: &GitServer, scene: &Scene, tables: &str) {
     git.trouble("app", Fault::Repeat, 100);
-    let ended = scene.run(&private_tables(&git, KEEP));
-    ended.assert_cause("credential_unavailable", "clone app");
+    let ended = scene.run(tables);
+    assert!(git.fired("app") > 0, "the login was not repeated\n{}", ended.output);
+    scene.assert_stopped(&ended, "credential_unavailable", "clone app");
     let tail = ended.step("clone app")["tail"].as_str().unwrap();
     assert!(tail.contains("you said"), "the server was not heard: {tail}");
     assert_silent(&ended.output);
+    assert_secret(scene);
+}
+
+#[test]
+fn a_server_that_repeats_the_login_makes_nobody_keep_it() {
+    // Each name moves the token by another number of bytes in what is encoded.
+    for name in ["", "username = \"a\"", "username = \"ab\""] {
+        let (git, scene) = stage();
+        assert_repeated_in_vain(&git, &scene, &private_tables(&git, name));
+    }
+}
+
+#[test]
+fn a_minted_token_is_as_secret_as_a_given_one() {
+    let (git, app) = (stage().0, App::make().unwrap());
+    let github = Github::start(&app, TOKEN).unwrap();
+    let scene = Scene::new().env("APP_KEY", &app.private_key);
+    let tables = repository(&git.url("app"), "app", "credential = \"hub\"")
+        + &format!(
+            "[credentials.hub]\napp_id = {}\ninstallation_id = {}\n\
+             private_key = \"${{env:APP_KEY}}\"\napi_url = \"{}\"\n",
+            app.id,
+            app.installation,
+            github.url()
+        );
+    assert_repeated_in_vain(&git, &scene, &tables);
+    assert_eq!(github.answered(), [201]);
+    let line = app.private_key.lines().nth(3).unwrap();
+    assert_eq!(files_with(scene.home.creel.home(), &[line]), Vec::<String>::new());
+}
+
+#[test]
+fn git_that_traces_everything_makes_nobody_keep_the_login() {
+    let (git, scene) = stage();
+    git.trouble("app", Fault::Repeat, 100);
+    let trace = "[sandbox]\nenv = { GIT_TRACE_CURL = \"1\", GIT_TRACE_REDACT = \"0\" }\n";
+    let ended = scene.run(&private_tables(&git, trace));
+    scene.assert_stopped(&ended, "credential_unavailable", "clone app");
+    assert_silent(&ended.output);
     assert_secret(&scene);
-    scene.give_back();
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Keys for ssh: in the sandbox for as long as a clone takes, and no longer.
 
-use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 
 use creel_testkit::git::Origin;
 use creel_testkit::sshd::Sshd;
@@ -12,6 +10,7 @@ use crate::runs::scene::{Ended, Scene};
 use crate::support::PATIENCE;
 
 use super::repositories::{KEEP, repository};
+use super::secrets::files_with;
 
 /// A server, and a repository behind it.
 struct Stage {
@@ -43,22 +42,9 @@ fn right(sshd: &Sshd) -> String {
     sshd.user_key().unwrap()
 }
 
-/// Returns the files below a directory that contain a text.
-fn files_with(directory: &Path, text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            found.extend(files_with(&path, text));
-        } else if kind.is_file() {
-            let bytes = fs::read(&path).unwrap_or_default();
-            if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
-                found.push(path.display().to_string());
-            }
-        }
-    }
-    found
+/// Returns the files of a home that have the key in them, those of the sandbox too.
+fn files_with_key(stage: &Stage, key: &str) -> Vec<String> {
+    files_with(stage.scene.home.creel.home(), &[key.lines().nth(2).unwrap()])
 }
 
 #[test]
@@ -69,8 +55,7 @@ fn a_key_clones_and_is_gone_before_the_next_step() {
     ended.assert_cause("agent_launch_failed", "agent");
     assert!(ended.found("verify app").contains(&stage.origin.main), "{}", ended.output);
     let key = stage.sshd.user_key().unwrap();
-    let line = key.lines().nth(2).unwrap();
-    assert_eq!(files_with(&stage.scene.sandbox(), line), Vec::<String>::new());
+    assert_eq!(files_with_key(&stage, &key), Vec::<String>::new());
     stage.scene.give_back();
 }
 
@@ -106,12 +91,10 @@ fn a_key_is_gone_from_a_kept_sandbox_whose_clone_was_cut_off_by_the_limit_of_the
         + KEEP;
     let running = stage.scene.start(&tables);
     let key = stage.sshd.user_key().unwrap();
-    let line = key.lines().nth(2).unwrap();
-    let sandboxes = stage.scene.home.creel.state().join("sandboxes");
-    let lent = eventually(PATIENCE, || !files_with(&sandboxes, line).is_empty());
+    let lent = eventually(PATIENCE, || !files_with_key(&stage, &key).is_empty());
     assert!(lent, "the key was never lent\n{}", running.stderr());
     let ended = stage.scene.end(running);
     assert_eq!(ended.report["cause"]["class"], "budget_exceeded", "{}", ended.output);
-    assert_eq!(files_with(&stage.scene.sandbox(), line), Vec::<String>::new());
+    assert_eq!(files_with_key(&stage, &key), Vec::<String>::new());
     stage.scene.give_back();
 }
