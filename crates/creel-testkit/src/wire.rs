@@ -39,6 +39,11 @@ pub enum Fault {
         /// How long the client may wait; an answer before that is swallowed.
         after: Duration,
     },
+    /// Everything is passed on both ways, and cut after this long wherever it is then.
+    CutMidway {
+        /// How long the connection lives.
+        after: Duration,
+    },
     /// The request is forwarded, the whole answer is read and thrown away.
     LoseAnswer,
     /// The connection is closed and nothing is forwarded.
@@ -229,13 +234,12 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
         Some(Fault::LoseAnswer) => exchange(&shared.upstream, client, &head, Passing::Nothing),
         Some(Fault::HalfBody) => exchange(&shared.upstream, client, &head, Passing::HalfBody),
         Some(Fault::CutAfterSend { after }) => {
-            let doomed = client.try_clone()?;
-            let after = *after;
-            thread::spawn(move || {
-                thread::sleep(after);
-                let _ = doomed.shutdown(Shutdown::Both);
-            });
+            cut_later(&client, *after)?;
             exchange(&shared.upstream, client, &head, Passing::Nothing)
+        }
+        Some(Fault::CutMidway { after }) => {
+            cut_later(&client, *after)?;
+            exchange(&shared.upstream, client, &head, Passing::All)
         }
         Some(Fault::Reset) => client.shutdown(Shutdown::Both),
         Some(Fault::Hang) => {
@@ -249,6 +253,16 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
             answer(&mut client, *code, message)
         }
     }
+}
+
+/// Closes a client's connection after this long.
+fn cut_later(client: &UnixStream, after: Duration) -> io::Result<()> {
+    let doomed = client.try_clone()?;
+    thread::spawn(move || {
+        thread::sleep(after);
+        let _ = doomed.shutdown(Shutdown::Both);
+    });
+    Ok(())
 }
 
 /// How much of the answer reaches the client.
