@@ -35,12 +35,12 @@ fn what_a_failed_run_kept_is_entered_as_told_and_given_back_as_told() {
         match world {
             ProviderName::Process => {
                 let directory = way.strip_prefix("cd ").unwrap();
-                assert!(Path::new(directory).join("workspace/found").exists(), "{directory}");
+                assert!(Path::new(directory).join("workspace/work/found").exists(), "{directory}");
             }
             ProviderName::Docker => {
                 let id = way.strip_prefix("docker exec -it ").unwrap().strip_suffix(" sh").unwrap();
                 let docker = stage.engine.as_ref().unwrap().docker();
-                let found = docker.cli(&["exec", id, "cat", "/workspace/found"]).unwrap();
+                let found = docker.cli(&["exec", id, "cat", "/workspace/work/found"]).unwrap();
                 assert_eq!(found.stdout, b"kept\n");
             }
             ProviderName::Daytona => {

@@ -1,17 +1,17 @@
 //! Streams that break: the log of a run is the same however often the way to its sandbox is cut.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use creel_core::provider::ProviderName;
 use creel_testkit::engine::Engine;
-use creel_testkit::wire::{Fault, Rule, Wire};
+use creel_testkit::wire::Wire;
 use serde_json::Value;
 
 use super::stage::{Cell, Stage, agent_twice, tails_below};
+use crate::support::kill;
 
 /// How long a stream lives.
 const LIFE: Duration = Duration::from_millis(200);
@@ -78,60 +78,63 @@ fn undisturbed(stage: &Stage) -> Vec<String> {
     story
 }
 
+/// Cuts something again and again, until it is told to stop.
+struct Cutter {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<usize>,
+}
+
+impl Cutter {
+    /// Starts to cut; what is called says how much it did.
+    fn start(cut: impl Fn() -> usize + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut cuts = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                cuts += cut();
+                thread::sleep(LIFE);
+            }
+            cuts
+        });
+        Self { stop, thread }
+    }
+
+    /// Stops, and returns how much was cut.
+    fn stop(self) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Disturbs a run that nobody disturbed before, and checks that it tells the same.
+fn disturb(stage: &Stage, wanted: &[String], cut: impl Fn() -> usize + Send + 'static) {
+    let cell = stage.start("10m", &talkative());
+    cell.await_words("first 0");
+    let cutter = Cutter::start(cut);
+    assert_undisturbed(&cell, wanted);
+    let cuts = cutter.stop();
+    assert!(cuts >= MOST_LIKELY, "cut only {cuts} times");
+    cell.conclude(0);
+}
+
 #[test]
 fn a_container_whose_streams_are_cut_every_fifth_of_a_second_tells_the_same() {
     let mut stage = Stage::set(ProviderName::Docker);
     let wanted = undisturbed(&stage);
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     stage.home = stage.home.moved_to(&wire.engine());
-    let cell = stage.start("10m", &talkative());
-    cell.await_words("first 0");
-    let cuts = wire.add(Rule::new("/exec/[0-9a-f]+/start", Fault::CutMidway { after: LIFE }));
-    assert_undisturbed(&cell, &wanted);
-    assert!(cuts.fired() >= MOST_LIKELY as u64, "cut only {} times", cuts.fired());
-    cell.conclude(0);
-}
-
-/// Kills whatever reads a spool below a directory, again and again, until it is told to stop.
-struct Cutter {
-    stop: Arc<AtomicBool>,
-    cuts: Arc<AtomicUsize>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Cutter {
-    fn start(directory: PathBuf) -> Self {
-        let (stop, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&cuts));
-        let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::SeqCst) {
-                for pid in tails_below(&directory) {
-                    crate::support::kill(pid);
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-                thread::sleep(LIFE);
-            }
-        });
-        Self { stop, cuts, thread: Some(thread) }
-    }
-
-    /// Stops, and returns how often something was killed.
-    fn stop(mut self) -> usize {
-        self.stop.store(true, Ordering::SeqCst);
-        self.thread.take().unwrap().join().unwrap();
-        self.cuts.load(Ordering::SeqCst)
-    }
+    disturb(&stage, &wanted, move || wire.cut("/exec/[0-9a-f]+/start"));
 }
 
 #[test]
 fn a_process_tree_whose_streams_are_cut_every_fifth_of_a_second_tells_the_same() {
     let stage = Stage::set(ProviderName::Process);
     let wanted = undisturbed(&stage);
-    let cell = stage.start("10m", &talkative());
-    cell.await_words("first 0");
-    let cutter = Cutter::start(stage.home.creel.state());
-    assert_undisturbed(&cell, &wanted);
-    let cuts = cutter.stop();
-    assert!(cuts >= MOST_LIKELY, "cut only {cuts} times");
-    cell.conclude(0);
+    let state = stage.home.creel.state();
+    disturb(&stage, &wanted, move || {
+        let tails = tails_below(&state);
+        tails.iter().copied().for_each(kill);
+        tails.len()
+    });
 }
