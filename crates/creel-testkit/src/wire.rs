@@ -147,6 +147,16 @@ struct Shared {
     requests: AtomicU64,
     /// Connections that hang, kept open until the wire ends.
     hanging: Mutex<Vec<UnixStream>>,
+    /// Connections over which something is passed on now, with what was asked for.
+    open: Mutex<Vec<Passed>>,
+}
+
+/// A connection over which something is passed on.
+struct Passed {
+    /// Its number among all requests.
+    number: u64,
+    path: String,
+    client: UnixStream,
 }
 
 impl fmt::Debug for Shared {
@@ -168,6 +178,7 @@ impl Wire {
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
             requests: AtomicU64::new(0),
             hanging: Mutex::default(),
+            open: Mutex::default(),
         });
         let served = Arc::clone(&shared);
         // An error ends this one connection, which is what its client sees.
@@ -189,6 +200,18 @@ impl Wire {
         if let Ok(mut rules) = self.shared.rules.lock() {
             rules.clear();
         }
+    }
+
+    /// Cuts the connections that are open now and whose path matches; returns how many.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the expression is not one: it is written in the test.
+    pub fn cut(&self, path: &str) -> usize {
+        let path = Regex::new(path).expect("the path is a regular expression");
+        let open = self.shared.open.lock().expect("no holder of this lock panics");
+        let doomed = open.iter().filter(|passed| path.is_match(&passed.path));
+        doomed.map(|passed| passed.client.shutdown(Shutdown::Both)).filter(Result::is_ok).count()
     }
 
     /// Returns the wire as an engine.
@@ -217,11 +240,11 @@ impl Drop for Wire {
 
 fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
     let Some(head) = Head::read(&mut client)? else { return Ok(()) };
-    shared.requests.fetch_add(1, Ordering::SeqCst);
+    let number = shared.requests.fetch_add(1, Ordering::SeqCst);
     let rules = shared.rules.lock().map(|rules| rules.clone()).unwrap_or_default();
     let rule = rules.iter().find(|rule| rule.fires(&head, &shared.random));
     match rule.map(|rule| &rule.fault) {
-        None => exchange(&shared.upstream, client, &head, Passing::All),
+        None => pass_on(client, &head, number, shared),
         Some(Fault::Delay { by }) => {
             thread::sleep(*by);
             exchange(&shared.upstream, client, &head, Passing::All)
@@ -249,6 +272,19 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
             answer(&mut client, *code, message)
         }
     }
+}
+
+/// Passes everything on, on a connection that can be cut meanwhile.
+fn pass_on(client: UnixStream, head: &Head, number: u64, shared: &Shared) -> io::Result<()> {
+    let passed = Passed { number, path: head.path.clone(), client: client.try_clone()? };
+    if let Ok(mut open) = shared.open.lock() {
+        open.push(passed);
+    }
+    let ended = exchange(&shared.upstream, client, head, Passing::All);
+    if let Ok(mut open) = shared.open.lock() {
+        open.retain(|passed| passed.number != number);
+    }
+    ended
 }
 
 /// How much of the answer reaches the client.

@@ -1,5 +1,6 @@
 //! The report of a run: the one line of JSON in which its outcome is told.
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::id::RunId;
@@ -40,6 +41,8 @@ pub struct RunReport<'a> {
     pub checklist: Vec<StepReport<'a>>,
     /// What the agent may do.
     pub capabilities: &'a Capabilities,
+    /// Until when its sandbox is kept for people to look at.
+    pub kept_until: Option<Timestamp>,
     /// What the release proved; none while there was no release.
     pub certificate: Option<&'a Certified>,
 }
@@ -98,6 +101,7 @@ impl<'a> RunReport<'a> {
             conditions: state.conditions.values().collect(),
             checklist: state.checklist.iter().map(StepReport::of).collect(),
             capabilities: &state.capabilities,
+            kept_until: state.kept_until_ms.and_then(|at| Timestamp::from_millisecond(at).ok()),
             certificate: state.certificate.as_ref(),
         }
     }

@@ -12,6 +12,7 @@ mod events;
 mod explain;
 mod guard;
 pub(crate) mod holder;
+mod kept;
 mod ledger;
 mod ls;
 mod message;

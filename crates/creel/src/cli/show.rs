@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
+use super::kept;
 use super::named_run::{find, ledger_of};
 use super::runs::driver;
 
@@ -34,7 +35,11 @@ impl Show {
         if app.printer.json {
             app.printer.json(&RunReport::of(&run));
         } else {
-            for part in parts(&run) {
+            let ways = match run.state.kept_until_ms {
+                Some(_) => kept::ways(app, &ledger, id).await?,
+                None => Vec::new(),
+            };
+            for part in parts(&run, &ways) {
                 app.printer.data(&part);
             }
         }
@@ -43,9 +48,9 @@ impl Show {
 }
 
 /// Tells a run to people, part by part, with a line between them.
-fn parts(run: &RunRecord) -> Vec<String> {
+fn parts(run: &RunRecord, ways: &[String]) -> Vec<String> {
     let state = &run.state;
-    let mut parts = vec![head(run), causes(state)];
+    let mut parts = vec![head(run), ways.join("\n"), causes(state)];
     parts.push(checklist(&state.checklist));
     parts.push(conditions(state));
     parts.push(capabilities(state));

@@ -188,7 +188,7 @@ impl Drive {
             step.tries += 1;
             let answer = tokio::time::timeout(plan.limit + GRACE, try_once()).await;
             let look = match answer {
-                Ok(Ok(look)) => look,
+                Ok(Ok(look)) => self.doubted(look).await,
                 Ok(Err(error)) => self.unanswered(&error).await,
                 Err(_) => Look::bad(Diagnostic::ours("no answer within its time limit")),
             };
@@ -207,13 +207,23 @@ impl Drive {
         }
     }
 
+    /// Looks behind a command that did not end by itself: its sandbox may have ended with it.
+    async fn doubted(&self, look: Look) -> Look {
+        let ended_by_itself = look.verdict != Verdict::Bad || look.exit_code.is_some();
+        if ended_by_itself { look } else { self.behind(look).await }
+    }
+
     /// Finds out what a sandbox that did not answer means: it may be gone.
     async fn unanswered(&self, error: &ProviderError) -> Look {
         warn!(%error, "the sandbox did not answer");
-        let found = self.masker.diagnostic(&error.to_string());
-        let Some(sandbox) = &self.sandbox else { return Look::bad(found) };
+        self.behind(Look::bad(self.masker.diagnostic(&error.to_string()))).await
+    }
+
+    /// Returns a look as it is, unless the sandbox shows no sign of life.
+    async fn behind(&self, look: Look) -> Look {
+        let Some(sandbox) = &self.sandbox else { return look };
         match sandbox.probe().await {
-            Ok(()) => Look::bad(found),
+            Ok(()) => look,
             Err(error) if error.class == ErrorClass::Gone => Look::hopeless(
                 CauseClass::SandboxLost,
                 Diagnostic::ours("the sandbox does not exist any more"),

@@ -16,7 +16,7 @@ use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
 use crate::run::records::RecordsError;
 use crate::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState};
-use crate::sandbox::{Sandbox, Sight};
+use crate::sandbox::Sandbox;
 use crate::scope::Held;
 
 use super::checklist::run;
@@ -70,7 +70,7 @@ impl Drive {
         }
         let ended = !self.has_bridge || self.end_runtime(&sandbox).await;
         let torn_down = self.tear_down(sandbox.as_ref()).await?;
-        if !(ended && torn_down) && !matches!(sandbox.look().await, Ok(Sight::Running)) {
+        if !(ended && torn_down) && sandbox.probe().await.is_err() {
             return self.note_lost().await;
         }
         self.connect(Connection::None).await
@@ -119,13 +119,13 @@ impl Drive {
         })
     }
 
-    /// Runs the teardown; returns whether the sandbox answered all the time.
+    /// Runs the teardown; returns whether every step of it ended by itself.
     async fn tear_down(&mut self, sandbox: &dyn Sandbox) -> Result<bool, Stopped> {
-        let mut answered = true;
+        let mut ended = true;
         for script in self.workflow.teardown.clone() {
             let command = self.script_command(&script);
             let ran = timeout(script.timeout + MARGIN, run(sandbox, &command)).await;
-            answered &= matches!(ran, Ok(Ok(_)));
+            ended &= matches!(&ran, Ok(Ok(ran)) if ran.code().is_some());
             let found = match ran {
                 Ok(Ok(ran)) => ran.found(&self.masker),
                 Ok(Err(error)) => self.masker.diagnostic(&error.to_string()),
@@ -133,7 +133,7 @@ impl Drive {
             };
             self.record(RunEvent::TeardownEnded { name: script.name.clone(), found }).await?;
         }
-        Ok(answered)
+        Ok(ended)
     }
 
     /// Leaves the sandbox standing, if the workflow wants that of a failure.

@@ -212,9 +212,9 @@ impl Drive {
                 return self.turn_ended(course, seq, turn, how).await;
             }
             BridgeEvent::RuntimeEnded { reason } => {
-                return Err(
-                    self.stopped(CauseClass::AgentCrashed, &format!("the runtime ended: {reason}"))
-                );
+                let message = format!("the runtime ended: {reason}");
+                let sandbox = course.sandbox.as_ref();
+                return Err(self.lost(sandbox, CauseClass::AgentCrashed, &message).await);
             }
         };
         self.spooled(event, seq).await.map(|()| Next::Listen)
@@ -254,7 +254,7 @@ impl Drive {
         self.journal.record_with(held_back, ended, seq).await?;
         self.acknowledge(&course.sandbox, seq);
         course.is_busy = false;
-        if let Some(stopped) = self.failure_of(&outcome) {
+        if let Some(stopped) = self.failure_of(course, &outcome).await {
             return Err(stopped);
         }
         info!(turn, "turn ended");
@@ -277,16 +277,18 @@ impl Drive {
     }
 
     /// Names what a turn that did not succeed means.
-    fn failure_of(&self, outcome: &TurnOutcome) -> Option<Stopped> {
+    async fn failure_of(&self, course: &Course, outcome: &TurnOutcome) -> Option<Stopped> {
         let (class, message) = match outcome {
             TurnOutcome::Exited { code: 0 } => return None,
             TurnOutcome::Exited { code } => {
                 (CauseClass::AgentCrashed, format!("the agent program ended with code {code}"))
             }
-            TurnOutcome::Killed { signal } => (
-                CauseClass::AgentCrashed,
-                format!("the agent program was ended by signal {signal}"),
-            ),
+            TurnOutcome::Killed { signal } => {
+                let message = format!("the agent program was ended by signal {signal}");
+                let sandbox = course.sandbox.as_ref();
+                // Who ends a sandbox ends the program in it first.
+                return Some(self.lost(sandbox, CauseClass::AgentCrashed, &message).await);
+            }
             TurnOutcome::TimedOut => {
                 (CauseClass::BudgetExceeded, "limits.turn was reached".to_owned())
             }

@@ -24,6 +24,7 @@ use tracing::warn;
 
 use crate::app::{App, command_name, this_process};
 use crate::bridge;
+use crate::cli::kept;
 use crate::cli::settle::settle_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
@@ -234,7 +235,11 @@ async fn conclude(
             app.printer.json(&RunReport::of(record));
         }
     } else {
-        super::live::summarise(app, run, &state);
+        let ways = match state.kept_until_ms {
+            Some(_) => kept::ways(app, &stage.ledger, run).await?,
+            None => Vec::new(),
+        };
+        super::live::summarise(app, run, &state, &ways);
     }
     Ok(exit_of(&state))
 }

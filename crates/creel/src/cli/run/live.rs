@@ -118,7 +118,7 @@ fn ending(how: &TurnOutcome) -> String {
 }
 
 /// Says how a run ended, why, what to do, and what is left.
-pub(super) fn summarise(app: &App, run: RunId, state: &RunState) {
+pub(super) fn summarise(app: &App, run: RunId, state: &RunState, ways: &[String]) {
     let printer = &app.printer;
     let phase = match state.phase {
         Phase::Succeeded => format!("{}", state.phase.green()),
@@ -132,9 +132,7 @@ pub(super) fn summarise(app: &App, run: RunId, state: &RunState) {
     if let Some(until_ms) = state.kept_until_ms {
         let until = Timestamp::from_millisecond(until_ms).map(|at| at.to_string());
         printer.say(&format!("  kept: the sandbox stands until {}", until.unwrap_or_default()));
-        printer.say(&format!(
-            "        enter it: creel exec {run} -- sh; give it back: creel rm --run {run}"
-        ));
+        ways.iter().for_each(|way| printer.say(&format!("        {way}")));
     }
     match &state.certificate {
         Some(certificate) if certificate.verified => {

@@ -25,7 +25,9 @@ use drive::Errand;
 /// only when every step has passed does the agent start. However the run ends,
 /// the cause is named, everything it took is given back, and the absence of it
 /// is proven. The exit code says how it ended: 0 succeeded, 5 failed,
-/// 6 cancelled, 3 when something is not verified gone.
+/// 6 cancelled, 3 when something is not verified gone. Ctrl-C, SIGTERM and
+/// SIGHUP cancel the run (6); a second one ends this command at once (130) and
+/// leaves the rest to the watchdog, or to creel reconcile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,25 +1,15 @@
 //! Whatever is killed, and whenever: the outcome is recorded, its cause is named, nothing is left.
 
+use creel_core::crashpoint::Crashpoint;
 use creel_core::provider::ProviderName;
-use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
-use super::stage::{Moment, Stage, classes, processes_of, unique_sleep};
-use crate::support::{LEDGER_LABEL, PATIENCE};
+use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, short_sleep, unique_sleep};
+use crate::support::{PATIENCE, assert_killed, text_of};
 
 const WORLDS: [ProviderName; 3] =
     [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona];
-
-/// Look-alikes of what a run has, in the worlds that have strangers.
-fn plant(stage: &Stage) -> Option<Decoys> {
-    let original = Lookalike {
-        name: crate::support::unique("cell"),
-        label_key: LEDGER_LABEL.to_owned(),
-        label_value: stage.home.ledger_id(),
-    };
-    stage.engine.as_ref().map(|engine| Decoys::plant(engine, &original).unwrap())
-}
 
 /// Checks what must be true of every run that has ended, however it did.
 #[track_caller]
@@ -32,8 +22,8 @@ fn assert_ended(what: &str, shown: &Value, sleep: &str) {
 
 /// Strikes the sandbox at every moment of a run.
 fn kill_the_sandbox_in(world: ProviderName) {
-    let stage = Stage::set(world);
-    let decoys = plant(&stage);
+    let mut stage = Stage::set(world);
+    stage.plant("sandbox-killed");
     for moment in Moment::ALL {
         let sleep = unique_sleep();
         let cell = stage.start("10m", &moment.workflow(&sleep));
@@ -53,9 +43,7 @@ fn kill_the_sandbox_in(world: ProviderName) {
         }
         stage.assert_nothing_left();
     }
-    if let Some(decoys) = decoys {
-        decoys.assert_untouched();
-    }
+    stage.assert_strangers_untouched();
 }
 
 #[test]
@@ -80,7 +68,7 @@ fn a_sandbox_that_is_lost_after_the_cause_stands_beside_it() {
         let sleep = unique_sleep();
         let body = format!(
             "{}[[teardown]]\nname = \"wait\"\nrun = \"{sleep}\"\ntimeout = \"10m\"\n",
-            super::stage::agent("exit 3")
+            agent("exit 3")
         );
         let cell = stage.start("10m", &body);
         cell.await_moment(Moment::Teardown, &sleep);
@@ -96,8 +84,8 @@ fn a_sandbox_that_is_lost_after_the_cause_stands_beside_it() {
 
 /// Strikes the driver of a foreground run at every moment.
 fn kill_the_driver_in(world: ProviderName) {
-    let stage = Stage::set(world);
-    let decoys = plant(&stage);
+    let mut stage = Stage::set(world);
+    stage.plant("driver-killed");
     for moment in Moment::ALL {
         let sleep = unique_sleep();
         let mut cell = stage.start("10m", &moment.workflow(&sleep));
@@ -112,9 +100,7 @@ fn kill_the_driver_in(world: ProviderName) {
         stage.home.await_quiet();
         stage.assert_nothing_left();
     }
-    if let Some(decoys) = decoys {
-        decoys.assert_untouched();
-    }
+    stage.assert_strangers_untouched();
 }
 
 #[test]
@@ -130,4 +116,157 @@ fn a_driver_that_is_killed_at_any_moment_leaves_no_container() {
 #[test]
 fn a_driver_that_is_killed_at_any_moment_leaves_no_cloud_sandbox() {
     kill_the_driver_in(ProviderName::Daytona);
+}
+
+#[test]
+fn a_driver_and_its_watchdog_that_are_both_killed_leave_the_rest_to_the_next_command() {
+    for world in WORLDS {
+        let stage = Stage::set(world);
+        for reconciles in [true, false] {
+            let sleep = unique_sleep();
+            let mut cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
+            cell.await_moment(Moment::Turn, &sleep);
+            cell.kill_watchdog();
+            cell.kill_driver();
+            assert_eq!(cell.show()["phase"], "running", "nobody was left to close it");
+            if reconciles {
+                stage.home.creel.run(["reconcile"]).expect_code(0);
+            } else {
+                stage.run(0, &agent("echo another"));
+            }
+            let shown = cell.show();
+            assert_eq!((&shown["phase"], classes(&shown)), (&"failed".into(), vec!["hub_error"]));
+            assert_ended(&world.to_string(), &shown, &sleep);
+        }
+        stage.assert_nothing_left();
+    }
+}
+
+/// Kills the driver at a named place; returns the run, once somebody else has closed it.
+fn die_at(stage: &Stage, point: Crashpoint) -> String {
+    let mark = stage.home.path("mark");
+    let _ = std::fs::remove_file(&mark);
+    let armed = stage.home.creel.clone().env("CREEL_CRASHPOINT", point.name());
+    let armed = armed.env("CREEL_CRASHPOINT_MARK", &mark);
+    let path = stage.workflow("10m", &agent("echo one"));
+    assert_killed(&armed.run(["run".as_ref(), "--json".as_ref(), path.as_os_str()]));
+    assert_eq!(text_of(&mark), point.name(), "it did not get there");
+    stage.home.await_quiet();
+    let listed = stage.home.creel.run(["runs", "--json"]).expect_code(0).json();
+    let run = listed["runs"].as_array().unwrap().last().expect("a run is on record");
+    run["run"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_driver_that_dies_at_a_named_place_leaves_an_outcome_and_nothing_else() {
+    let points = [
+        Crashpoint::RunCreatedNotLogged,
+        Crashpoint::RunLoggedNotSaved,
+        Crashpoint::AfterIntent,
+        Crashpoint::CreateSent,
+        Crashpoint::CreatedNotRecorded,
+        Crashpoint::ReleaseSent,
+        Crashpoint::ReleasedNotVerified,
+        Crashpoint::VerifiedNotClosed,
+    ];
+    for world in WORLDS {
+        let stage = Stage::set(world);
+        for point in points {
+            let run = die_at(&stage, point);
+            let cell = Cell { stage: &stage, run, driver: None };
+            let (shown, what) = (cell.show(), format!("{} in {world}", point.name()));
+            assert_eq!(shown["phase"], "failed", "{what}: {shown:#}");
+            assert_eq!(classes(&shown), ["hub_error"], "{what}: {shown:#}");
+            assert_eq!(shown["certificate"]["verified"], true, "{what}: {shown:#}");
+            cell.assert_events_whole();
+            stage.assert_nothing_left();
+        }
+    }
+}
+
+/// Kills the driver of a background run at every moment, and takes the run up again.
+fn take_up_in(world: ProviderName) {
+    let stage = Stage::set(world);
+    for moment in Moment::ALL {
+        let (sleep, what) = (short_sleep(), format!("{moment:?} in {world}"));
+        let mut cell = stage.detach("10m", &moment.workflow(&sleep));
+        cell.await_moment(moment, &sleep);
+        cell.kill_driver();
+        let body = cell.body();
+        let resumed = stage.home.creel.spawn(["resume", &cell.run, "--json"]);
+        cell.driver = Some(resumed);
+        if moment == Moment::Question {
+            cell.await_owner();
+            stage.home.creel.run(["message", &cell.run, "yes"]).expect_code(0);
+        }
+        let shown = cell.await_end();
+        assert_eq!(shown["phase"], "succeeded", "{what}: {shown:#}\n{}", cell.said());
+        assert_ended(&what, &shown, &sleep);
+        let words = match moment {
+            Moment::Question => "one\nyes\ntwo\n",
+            Moment::Pause => "one\none\n",
+            Moment::Setup | Moment::Turn | Moment::Teardown => "one\ntwo\n",
+        };
+        assert_eq!(cell.words(), words, "{what}: {:#?}", cell.events());
+        cell.assert_events_whole();
+        let is_it = |record: &Value| record["resource"] == body["resource"];
+        let bodies = stage.home.records().into_iter().filter(is_it).count();
+        assert_eq!(bodies, 1, "{what}: it went on in another sandbox");
+        cell.conclude(0);
+        stage.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_background_run_in_a_process_tree_is_taken_up_from_any_moment() {
+    take_up_in(ProviderName::Process);
+}
+
+#[test]
+fn a_background_run_in_a_container_is_taken_up_from_any_moment() {
+    take_up_in(ProviderName::Docker);
+}
+
+#[test]
+fn a_background_run_in_a_cloud_sandbox_is_taken_up_from_any_moment() {
+    take_up_in(ProviderName::Daytona);
+}
+
+#[test]
+fn a_background_run_that_nobody_takes_up_ends_with_its_lease() {
+    for world in WORLDS {
+        let stage = Stage::set(world);
+        let sleep = unique_sleep();
+        let mut cell = stage.detach("6s", &Moment::Turn.workflow(&sleep));
+        cell.await_moment(Moment::Turn, &sleep);
+        cell.kill_driver();
+        stage.home.creel.run(["reconcile"]).expect_code(0);
+        assert_eq!(cell.show()["phase"], "running", "the lease had not ended");
+        assert_eq!(cell.body()["state"], "created");
+        let closed = eventually(PATIENCE, || {
+            stage.home.creel.run(["reconcile"]);
+            cell.show()["phase"] == "failed"
+        });
+        let shown = cell.show();
+        assert!(closed, "{shown:#}");
+        assert_eq!(classes(&shown), ["lease_expired"], "{shown:#}");
+        assert_ended(&world.to_string(), &shown, &sleep);
+        stage.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_background_run_whose_driver_died_is_ended_by_cancel_at_once() {
+    for world in WORLDS {
+        let stage = Stage::set(world);
+        let sleep = unique_sleep();
+        let mut cell = stage.detach("10m", &Moment::Turn.workflow(&sleep));
+        cell.await_moment(Moment::Turn, &sleep);
+        cell.kill_driver();
+        stage.home.creel.run(["cancel", &cell.run]).expect_code(0);
+        let shown = cell.show();
+        assert_eq!((&shown["phase"], classes(&shown)), (&"cancelled".into(), vec!["cancelled"]));
+        assert_ended(&world.to_string(), &shown, &sleep);
+        stage.assert_nothing_left();
+    }
 }

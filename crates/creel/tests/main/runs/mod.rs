@@ -1,7 +1,11 @@
 //! Runs, from their records to proofs with real parts.
 
+mod keep;
 mod kills;
+mod many;
+mod orders;
 mod records;
 mod scene;
 mod stage;
+mod streams;
 mod workspace;

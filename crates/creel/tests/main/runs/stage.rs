@@ -1,19 +1,21 @@
 //! Where runs are tried: one world, one home, and the means to strike at every moment of a run.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use creel_core::provider::ProviderName;
 use creel_testkit::creel::{Creel, Running};
+use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
 use creel_testkit::wait::{eventually, eventually_some};
 use serde_json::{Value, json};
 
 use crate::cli::cloud::Cloud;
-use crate::support::{Home, PATIENCE, assignments_of, kill};
+use crate::support::{Home, LEDGER_LABEL, PATIENCE, assignments_of, kill, unique};
 
 /// The settings under which nothing is waited for longer than a test can.
 const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\n[ledger]\nintent_window = \"2s\"\n";
@@ -97,6 +99,28 @@ pub(super) struct Stage {
     pub(super) home: Home,
     pub(super) cloud: Option<Cloud>,
     pub(super) engine: Option<Engine>,
+    strangers: Strangers,
+}
+
+/// What is not ours, and must stand when everything of ours is gone.
+#[derive(Default)]
+struct Strangers {
+    /// Look-alikes on the engine.
+    on_engine: Option<Decoys>,
+    /// Look-alikes in the cloud, as they were, by id.
+    in_cloud: Vec<(String, Value)>,
+    /// A process that looks like one of a sandbox.
+    process: Option<Child>,
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            // It may have ended by itself, which the test has noticed.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
 }
 
 impl Stage {
@@ -114,7 +138,45 @@ impl Stage {
         }
         home.creel = creel;
         home.configure(SETTINGS);
-        Self { world, home, cloud, engine }
+        Self { world, home, cloud, engine, strangers: Strangers::default() }
+    }
+
+    /// Plants look-alikes of what runs have in this world.
+    pub(super) fn plant(&mut self, name: &str) {
+        let ledger = self.home.ledger_id();
+        let look_alike = format!("{ledger}x");
+        if let Some(engine) = &self.engine {
+            let original = Lookalike {
+                name: unique(name),
+                label_key: LEDGER_LABEL.to_owned(),
+                label_value: ledger,
+            };
+            self.strangers.on_engine = Some(Decoys::plant(engine, &original).unwrap());
+        }
+        if let Some(cloud) = &self.cloud {
+            for labels in [json!({}), json!({ LEDGER_LABEL: look_alike })] {
+                let id = cloud.plant("creel-stranger", json!({ "labels": labels }));
+                let row = cloud.sandbox(&id);
+                self.strangers.in_cloud.push((id, row));
+            }
+        }
+        let mut process = std::process::Command::new("sleep");
+        process.arg("100000").env("CREEL_RESOURCE", look_alike);
+        self.strangers.process = Some(process.spawn().unwrap());
+    }
+
+    /// Checks that every look-alike stands as it stood.
+    #[track_caller]
+    pub(super) fn assert_strangers_untouched(&mut self) {
+        if let Some(decoys) = &self.strangers.on_engine {
+            decoys.assert_untouched();
+        }
+        for (id, planted) in &self.strangers.in_cloud {
+            let there = self.cloud.as_ref().unwrap().sandbox(id);
+            assert_eq!(&there, planted, "a look-alike was touched");
+        }
+        let process = self.strangers.process.as_mut().expect("look-alikes were planted");
+        assert!(process.try_wait().unwrap().is_none(), "a stranger's process was ended");
     }
 
     /// Writes a workflow for this world, with this lease.
@@ -176,7 +238,9 @@ impl Stage {
         assert!(open.is_empty(), "still open: {open:#?}");
         assert_eq!(self.home.on_machine(), Vec::<String>::new());
         if let Some(engine) = &self.engine {
-            let left = self.home.on_engine(engine);
+            let strangers = self.strangers.on_engine.as_ref().map(Decoys::ids).unwrap_or_default();
+            let left =
+                self.home.on_engine(engine).filter(|one| !strangers.contains(&one.id.as_str()));
             assert!(left.is_empty(), "{left:#?}");
         }
     }
@@ -186,6 +250,12 @@ impl Stage {
 pub(super) fn unique_sleep() -> String {
     let number = CELLS.fetch_add(1, Ordering::SeqCst);
     format!("sleep {}{number:03}", std::process::id())
+}
+
+/// Returns a command that sleeps for a few seconds, and that nobody else runs.
+pub(super) fn short_sleep() -> String {
+    let number = CELLS.fetch_add(1, Ordering::SeqCst);
+    format!("sleep 4.0{}{number:03}", std::process::id())
 }
 
 /// One run.
@@ -264,6 +334,12 @@ impl Cell<'_> {
         let runs = listed["runs"].as_array().unwrap();
         let run = runs.iter().find(|run| run["run"] == self.run.as_str()).unwrap();
         i32::try_from(run["owner"]["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    /// Waits until whoever was started last drives the run.
+    pub(super) fn await_owner(&self) {
+        let driver = self.driver.as_ref().unwrap().pid().cast_signed();
+        assert!(eventually(PATIENCE, || self.owner() == driver), "{}", self.said());
     }
 
     /// Kills whoever drives the run, and only that.
@@ -378,4 +454,17 @@ pub(super) fn processes_of(line: &str) -> Vec<i32> {
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default() == wanted)
         .collect()
+}
+
+/// Returns the processes that read a spool below a directory.
+pub(super) fn tails_below(directory: &Path) -> Vec<i32> {
+    let names = fs::read_dir("/proc").unwrap().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_one = |pid: &i32| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        words.get(1) == Some(&"tail")
+            && words.iter().any(|word| Path::new(word).starts_with(directory))
+    };
+    pids.filter(is_one).collect()
 }
