@@ -2,7 +2,6 @@
 
 mod keep;
 mod kills;
-mod many;
 mod orders;
 mod records;
 mod stage;
