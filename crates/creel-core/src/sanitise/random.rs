@@ -156,7 +156,7 @@ fn has_secret_name(before: &[u8]) -> bool {
         let end = name.len().checked_sub(secret.len()).map(|at| &name[at..]);
         end.is_some_and(|end| end.eq_ignore_ascii_case(secret.as_bytes()))
     };
-    joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(|one| ends_with(&one))
+    joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(ends_with)
 }
 
 /// Returns the parts of a run that are random.

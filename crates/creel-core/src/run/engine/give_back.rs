@@ -21,7 +21,7 @@ use crate::scope::Held;
 
 use super::checklist::run;
 use super::tail::Heard;
-use super::{Drive, DriveError, Stopped};
+use super::{Drive, DriveError, Stopped, slots};
 
 /// How long the runtime has to end by itself: it may have a database to close.
 const GRACE: Duration = Duration::from_secs(10);
@@ -159,6 +159,7 @@ impl Drive {
 
     /// Releases everything that this process holds for the run, and proves it.
     async fn release(&mut self) -> Result<Certified, DriveError> {
+        let _turn = slots::take(self.means.ledger.home()).await;
         // In the order in which they were handed out: a tree before the directory it runs in.
         for held in std::mem::take(&mut self.held) {
             if let Err(error) = self.means.supervisor.release(held).await {

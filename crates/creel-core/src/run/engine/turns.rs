@@ -258,8 +258,11 @@ impl Drive {
             return Err(stopped);
         }
         info!(turn, "turn ended");
-        let pauses =
-            self.workflow.pause.as_ref().is_some_and(|pause| turn % pause.after_turns == 0);
+        let pauses = self
+            .workflow
+            .pause
+            .as_ref()
+            .is_some_and(|pause| turn.is_multiple_of(pause.after_turns));
         if pauses && !course.prompts.is_empty() {
             course.waiting_since = Some(Instant::now());
             return self.enter(Phase::Paused).await.map(|()| Next::Listen);

@@ -2,6 +2,7 @@
 
 mod keep;
 mod kills;
+mod many;
 mod orders;
 mod records;
 mod stage;
