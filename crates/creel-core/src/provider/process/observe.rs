@@ -28,6 +28,21 @@ pub(super) fn list(shelf: &Shelf, kinds: &[Kind]) -> io::Result<Vec<Observed>> {
     Ok(found)
 }
 
+/// Returns a tree that runs in a directory. Only those that may are looked at.
+pub(super) fn user_of(shelf: &Shelf, directory: &ResourceId) -> io::Result<Option<Observed>> {
+    for resource in shelf.resources()? {
+        let record = shelf.read(&resource)?;
+        let used = record.sidecar().and_then(|sidecar| used_directory(shelf, sidecar));
+        if used.as_ref() != Some(directory) {
+            continue;
+        }
+        if let Some(tree) = process(shelf, &resource)?.filter(Observed::is_running) {
+            return Ok(Some(tree));
+        }
+    }
+    Ok(None)
+}
+
 /// Looks at one process tree; `None` when no trace of it is left.
 pub(super) fn process(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<Observed>> {
     process_in(shelf, &Census::take()?, resource)

@@ -160,9 +160,7 @@ fn release_directory(shelf: &Shelf, resource: &ResourceId, operation: &str) -> R
     if observe::directory(shelf, resource).map_err(wrong)?.is_none() {
         return Ok(Released::AlreadyGone);
     }
-    let wanted = (Kind::Directory, resource.object_name());
-    let trees = observe::list(shelf, &[Kind::Process]).map_err(wrong)?;
-    if let Some(user) = trees.iter().find(|one| one.is_running() && one.uses.contains(&wanted)) {
+    if let Some(user) = observe::user_of(shelf, resource).map_err(wrong)? {
         let message = format!("process {} runs in it", user.name);
         return Err(failure(operation, ErrorClass::InUse, message));
     }

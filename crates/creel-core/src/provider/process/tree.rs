@@ -6,7 +6,7 @@
 //! goes through a pidfd whose process was compared with the one that was
 //! looked at, and this process and its ancestors are always left out.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,11 +44,17 @@ pub(super) struct Seen {
     groups: Vec<ResourceId>,
 }
 
-/// All living processes at one moment.
+/// All living processes at one moment, with ways to find those of a tree without a look at all.
 #[derive(Debug)]
 pub(super) struct Census {
     seen: Vec<Seen>,
     spared: HashSet<i32>,
+    /// Who carries the marker of a resource, by their place in `seen`.
+    marked: HashMap<String, Vec<usize>>,
+    /// Who is in a control group of a resource.
+    grouped: HashMap<ResourceId, Vec<usize>>,
+    /// The children of a process.
+    children: HashMap<i32, Vec<usize>>,
 }
 
 impl Census {
@@ -56,33 +62,35 @@ impl Census {
     pub(super) fn take() -> io::Result<Self> {
         let seen: Vec<Seen> = os::all_pids()?.into_iter().filter_map(look_at).collect();
         let spared = self_and_ancestors(&seen);
-        Ok(Self { seen, spared })
+        let (mut marked, mut grouped, mut children) =
+            (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        for (place, one) in seen.iter().enumerate() {
+            if let Some(marker) = &one.marker {
+                marked.entry(marker.clone()).or_default().push(place);
+            }
+            for group in &one.groups {
+                grouped.entry(*group).or_default().push(place);
+            }
+            children.entry(one.parent).or_default().push(place);
+        }
+        Ok(Self { seen, spared, marked, grouped, children })
     }
 
     /// Returns the processes of a tree, the oldest first.
     pub(super) fn members(&self, resource: &ResourceId) -> Vec<&Seen> {
-        let marker = resource.to_string();
-        let mut pids: HashSet<i32> = self
-            .seen
-            .iter()
-            .filter(|one| one.marker.as_deref() == Some(&marker) || one.groups.contains(resource))
-            .map(|one| one.key.pid)
-            .collect();
-        // Descendants that dropped both marker and group; repeated until nothing is added.
-        loop {
-            let before = pids.len();
-            for one in &self.seen {
-                if pids.contains(&one.parent) {
-                    pids.insert(one.key.pid);
-                }
-            }
-            if pids.len() == before {
-                break;
+        let marked = self.marked.get(&resource.to_string()).into_iter().flatten();
+        let mut next: Vec<usize> =
+            marked.chain(self.grouped.get(resource).into_iter().flatten()).copied().collect();
+        let mut found = HashSet::new();
+        // Descendants too, also those that dropped both marker and group.
+        while let Some(place) = next.pop() {
+            if found.insert(place) {
+                next.extend(self.children.get(&self.seen[place].key.pid).into_iter().flatten());
             }
         }
-        let is_member =
-            |one: &&Seen| pids.contains(&one.key.pid) && !self.spared.contains(&one.key.pid);
-        let mut members: Vec<&Seen> = self.seen.iter().filter(is_member).collect();
+        let members = found.into_iter().map(|place| &self.seen[place]);
+        let mut members: Vec<&Seen> =
+            members.filter(|one| !self.spared.contains(&one.key.pid)).collect();
         members.sort_by_key(|one| (one.key.started_ticks, one.key.pid));
         members
     }

@@ -21,7 +21,7 @@ use crate::scope::Held;
 
 use super::checklist::run;
 use super::tail::Heard;
-use super::{Drive, DriveError, Stopped};
+use super::{Drive, DriveError, Stopped, slots};
 
 /// How long the runtime has to end by itself: it may have a database to close.
 const GRACE: Duration = Duration::from_secs(10);
@@ -29,6 +29,8 @@ const GRACE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(5);
 /// How long creates without an answer, and releases that are under way, are waited for.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a ledger that others keep busy is waited for.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(180);
 /// The first pause between two rounds of releasing.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -158,24 +160,43 @@ impl Drive {
 
     /// Releases everything that this process holds for the run, and proves it.
     async fn release(&mut self) -> Result<Certified, DriveError> {
+        let _turn = slots::take(self.means.ledger.home()).await;
         // In the order in which they were handed out: a tree before the directory it runs in.
         for held in std::mem::take(&mut self.held) {
             if let Err(error) = self.means.supervisor.release(held).await {
                 warn!(%error, "not given back at the first try");
             }
         }
-        let run = self.journal.run();
-        let (deadline, mut pause) = (Instant::now() + RELEASE_PATIENCE, FIRST_PAUSE);
+        let (busy_until, mut pause) = (Instant::now() + LEDGER_PATIENCE, FIRST_PAUSE);
+        let mut deadline = None;
         loop {
-            let certificate = certify(&self.means.ledger, &self.means.providers, run).await?;
-            if certificate.verified || Instant::now() > deadline {
-                return Ok(certificate);
+            match self.look_and_release(&mut deadline).await {
+                Ok(Some(certificate)) => return Ok(certificate),
+                Ok(None) => {}
+                // Many at once may keep the ledger busy; nothing is lost by waiting.
+                Err(LedgerError::Locked { .. }) if Instant::now() < busy_until => {}
+                Err(error) => return Err(error.into()),
             }
-            // What is left is what the next look finds.
-            let _ = self.means.supervisor.release_run(run).await?;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(2));
         }
+    }
+
+    /// Looks what is left of the run and releases it; returns the certificate when nothing is, or
+    /// when it was waited for long enough since the first look.
+    async fn look_and_release(
+        &self,
+        deadline: &mut Option<Instant>,
+    ) -> Result<Option<Certified>, LedgerError> {
+        let run = self.journal.run();
+        let certificate = certify(&self.means.ledger, &self.means.providers, run).await?;
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + RELEASE_PATIENCE);
+        if certificate.verified || Instant::now() > deadline {
+            return Ok(Some(certificate));
+        }
+        // What is left is what the next look finds.
+        let _ = self.means.supervisor.release_run(run).await?;
+        Ok(None)
     }
 }
 

@@ -23,6 +23,7 @@ mod give_back;
 mod obey;
 mod provision;
 mod resume;
+mod slots;
 mod tail;
 mod turns;
 mod workspace;

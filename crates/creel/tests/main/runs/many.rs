@@ -30,7 +30,7 @@ fn two_hundred_runs_at_once_end_with_two_hundred_outcomes_and_nothing_left() {
     fs::create_dir(stage.home.path("arrived")).unwrap();
     let (place, gate) = (stage.home.path("arrived"), stage.home.path("gate"));
     let script = format!(
-        "read -r number; echo >{}/$$; until [ -e {} ]; do sleep 1; done; echo done",
+        "mktemp {}/XXXXXX; until [ -e {} ]; do sleep 1; done; echo done",
         place.display(),
         gate.display()
     );
