@@ -296,7 +296,13 @@ impl Drive {
                 CauseClass::NoProgress,
                 "the agent said nothing for as long as limits.idle allows".to_owned(),
             ),
-            TurnOutcome::Cancelled => (CauseClass::Cancelled, "the turn was cancelled".to_owned()),
+            TurnOutcome::Cancelled => {
+                // Nobody here asked for that: the bridge does so when it hears of nobody, and when
+                // its sandbox ends.
+                let message = "the bridge ended the turn, because its lease had run out";
+                let sandbox = course.sandbox.as_ref();
+                return Some(self.lost(sandbox, CauseClass::LeaseExpired, message).await);
+            }
             TurnOutcome::NotStarted { reason } => (
                 CauseClass::AgentLaunchFailed,
                 format!("the agent program did not start: {reason}"),

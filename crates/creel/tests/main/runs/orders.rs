@@ -149,7 +149,7 @@ fn a_question_is_answered_by_a_message() {
 fn a_question_or_a_pause_that_nobody_ends_is_ended_by_the_lease() {
     let stage = stage();
     for moment in [Moment::Question, Moment::Pause] {
-        let cell = stage.start("3s", &format!("{}{TEARDOWN}", moment.workflow("")));
+        let cell = stage.start("6s", &format!("{}{TEARDOWN}", moment.workflow("")));
         cell.await_phase(moment.phase());
         let shown = assert_ended_by(&cell, "lease_expired");
         assert_eq!(shown["phase"], "failed");
