@@ -10,7 +10,7 @@ use crate::output::{Exit, Failure};
 
 use super::named_run::{find_record, ledger_of};
 use super::order::place;
-use super::run::resume::call_off;
+use super::run::resume::{call_off, can_take_up};
 
 /// End a run, and have everything it took given back
 ///
@@ -34,7 +34,9 @@ impl Cancel {
         let record = find_record(&ledger, &self.run).await?;
         let is_held = record.on_owner_death == OnOwnerDeath::Hold;
         let is_over = record.state.phase.is_final();
-        if is_held && !is_over && record.owner_liveness() == Liveness::Dead {
+        let is_orphaned = is_held && !is_over && record.owner_liveness() == Liveness::Dead;
+        // Without what its workflow refers to, nobody can tear it down: its lease ends it then.
+        if is_orphaned && can_take_up(&ledger, &record).await {
             return call_off(app, record).await;
         }
         place(app, &self.run, Order::Cancel).await

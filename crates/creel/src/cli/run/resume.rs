@@ -1,7 +1,7 @@
 //! `creel resume`: let a paused run go on, or take up one whose driver died.
 
 use clap::Args;
-use creel_core::ledger::{OnOwnerDeath, RunRecord};
+use creel_core::ledger::{Ledger, OnOwnerDeath, RunRecord};
 use creel_core::owner::Liveness;
 use creel_core::run::Phase;
 use creel_core::run::orders::{self, Order};
@@ -61,6 +61,11 @@ async fn take_up(app: &App, record: RunRecord) -> Result<Exit, Failure> {
         );
     }
     inherit(app, record, Start::GoOn).await
+}
+
+/// Returns whether this process has what a run's workflow refers to.
+pub(crate) async fn can_take_up(ledger: &Ledger, record: &RunRecord) -> bool {
+    Errand::of_run(ledger, record.id).await.is_ok()
 }
 
 /// Ends a run whose driver died, and gives back what it held.
