@@ -210,6 +210,9 @@ fn another_attempt_is_refused_where_it_cannot_help() {
     cell.await_moment(Moment::Turn, &sleep);
     let refused = stage.home.creel.run(["retry", &cell.run]).expect_code(4);
     assert!(refused.stderr.contains("the run is still running"), "{refused}");
+    stage.home.creel.run(["cancel", &cell.run]).expect_code(0);
+    cell.conclude(6);
+    stage.assert_nothing_left();
 }
 
 #[test]
