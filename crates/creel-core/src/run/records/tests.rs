@@ -374,12 +374,9 @@ async fn a_watch_sleeps_while_others_only_read() {
     assert!(started_at.elapsed() >= Duration::from_millis(900), "{:?}", started_at.elapsed());
 }
 
-/// The child of the next test: dies where it is told to.
-#[tokio::test]
-#[ignore = "started by the test that waits for its death"]
-async fn dies_where_it_is_told_to() {
-    let (Ok(point), Ok(home)) = (std::env::var(DIE_AT), std::env::var(DIE_IN)) else { return };
-    let point = Crashpoint::from_str(&point).unwrap();
+/// What the next test does in a process of its own: dies where it is told to.
+async fn die_at(point: &str, home: &str) -> ! {
+    let point = Crashpoint::from_str(point).unwrap();
     let ledger = Ledger::open(home.as_ref()).await.unwrap();
     let owner = if point == Crashpoint::RunClaimedNotWritten { a_dead_owner() } else { me() };
     crashpoint::arm(point, None);
@@ -394,10 +391,15 @@ async fn dies_where_it_is_told_to() {
 
 #[tokio::test]
 async fn killed_at_every_place_a_run_is_taken_up_with_row_and_log_together() {
+    const MYSELF: &str = "run::records::tests::\
+                          killed_at_every_place_a_run_is_taken_up_with_row_and_log_together";
+    if let (Ok(point), Ok(home)) = (std::env::var(DIE_AT), std::env::var(DIE_IN)) {
+        die_at(&point, &home).await;
+    }
     for point in Crashpoint::OF_RUNS {
         let home = tempfile::tempdir().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "run::records::tests::dies_where_it_is_told_to", "--ignored"])
+            .args(["--exact", MYSELF])
             .env(DIE_AT, point.name())
             .env(DIE_IN, home.path())
             .output()
