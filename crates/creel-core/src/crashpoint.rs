@@ -3,12 +3,14 @@
 //! Each place in the life of a resource or of a run's records where a crash leaves something else
 //! behind has a name. A test arms one (the binary does so from
 //! `CREEL_CRASHPOINT`), the process then dies there by SIGKILL, just as the
-//! kernel would kill it, and leaves a mark that proves the fault fired.
+//! kernel would kill it, and leaves a mark that proves the fault fired. A place
+//! armed as `NAME:panic` panics once instead, as a mistake of ours would.
 
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -35,6 +37,17 @@ pub enum Crashpoint {
     RunLoggedNotSaved,
     /// A run was taken over from a dead owner, and nothing was written about it.
     RunClaimedNotWritten,
+    /// A turn was ordered of the bridge, nothing was heard of it.
+    TurnToldNotHeard,
+}
+
+/// What happens at a place that is armed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is killed.
+    Kill,
+    /// The thread panics, once.
+    Panic,
 }
 
 impl Crashpoint {
@@ -53,6 +66,9 @@ impl Crashpoint {
     pub const OF_RUNS: [Self; 3] =
         [Self::RunCreatedNotLogged, Self::RunLoggedNotSaved, Self::RunClaimedNotWritten];
 
+    /// All places in the turns of a run.
+    pub const OF_TURNS: [Self; 1] = [Self::TurnToldNotHeard];
+
     /// Returns the name used in `CREEL_CRASHPOINT`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,6 +82,7 @@ impl Crashpoint {
             Self::RunCreatedNotLogged => "run-created-not-logged",
             Self::RunLoggedNotSaved => "run-logged-not-saved",
             Self::RunClaimedNotWritten => "run-claimed-not-written",
+            Self::TurnToldNotHeard => "turn-told-not-heard",
         }
     }
 }
@@ -77,6 +94,7 @@ impl FromStr for Crashpoint {
         Self::ALL
             .into_iter()
             .chain(Self::OF_RUNS)
+            .chain(Self::OF_TURNS)
             .find(|point| point.name() == name)
             .ok_or_else(|| UnknownCrashpoint { name: name.to_owned() })
     }
@@ -89,19 +107,33 @@ pub struct UnknownCrashpoint {
     name: String,
 }
 
+/// Reads what `CREEL_CRASHPOINT` says: a place, and what happens there.
+///
+/// # Errors
+///
+/// Fails for a place that has no name here.
+pub fn parse(text: &str) -> Result<(Crashpoint, Crash), UnknownCrashpoint> {
+    match text.strip_suffix(":panic") {
+        Some(name) => Ok((name.parse()?, Crash::Panic)),
+        None => Ok((text.parse()?, Crash::Kill)),
+    }
+}
+
 /// A crashpoint that is armed, and where it leaves its mark.
 #[derive(Debug)]
 struct Armed {
     point: Crashpoint,
+    crash: Crash,
     mark: Option<PathBuf>,
+    has_struck: AtomicBool,
 }
 
 static ARMED: OnceLock<Armed> = OnceLock::new();
 
 /// Arms one place for the rest of this process; the first call wins.
-pub fn arm(point: Crashpoint, mark: Option<PathBuf>) {
+pub fn arm(point: Crashpoint, crash: Crash, mark: Option<PathBuf>) {
     // A second arming cannot happen: the binary arms once, at its start.
-    let _ = ARMED.set(Armed { point, mark });
+    let _ = ARMED.set(Armed { point, crash, mark, has_struck: AtomicBool::new(false) });
 }
 
 /// Returns whether this place is armed, for code that must set the scene.
@@ -109,15 +141,21 @@ pub fn is_armed(point: Crashpoint) -> bool {
     ARMED.get().is_some_and(|armed| armed.point == point)
 }
 
-/// Dies here by SIGKILL if this place is armed.
+/// Dies here, or panics, if this place is armed.
+///
+/// # Panics
+///
+/// Panics the first time, where that was asked for.
 pub fn reach(point: Crashpoint) {
-    if !is_armed(point) {
+    let Some(armed) = ARMED.get().filter(|armed| armed.point == point) else { return };
+    if armed.has_struck.swap(true, Ordering::SeqCst) {
         return;
     }
-    if let Some(mark) = ARMED.get().and_then(|armed| armed.mark.as_ref()) {
+    if let Some(mark) = &armed.mark {
         // A lost mark fails the test that asked for it; there is nobody else to tell.
         let _ = fs::write(mark, point.name());
     }
+    assert!(armed.crash == Crash::Kill, "a test wants a panic at {}", point.name());
     let _ = kill_process(getpid(), Signal::KILL);
     std::thread::park();
 }

@@ -29,7 +29,7 @@ pub struct ProcessKey {
 /// The fields of `/proc/PID/stat` that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessStat {
-    /// One letter; `Z` and `X` are dead already.
+    /// One letter; `Z` and `X` have ended, at least their first thread.
     pub state: char,
     /// The parent's process id.
     pub parent: i32,
@@ -37,14 +37,18 @@ pub struct ProcessStat {
     pub group: i32,
     /// The session.
     pub session: i32,
+    /// How many threads it has.
+    pub threads: u64,
     /// Clock ticks between boot and the start of the process.
     pub started_ticks: u64,
 }
 
 impl ProcessStat {
     /// Returns whether the process has ended and only waits to be reaped.
+    ///
+    /// One whose first thread has ended looks like a zombie while its other threads work on.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
 }
 
@@ -108,6 +112,7 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
         started_ticks: fields.get(19)?.parse().ok()?,
     })
 }
@@ -239,6 +244,14 @@ mod tests {
         let text = "42 (a) b (c)) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
         let stat = parse_stat(text).expect("the line is well formed");
         assert_eq!((stat.state, stat.parent, stat.started_ticks), ('S', 7, 4711));
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_not_dead_while_others_work() {
+        let text = "42 (go) Z 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 4711 0 0";
+        let stat = parse_stat(text).expect("the line is well formed");
+        assert!(!stat.is_dead());
+        assert!(ProcessStat { threads: 1, ..stat }.is_dead());
     }
 
     #[test]

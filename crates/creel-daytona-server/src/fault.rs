@@ -35,7 +35,8 @@ pub struct FaultOrder {
     /// The message of the answer, for `status`, or of the sandbox's error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// How long it lasts, for `latency`, `flap` and what gets stuck.
+    /// How long it lasts, for `latency`, `flap` and what gets stuck; after
+    /// which time it strikes, for `cut_stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// How often it strikes; without it there is no end.
@@ -104,6 +105,8 @@ pub enum Kind {
     CreateFailsAfterAlloc,
     /// A followed log closes with 1011 in the middle of what it has to say first.
     BreakOff,
+    /// The connection of a followed log is dropped without a word after a while.
+    CutStream,
     /// The key is no longer good.
     ExpiredKey,
     /// A captive portal answers with HTML.
@@ -117,7 +120,7 @@ impl Kind {
             Self::StuckStarting => matches!(operation, Operation::Create | Operation::Start),
             Self::StuckDestroying | Self::ErroredDeleted => operation == Operation::Delete,
             Self::Flap => operation == Operation::Delete,
-            Self::BreakOff => operation == Operation::Follow,
+            Self::BreakOff | Self::CutStream => operation == Operation::Follow,
             Self::CreateFailsAfterAlloc => operation == Operation::Create,
             Self::Latency
             | Self::Status

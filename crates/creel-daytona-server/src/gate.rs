@@ -202,6 +202,7 @@ fn instead(mischief: &Mischief) -> Option<Response> {
         | Kind::ErroredDeleted
         | Kind::Flap
         | Kind::BreakOff
+        | Kind::CutStream
         | Kind::CreateFailsAfterAlloc => None,
     }
 }

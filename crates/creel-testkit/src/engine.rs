@@ -29,6 +29,8 @@ use crate::{image, leftovers};
 
 /// The environment variable with the address of the engine under test.
 pub const HOST_VARIABLE: &str = "CREEL_TEST_DOCKER_HOST";
+/// The file by which a network namespace is held.
+const NAMESPACE: &str = "netns";
 /// The environment variable with the directory below which tests start more engines.
 pub const DIRECTORY_VARIABLE: &str = "CREEL_TEST_ENGINE_DIR";
 
@@ -69,6 +71,12 @@ impl Engine {
     /// Returns the socket's path.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Returns the network namespace in which a private engine and the containers with its own
+    /// network are; it lies beside the socket.
+    pub fn namespace(&self) -> PathBuf {
+        self.socket.with_file_name(NAMESPACE)
     }
 
     /// Returns the address in the form of `DOCKER_HOST`.
@@ -171,7 +179,7 @@ impl PrivateEngine {
 
     /// Returns the network namespace, inside which the engine's TCP and published ports are.
     pub fn namespace(&self) -> PathBuf {
-        self.path("netns")
+        self.path(NAMESPACE)
     }
 
     /// Returns the daemon's process, while it runs.

@@ -95,7 +95,7 @@ impl Github {
             answered: Mutex::default(),
         });
         let served = Arc::clone(&shared);
-        let web = Web::start(move |request, client| served.serve(request, client))?;
+        let web = Web::start(None, move |request, client| served.serve(request, client))?;
         Ok(Self { web, shared })
     }
 

@@ -1,11 +1,11 @@
-//! The image every test container runs: busybox and its links, nothing else.
+//! The images test containers run: busybox and its links, and the same with git.
 //!
-//! No registry is reachable from the tests, so the image is made of the
-//! machine's own static busybox.
+//! No registry is reachable from the tests, so the images are made of the
+//! machine's own programs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -18,21 +18,43 @@ pub const REPOSITORY: &str = "creel-test";
 /// The image's reference.
 pub const REFERENCE: &str = "creel-test:latest";
 
+/// The reference of the image that has git.
+pub const WITH_GIT: &str = "creel-test-git:latest";
+/// Where Debian has git's own programs.
+const GIT_PROGRAMS: &str = "/usr/lib/git-core";
+
 /// Imports the test image into an engine.
 ///
 /// # Errors
 ///
 /// Fails when there is no static busybox or the engine refuses.
 pub fn import(engine: &Engine) -> Result<()> {
+    send(engine, REPOSITORY, &archive()?)
+}
+
+/// Imports the image that has git into an engine.
+///
+/// # Errors
+///
+/// Fails when a part of it is missing or the engine refuses.
+pub fn import_with_git(engine: &Engine) -> Result<()> {
+    let root = tempfile::tempdir().context("cannot make a temporary directory")?;
+    lay_out(root.path())?;
+    lay_out_git(root.path())?;
+    let repository = WITH_GIT.trim_end_matches(":latest");
+    send(engine, repository, &packed(root.path())?)
+}
+
+fn send(engine: &Engine, repository: &str, archive: &[u8]) -> Result<()> {
     let path = format!(
-        "/images/create?fromSrc=-&repo={REPOSITORY}&tag=latest&changes={}",
+        "/images/create?fromSrc=-&repo={repository}&tag=latest&changes={}",
         escape("CMD [\"sh\"]")
     );
-    let answer = engine.api().send("POST", &path, "application/x-tar", &archive()?)?;
+    let answer = engine.api().send("POST", &path, "application/x-tar", archive)?;
     // The engine answers 200 first and tells of a failure in the stream.
     let text = answer.text();
     if !answer.is_success() || text.contains("\"error\"") {
-        bail!("the engine did not import the test image: {} {text}", answer.status);
+        bail!("the engine did not import {repository}: {} {text}", answer.status);
     }
     Ok(())
 }
@@ -45,9 +67,13 @@ pub fn import(engine: &Engine) -> Result<()> {
 pub fn archive() -> Result<Vec<u8>> {
     let root = tempfile::tempdir().context("cannot make a temporary directory")?;
     lay_out(root.path())?;
+    packed(root.path())
+}
+
+fn packed(root: &Path) -> Result<Vec<u8>> {
     let output = Command::new("tar")
         .args(["--create", "--numeric-owner", "--owner=0", "--group=0", "--directory"])
-        .arg(root.path())
+        .arg(root)
         .arg(".")
         .output()
         .context("cannot run tar")?;
@@ -70,4 +96,33 @@ fn lay_out(root: &Path) -> Result<()> {
         symlink("busybox", root.join("bin").join(applet))?;
     }
     Ok(())
+}
+
+/// Adds git as Debian packages it, what clones over HTTP, and all libraries they need.
+fn lay_out_git(root: &Path) -> Result<()> {
+    let programs = ["git", "git-remote-http", "git-remote-https"];
+    let mut files: Vec<PathBuf> =
+        programs.iter().map(|name| Path::new(GIT_PROGRAMS).join(name)).collect();
+    for program in files.clone() {
+        files.extend(libraries_of(&program)?);
+    }
+    for file in files {
+        let place = root.join(file.strip_prefix("/")?);
+        fs::create_dir_all(place.parent().context("a file has a directory")?)?;
+        // Follows links: what is there under a name is what counts.
+        fs::copy(&file, &place).with_context(|| format!("cannot copy {}", file.display()))?;
+    }
+    symlink(Path::new(GIT_PROGRAMS).join("git"), root.join("bin/git"))?;
+    Ok(())
+}
+
+/// Returns the libraries of a program, and what loads them.
+fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
+    let told = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
+    if !told.status.success() {
+        bail!("ldd does not know {} (package git)", program.display());
+    }
+    let words = String::from_utf8_lossy(&told.stdout).into_owned();
+    let is_path = |word: &&str| word.starts_with('/');
+    Ok(words.split_whitespace().filter(is_path).map(PathBuf::from).collect())
 }

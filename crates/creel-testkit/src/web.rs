@@ -3,14 +3,18 @@
 //! One request for each connection, one thread for each: enough for a test, and
 //! every fault can be acted out on the bare stream.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The largest head that is read.
 const HEAD_LIMIT: usize = 64 * 1024;
@@ -85,6 +89,8 @@ impl Request {
 #[derive(Debug)]
 pub(crate) struct Web {
     address: SocketAddr,
+    /// The network namespace on whose loopback it listens; `None` for this process's own.
+    namespace: Option<PathBuf>,
     stopped: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -92,9 +98,11 @@ pub(crate) struct Web {
 impl Web {
     /// Listens on a free port, and answers every request on a thread of its own.
     pub(crate) fn start(
+        namespace: Option<PathBuf>,
         serve: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Clone + Send + 'static,
     ) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+        let bind = || TcpListener::bind(("127.0.0.1", 0));
+        let listener = within(namespace.as_deref(), bind).context("no free port")?;
         let address = listener.local_addr()?;
         let stopped = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stopped);
@@ -109,7 +117,7 @@ impl Web {
                 thread::spawn(move || drop(converse(&mut client, serve)));
             }
         });
-        Ok(Self { address, stopped, acceptor: Some(acceptor) })
+        Ok(Self { address, namespace, stopped, acceptor: Some(acceptor) })
     }
 
     /// Returns where it is, without a slash at the end.
@@ -122,11 +130,26 @@ impl Drop for Web {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
         // Wakes the acceptor, which then sees the flag.
-        let _ = TcpStream::connect(self.address);
+        let _ = within(self.namespace.as_deref(), || TcpStream::connect(self.address));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
     }
+}
+
+/// Does something in a network namespace, on a thread that goes there and ends.
+fn within<T: Send>(
+    namespace: Option<&Path>,
+    action: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let Some(namespace) = namespace else { return action() };
+    let there = || {
+        let namespace = File::open(namespace)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        action()
+    };
+    thread::scope(|scope| scope.spawn(there).join())
+        .unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
 }
 
 fn converse(

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::crashpoint;
 use creel_core::provider::daytona::DaytonaEnvironment;
 use creel_core::provider::docker::DockerEnvironment;
 
@@ -124,10 +124,9 @@ pub(crate) fn daytona_addresses() -> Vec<&'static str> {
 
 fn arm_crashpoint() -> Result<(), Failure> {
     if let Some(name) = text(CREEL_CRASHPOINT) {
-        let point: Crashpoint = name
-            .parse()
-            .map_err(|error: crashpoint::UnknownCrashpoint| Failure::usage(&error.to_string()))?;
-        crashpoint::arm(point, path(CREEL_CRASHPOINT_MARK));
+        let (point, crash) =
+            crashpoint::parse(&name).map_err(|error| Failure::usage(&error.to_string()))?;
+        crashpoint::arm(point, crash, path(CREEL_CRASHPOINT_MARK));
     }
     Ok(())
 }

@@ -59,8 +59,10 @@ const SCENARIOS: [Scenario; 3] = [
 const MEMORY: &str = "memory";
 /// How many containers the slowest way is measured on.
 pub(super) const SEQUENTIAL_SAMPLE: usize = 3;
-/// An engine that has not released a population after this long has locked up.
-const LOCK_UP: Duration = Duration::from_secs(60);
+/// An engine that has not made a population after this long has locked up.
+const LOCKED_WHILE_MAKING: Duration = Duration::from_secs(90);
+/// An engine that has not released one after this long has, too.
+const LOCKED_WHILE_RELEASING: Duration = Duration::from_secs(60);
 /// How often one measurement is begun again for that.
 const MOST_LOCK_UPS: usize = 5;
 /// A sweep that takes longer than this has hung.
@@ -145,17 +147,28 @@ impl Bench<'_> {
         for _ in 0..MOST_LOCK_UPS {
             child::check_interrupted()?;
             *number += 1;
-            let population = Population::make(self.docker, scenario, *number)?;
-            let watch = LockUpWatch::start(self.engine);
-            let released = population.release(way, self.creel);
-            if !watch.has_fired() {
-                return released;
+            if let Some(took) = self.try_way(scenario, way, *number)? {
+                return Ok(took);
             }
             println!("{}: {way}: the engine locked up, and is started again", scenario.name);
             self.engine.restart()?;
             self.remove_all()?;
         }
         bail!("the engine locked up {MOST_LOCK_UPS} times in a row")
+    }
+
+    /// Measures one way on a population of its own; `None` when the engine locked up.
+    fn try_way(&self, scenario: &Scenario, way: Way, number: usize) -> Result<Option<Duration>> {
+        // Containers that end by themselves lock it up as well, so their making is watched too.
+        let watch = LockUpWatch::start(self.engine, LOCKED_WHILE_MAKING);
+        let population = Population::make(self.docker, scenario, number);
+        if watch.has_fired() {
+            return Ok(None);
+        }
+        let population = population?;
+        let watch = LockUpWatch::start(self.engine, LOCKED_WHILE_RELEASING);
+        let released = population.release(way, self.creel);
+        if watch.has_fired() { Ok(None) } else { released.map(Some) }
     }
 
     fn remove_all(&self) -> Result<()> {
@@ -176,11 +189,11 @@ struct LockUpWatch {
 }
 
 impl LockUpWatch {
-    fn start(engine: &PrivateEngine) -> Self {
+    fn start(engine: &PrivateEngine, patience: Duration) -> Self {
         let (done, ended) = mpsc::channel();
         let process = engine.process();
         let watcher = thread::spawn(move || {
-            let is_locked_up = ended.recv_timeout(LOCK_UP) == Err(RecvTimeoutError::Timeout);
+            let is_locked_up = ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
             if let Some(process) = process.filter(|_| is_locked_up).and_then(pid) {
                 // One that died by itself meanwhile is noticed by whoever starts it again.
                 let _ = kill_process(process, Signal::KILL);

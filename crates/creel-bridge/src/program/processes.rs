@@ -45,6 +45,7 @@ struct Stat {
     state: char,
     parent: i32,
     session: i32,
+    threads: u64,
     started_ticks: u64,
 }
 
@@ -61,12 +62,14 @@ impl Stat {
             state: fields.first()?.chars().next()?,
             parent: fields.get(1)?.parse().ok()?,
             session: fields.get(3)?.parse().ok()?,
+            threads: fields.get(17)?.parse().ok()?,
             started_ticks: fields.get(19)?.parse().ok()?,
         })
     }
 
+    /// A process whose first thread has ended looks like a zombie while its other threads work on.
     fn is_dead(self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
 }
 
@@ -109,35 +112,42 @@ pub(crate) fn reap(mut each: impl FnMut(Pid, WaitStatus)) -> bool {
 /// Kills all processes of a scope, and waits until they are gone or the patience ends.
 ///
 /// Children are reaped on the way, and told of.
+///
+/// # When nothing is left
+///
+/// A look that finds nobody proves nothing by itself: a process that forks and ends at once, again
+/// and again, is each time born after the look passed its place. But each of these becomes a child
+/// of this process and is reaped by it. So a look counts only where no child has ended since the
+/// reaping before it: then whoever lived had a child of this process above it, or was one, that
+/// lived through the whole look, and was seen.
 pub(crate) fn end(
     scope: Scope,
     patience: Duration,
     mut each: impl FnMut(Pid, WaitStatus),
 ) -> Cleared {
     let deadline = Instant::now() + patience;
-    let mut clean_looks = 0;
+    let mut looked_clean = false;
     loop {
-        let has_children = reap(&mut each);
+        let mut has_reaped = false;
+        let has_children = reap(|pid, status| {
+            has_reaped = true;
+            each(pid, status);
+        });
         // Orphans become children of this process, so without a child there is nobody; only the
         // first process of a namespace has others beside its children.
         let has_others = scope == Scope::Everything && is_first();
-        if !has_children && !has_others {
+        if (looked_clean && !has_reaped) || (!has_children && !has_others) {
             return Cleared::Empty;
         }
         let found = stop_all(scope);
-        if found.is_empty() {
-            clean_looks += 1;
-            if clean_looks == 2 {
-                return Cleared::Empty;
-            }
-            continue;
-        }
-        clean_looks = 0;
         found.iter().for_each(|key| signal(*key, Signal::KILL));
         if Instant::now() >= deadline {
-            return Cleared::Left(found.len());
+            return Cleared::Left(found.len().max(1));
         }
-        thread::sleep(ROUND);
+        looked_clean = found.is_empty();
+        if !looked_clean {
+            thread::sleep(ROUND);
+        }
     }
 }
 
@@ -266,6 +276,13 @@ mod tests {
         let stat = Stat::parse(&format!("7 (a) Z (b)) S 4 {rest}")).unwrap();
         assert_eq!((stat.state, stat.parent, stat.session), ('S', 4, 6));
         assert_eq!(stat.started_ticks, 22);
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_not_dead_while_others_work() {
+        let stat = Stat { state: 'Z', parent: 1, session: 1, threads: 2, started_ticks: 1 };
+        assert!(!stat.is_dead());
+        assert!(Stat { threads: 1, ..stat }.is_dead());
     }
 
     #[test]

@@ -45,7 +45,7 @@ classes! {
         "Read the step's tail with `creel show`, mend the step, then try again.";
     /// A required repository is not there as it should be.
     WorkspaceIncomplete = "workspace_incomplete", retryable: true,
-        "Check the repository's address, ref and path in the workflow, then try again.";
+        "Check the repository's address, ref and path in the workflow, and that the sandbox has git; then try again.";
     /// A credential is missing, or was refused.
     CredentialUnavailable = "credential_unavailable", retryable: false,
         "Set the credential that the workflow names, or renew it, then try again.";

@@ -606,13 +606,23 @@ fn known_kinds_that_this_build_cannot_run_parse_and_are_refused_later() {
 }
 
 #[test]
+fn a_fallback_that_is_told_of_nowhere_is_noted_where_no_model_is_asked() {
+    let model = "[model]\nprimary = \"acme/x\"\nfallbacks = [\"steady\"]\n\
+                 [model.providers.acme]\nbase_url = \"https://h\"\n";
+    let resolved = resolve(&format!("name = \"n\"\n{model}{REST}"), &[]).unwrap();
+    assert!(resolved.model.unwrap().fallbacks.is_empty());
+    let note = "`model.fallbacks[0]` has no effect: no profile has the name `steady`";
+    assert_eq!(resolved.notes, [note]);
+}
+
+#[test]
 fn models_name_what_there_is() {
     let providers = "[model.providers.acme]\nbase_url = \"https://h\"\n[model.profiles.fast]\nmodel = \"acme/x\"\n";
     let with = |model: &str| mistake(&format!("name = \"n\"\n[model]\n{model}\n{providers}"));
     assert!(with("primary = \"fsat\"").contains("did you mean `fast`?"));
     assert!(with("primary = \"acm/x\"").contains("did you mean `acme`?"));
     assert!(with("primary = \"acme/\"").contains("has no model"));
-    assert!(with("primary = \"fast\"\nfallbacks = [\"slow\"]").contains("fallbacks[0]"));
+    assert!(with("primary = \"fast\"\nfallbacks = [\"fats\"]").contains("fallbacks[0]"));
     assert!(with("primary = \"fast\"\nfallbacks = [\"fast\"]").contains("before already"));
     let profile = "name = \"n\"\n[model]\nprimary = \"p\"\n[model.profiles.p]\nmodel = \"plain\"";
     assert!(mistakes(&format!("{profile}{REST}"))[0].contains("must be provider/model"));

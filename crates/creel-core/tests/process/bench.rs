@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use creel_core::crashpoint::{self, Crashpoint};
+use creel_core::crashpoint::{self, Crash, Crashpoint};
 use creel_core::id::ResourceId;
 use creel_core::labels::{self, Labels};
 use creel_core::os;
@@ -182,7 +182,7 @@ pub(crate) fn killed_supervisor(bench: &Bench, order: &CreateOrder, point: &str)
 pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
     let (point, seconds) = point.split_once(':').expect("a point and seconds");
     if let Ok(place) = point.parse::<Crashpoint>() {
-        crashpoint::arm(place, None);
+        crashpoint::arm(place, Crash::Kill, None);
     }
     let resource: ResourceId = resource.parse().expect("a resource id");
     let order = CreateOrder {

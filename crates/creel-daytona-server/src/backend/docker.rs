@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
 use super::shell::{SHELL, quoted};
-use super::terminal::Terminal;
+use super::terminal::{Size, Terminal};
 use crate::sandbox::Pairs;
 
 /// The variable by which a program's processes are found in the container.
@@ -137,17 +137,29 @@ impl DockerBody {
         program: Program,
         terminal: &Terminal,
     ) -> io::Result<Execution> {
-        let (id, mark) = (self.id().await?, Uuid::new_v4().simple().to_string());
+        let (id, mark) = (self.id().await?, terminal.mark());
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "docker", "--host", &self.host, "exec", "-it"]);
-        add_surroundings(&mut command, &program, &mark);
-        command.args([&id, "sh", "-c", &format!("exec {SHELL} -i -l")]).kill_on_drop(true);
+        add_surroundings(&mut command, &program, mark);
+        let shell = format!("{} 2>/dev/null; exec {SHELL} -i -l", set_size(terminal.size()?));
+        command.args([&id, "sh", "-c", &shell]).kill_on_drop(true);
         command.stdin(terminal.stdio()?).stdout(terminal.stdio()?).stderr(terminal.stdio()?);
         let child = command.spawn()?;
         let (sender, events) = mpsc::channel(BACKLOG);
         let (kill, killed) = mpsc::channel(1);
-        task::background(await_end(child, sender, killed, self.killing(&id, &mark)));
+        task::background(await_end(child, sender, killed, self.killing(&id, mark)));
         Ok(Execution { events, stdin: None, kill })
+    }
+
+    /// Tells the terminal in the container how large it is, and waits for that. The `docker`
+    /// program passes a new size on too, but only when it gets round to it.
+    pub(super) async fn resize(&self, terminal: &Terminal) -> io::Result<()> {
+        let (mark, set_size) = (terminal.mark(), set_size(terminal.size()?));
+        let script = format!(
+            "for one in /proc/[0-9]*; do grep -q {MARK}={mark} $one/environ 2>/dev/null \
+             && {set_size} < $one/fd/0 && break; done; true"
+        );
+        self.capture(&script, b"").await.map(drop)
     }
 
     /// Returns the command that kills a marked program in the container.
@@ -192,6 +204,11 @@ pub(super) fn path_word(path: &str) -> String {
         true => quoted(path),
         false => quoted(&format!("./{path}")),
     }
+}
+
+/// Returns the line of shell that tells a terminal how large it is.
+fn set_size(size: Size) -> String {
+    format!("stty rows {} cols {}", size.rows, size.cols)
 }
 
 /// Tells a program its environment and where it starts.

@@ -112,6 +112,14 @@ impl Body {
         }
     }
 
+    /// Makes sure that what runs on a terminal knows how large it is by now.
+    pub(crate) async fn resize(&self, terminal: &Terminal) -> io::Result<()> {
+        match self {
+            Self::Process(_) => Ok(()),
+            Self::Docker(body) => body.resize(terminal).await,
+        }
+    }
+
     /// Returns a path of the API as programs in the sandbox name it.
     pub(crate) fn inside(&self, path: &str) -> String {
         match self {

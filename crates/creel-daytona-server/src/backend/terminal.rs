@@ -7,9 +7,10 @@ use std::process::Stdio;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
+use uuid::Uuid;
 
 /// How large a terminal is, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub(crate) struct Terminal {
     theirs: OwnedFd,
     /// Where the other end is, for programs on this machine.
     path: String,
+    /// What marks the programs that run on it.
+    mark: String,
 }
 
 impl fmt::Debug for Terminal {
@@ -50,7 +53,8 @@ impl Terminal {
         fcntl_setfl(&ours, fcntl_getfl(&ours)? | OFlags::NONBLOCK)?;
         let typed = pipe::Sender::from_owned_fd_unchecked(ours.try_clone()?)?;
         let shown = pipe::Receiver::from_owned_fd_unchecked(ours)?;
-        let terminal = Self { shown, typed, theirs, path };
+        let mark = Uuid::new_v4().simple().to_string();
+        let terminal = Self { shown, typed, theirs, path, mark };
         terminal.resize(size)?;
         Ok(terminal)
     }
@@ -59,6 +63,17 @@ impl Terminal {
     pub(crate) fn resize(&self, size: Size) -> io::Result<()> {
         let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(&self.shown, size)?)
+    }
+
+    /// Returns how large it is.
+    pub(super) fn size(&self) -> io::Result<Size> {
+        let size = tcgetwinsize(&self.shown)?;
+        Ok(Size { cols: size.ws_col, rows: size.ws_row })
+    }
+
+    /// Returns what marks the programs that run on it.
+    pub(super) fn mark(&self) -> &str {
+        &self.mark
     }
 
     /// Returns where programs on this machine find it.

@@ -8,6 +8,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_
 use axum::extract::{Path, RawQuery, State as Extract};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::session::{SessionCommand, find_command};
 use super::{App, Query};
@@ -32,12 +33,15 @@ pub(super) async fn logs(
     let command = find_command(&shared, &key, &session, &command)?;
     if Query::of(query.as_deref()).is_true("follow") {
         let upgrade = upgrade.map_err(|_| ApiError::invalid("a WebSocket is needed to follow"))?;
-        let breaks = mischief.is_some_and(|mischief| mischief.get(Kind::BreakOff).is_some());
+        let mischief = mischief.map(|Extension(mischief)| mischief).unwrap_or_default();
+        let breaks = mischief.get(Kind::BreakOff).is_some();
+        let life = mischief.get(Kind::CutStream).map(|cut| cut.lasting().unwrap_or_default());
         return Ok(upgrade.on_upgrade(move |socket| async move {
-            if breaks {
-                break_off(&shared, &command, socket).await;
-            } else {
-                follow(shared, command, socket).await;
+            match life {
+                _ if breaks => break_off(&shared, &command, socket).await,
+                // A socket that is dropped says nothing more, not even goodbye.
+                Some(life) => drop(timeout(life, follow(shared, command, socket)).await),
+                None => follow(shared, command, socket).await,
             }
         }));
     }

@@ -261,12 +261,13 @@ pub(super) async fn resize(
     body: Bytes,
 ) -> Result<Response> {
     let size = checked(parse::<Size>(&body)?)?;
-    resolve(&shared, &key)?;
+    let sandbox = resolve(&shared, &key)?;
     let gone = |_| ApiError::new(StatusCode::GONE, "PTY session not found").with_code("GONE");
     let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT).map_err(gone)?;
     let failed =
         |error: std::io::Error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     pty.terminal.resize(size).map_err(failed)?;
+    sandbox.resize(&pty.terminal).await.map_err(failed)?;
     *lock(&pty.size) = size;
     Ok(axum::Json(pty.json()).into_response())
 }

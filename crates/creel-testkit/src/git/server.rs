@@ -16,7 +16,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::backend::{self, Passed};
 use super::repository::Origin;
-use crate::engine::temporary_directory;
+use crate::engine::{Engine, temporary_directory};
 use crate::web::{Request, Web, answer};
 
 /// How often a stream that hangs looks whether it still should.
@@ -84,6 +84,19 @@ impl GitServer {
     ///
     /// Fails when it cannot listen.
     pub fn start() -> Result<Self> {
+        Self::start_in(None)
+    }
+
+    /// Starts it on the loopback of an engine's containers that share the engine's network.
+    ///
+    /// # Errors
+    ///
+    /// As [`GitServer::start`].
+    pub fn start_beside(engine: &Engine) -> Result<Self> {
+        Self::start_in(Some(engine.namespace()))
+    }
+
+    fn start_in(namespace: Option<PathBuf>) -> Result<Self> {
         let shared = Arc::new(Shared {
             root: temporary_directory()?,
             stopped: AtomicBool::new(false),
@@ -92,7 +105,7 @@ impl GitServer {
             asked: Mutex::default(),
         });
         let served = Arc::clone(&shared);
-        let web = Web::start(move |request, client| served.serve(request, client))?;
+        let web = Web::start(namespace, move |request, client| served.serve(request, client))?;
         Ok(Self { web, shared })
     }
 

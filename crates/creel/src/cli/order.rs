@@ -1,6 +1,8 @@
 //! Orders for whoever drives a run: what `cancel` and `message` share.
 
 use creel_core::id::RunId;
+use creel_core::ledger::Ledger;
+use creel_core::owner::Liveness;
 use creel_core::run::Order;
 use creel_core::run::orders;
 use serde::Serialize;
@@ -30,8 +32,17 @@ pub(crate) async fn place(app: &App, name: &str, order: Order) -> Result<Exit, F
         app.printer.json(&OrderJson { version: 1, run, order: kind, key, poked });
     } else if receipt.poked {
         app.printer.say(&format!("{kind}: told whoever drives {run}"));
-    } else {
+    } else if is_driven(&ledger, run).await? {
         app.printer.say(&format!("{kind}: left for whoever drives {run}, who looks every 5s"));
+    } else {
+        let resume = format!("creel resume {run}");
+        app.printer.say(&format!("{kind}: left for later; nobody drives {run} now: {resume}"));
     }
     Ok(Exit::Done)
+}
+
+/// Returns whether somebody may be driving a run.
+async fn is_driven(ledger: &Ledger, run: RunId) -> Result<bool, Failure> {
+    let record = ledger.run(run).await?;
+    Ok(record.is_some_and(|record| record.owner_liveness() != Liveness::Dead))
 }

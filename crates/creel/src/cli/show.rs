@@ -2,6 +2,7 @@
 
 use clap::Args;
 use creel_core::ledger::RunRecord;
+use creel_core::owner::Liveness;
 use creel_core::run::records;
 use creel_core::run::{Cause, Certified, Connection, RunReport, RunState, Step};
 use jiff::Timestamp;
@@ -76,6 +77,10 @@ fn head(run: &RunRecord) -> String {
     ];
     if !state.phase.is_final() {
         facts.push(("driver", driver(run)));
+    }
+    if !state.phase.is_final() && run.owner_liveness() == Liveness::Dead {
+        let ways = "creel resume goes on with a detached one; creel reconcile ends any other";
+        facts.push(("to go on", ways.to_owned()));
     }
     if let Some(open) = &state.request {
         facts.push(("waits for", format!("an answer to {}: creel message", open.request)));

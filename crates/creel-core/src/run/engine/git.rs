@@ -16,7 +16,7 @@ use tracing::warn;
 
 use crate::provider::ProviderError;
 use crate::run::CauseClass;
-use crate::sandbox::{Command, Sandbox};
+use crate::sandbox::{Command, Finished, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
 use crate::workflow::{Credential, Repository};
 
@@ -181,6 +181,9 @@ impl Cloning {
         if look.verdict == Verdict::Good {
             return Ok(look);
         }
+        if matches!(ran.finished, Finished::NotStarted(_)) {
+            return Ok(Look { verdict: Verdict::Hopeless(INCOMPLETE), ..self.without_git(&look) });
+        }
         // Half a repository is worse than none for whoever goes on without it.
         let _ = remove(self.sandbox.as_ref(), &self.path).await?;
         Ok(match why_refused(&ran) {
@@ -191,6 +194,16 @@ impl Cloning {
             },
             None => look,
         })
+    }
+
+    /// Says what it takes where git does not run at all.
+    fn without_git(&self, look: &Look) -> Look {
+        let advice = "git does not run in the sandbox; take an image that has it, or install it \
+                      in a `[[setup]]` step";
+        Look {
+            found: self.masker.diagnostic(&format!("{advice} ({})", look.found)),
+            ..look.clone()
+        }
     }
 
     async fn clone_and_check_out(

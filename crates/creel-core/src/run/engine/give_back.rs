@@ -70,7 +70,7 @@ impl Drive {
         if self.is_lost() {
             return self.connect(Connection::Offline).await;
         }
-        let ended = !self.has_bridge || self.end_runtime(&sandbox).await;
+        let ended = !self.has_bridge || self.end_runtime(&sandbox).await?;
         let torn_down = self.tear_down(sandbox.as_ref()).await?;
         if !(ended && torn_down) && sandbox.probe().await.is_err() {
             return self.note_lost().await;
@@ -96,29 +96,32 @@ impl Drive {
     }
 
     /// Ends the runtime; returns whether it was heard to end.
-    async fn end_runtime(&self, sandbox: &Arc<dyn Sandbox>) -> bool {
+    async fn end_runtime(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<bool, Stopped> {
         let stop =
             serve::Command::Stop { grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX) };
         let told = timeout(GRACE, self.tell_bridge(sandbox.as_ref(), "stop", &stop)).await;
         if !matches!(told, Ok(Ok(()))) {
             warn!("the runtime could not be told to end; it ends with the sandbox");
-            return false;
+            return Ok(false);
         }
-        let mut tail = self.tail(sandbox, self.journal.state().spooled + 1);
-        let ended = async {
-            while let Some(heard) = tail.heard.recv().await {
-                match heard {
-                    Heard::BridgeEnded => return true,
-                    Heard::SandboxGone(_) => return false,
-                    Heard::Event(..) | Heard::Alive | Heard::Broken => {}
-                }
-            }
-            false
-        };
-        timeout(GRACE + MARGIN, ended).await.unwrap_or_else(|_| {
+        timeout(GRACE + MARGIN, self.hear_out(sandbox)).await.unwrap_or_else(|_| {
             warn!("the runtime did not end in time; it ends with the sandbox");
-            false
+            Ok(false)
         })
+    }
+
+    /// Records the last words of the agent; returns whether the bridge was heard to end.
+    async fn hear_out(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<bool, Stopped> {
+        let mut course = self.course(Arc::clone(sandbox));
+        while let Some(heard) = course.tail.heard.recv().await {
+            match heard {
+                Heard::Event(seq, event) => self.take_last_words(&mut course, seq, event).await?,
+                Heard::BridgeEnded => return Ok(true),
+                Heard::SandboxGone(_) => return Ok(false),
+                Heard::Alive | Heard::Broken => {}
+            }
+        }
+        Ok(false)
     }
 
     /// Runs the teardown; returns whether every step of it ended by itself.

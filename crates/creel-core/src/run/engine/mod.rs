@@ -35,7 +35,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::clock::now_ms;
 use crate::ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedOrder};
@@ -133,6 +133,10 @@ impl Drive {
             secrets.add_private_text(text);
         }
         let masker = Masker::new(&secrets);
+        for unmasked in masker.unmasked() {
+            let (name, why) = (&unmasked.name, unmasked.why);
+            warn!("the value of {name} is shown where the agent writes it: {why}");
+        }
         Self {
             means,
             workflow,

@@ -7,7 +7,11 @@
 //! A stream may be cut at any byte. The next one asks for the number after the
 //! last whole frame, so nothing is lost and nothing comes twice.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use creel_bridge::event::{BridgeEvent, Stream};
@@ -28,6 +32,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How many events may wait to be recorded.
 const QUEUE: usize = 1024;
+/// How many bytes may wait to be taken apart.
+const MOST_WAITING: usize = 1024 * 1024;
 
 /// What is heard of a sandbox.
 #[derive(Debug)]
@@ -116,8 +122,11 @@ impl Follower {
             [&program, "tail", "--directory", &self.directory, "--from", &from, "--follow"];
         let command = Command::new(command, STREAM_LIMIT);
         let (bytes, mut arrived) = mpsc::unbounded_channel::<Vec<u8>>();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let arriving = Arc::clone(&waiting);
         let mut listen = move |stream: Stream, chunk: &[u8]| {
             if stream == Stream::Output {
+                arriving.fetch_add(chunk.len(), Ordering::Relaxed);
                 // A receiver that is gone means that this stream is being dropped.
                 let _ = bytes.send(chunk.to_vec());
             }
@@ -126,6 +135,7 @@ impl Follower {
         let read = async {
             let mut decoder = Decoder::default();
             while let Some(chunk) = arrived.recv().await {
+                waiting.fetch_sub(chunk.len(), Ordering::Relaxed);
                 let mut frames = Vec::new();
                 decoder.feed::<Told>(&chunk, |frame| frames.push(frame));
                 for frame in frames {
@@ -144,18 +154,26 @@ impl Follower {
             drop(listen);
             finished
         };
-        tokio::pin!(read, exec);
+        let (mut read, mut exec) = (pin!(read), pin!(exec));
         let mut finished = Ok(());
         let mut is_running = true;
-        loop {
-            tokio::select! {
-                ended = &mut read => return finished.map(|()| ended),
-                answer = &mut exec, if is_running => {
-                    is_running = false;
-                    finished = answer.map(drop);
-                }
+        poll_fn(|context| {
+            if let Poll::Ready(ended) = read.as_mut().poll(context) {
+                return Poll::Ready(std::mem::replace(&mut finished, Ok(())).map(|()| ended));
             }
-        }
+            // An agent that writes faster than its words are recorded is not listened to
+            // meanwhile: the stream fills, and the spool holds the rest.
+            let has_room = waiting.load(Ordering::Relaxed) < MOST_WAITING;
+            if is_running
+                && has_room
+                && let Poll::Ready(answer) = exec.as_mut().poll(context)
+            {
+                is_running = false;
+                finished = answer.map(drop);
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// Hands on what is wanted.

@@ -7,6 +7,7 @@ use creel_bridge::serve;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::crashpoint::{self, Crashpoint};
 use crate::run::{CauseClass, ConditionType, Connection, Phase, RunEvent, Status, TurnOutcome};
 use crate::sanitise::Diagnostic;
 
@@ -75,6 +76,7 @@ impl Drive {
         course.is_busy = true;
         let key = prompt.message.clone().unwrap_or_else(|| format!("turn-{}", begun + 1));
         self.tell(course, &key, &order).await?;
+        crashpoint::reach(Crashpoint::TurnToldNotHeard);
         if let Some(key) = prompt.message {
             self.note_passed_on(&key).await?;
         }
@@ -198,7 +200,12 @@ impl Drive {
                 RunEvent::TurnStarted { turn, attempt, model }
             }
             BridgeEvent::Text { turn, stream, text } => {
-                RunEvent::Text { turn, stream, text: course.feed(stream, &text) }
+                let text = course.feed(stream, &text);
+                // What is held back whole comes with what follows it, or with the turn's end.
+                if text.is_empty() {
+                    return Ok(Next::Listen);
+                }
+                RunEvent::Text { turn, stream, text }
             }
             BridgeEvent::InputRequested { turn, request, question } => {
                 return self.wait_for_person(course, seq, (turn, request, question)).await;
@@ -243,15 +250,7 @@ impl Drive {
         turn: u32,
         how: TurnEnding,
     ) -> Result<Next, Stopped> {
-        let held_back = [Stream::Output, Stream::Error].map(|stream| {
-            let text = course.finish(stream, self.masker.stream());
-            (!text.is_empty()).then_some(RunEvent::Text { turn, stream, text })
-        });
-        let held_back = held_back.into_iter().flatten().collect();
-        let outcome = TurnOutcome::of(how, |reason| self.masker.diagnostic(reason));
-        let ended = RunEvent::TurnEnded { turn, how: outcome.clone() };
-        // In one write: a driver that comes back must not say the last words again.
-        self.journal.record_with(held_back, ended, seq).await?;
+        let outcome = self.record_end_of_turn(course, seq, turn, how).await?;
         self.acknowledge(&course.sandbox, seq);
         course.is_busy = false;
         if let Some(stopped) = self.failure_of(course, &outcome).await {
@@ -268,6 +267,42 @@ impl Drive {
             return self.enter(Phase::Paused).await.map(|()| Next::Listen);
         }
         self.go_on_or_end(course).await
+    }
+
+    /// Records the end of a turn, and before it what was held back of its words.
+    async fn record_end_of_turn(
+        &mut self,
+        course: &mut Course,
+        seq: u64,
+        turn: u32,
+        how: TurnEnding,
+    ) -> Result<TurnOutcome, Stopped> {
+        let held_back = [Stream::Output, Stream::Error].map(|stream| {
+            let text = course.finish(stream, self.masker.stream());
+            (!text.is_empty()).then_some(RunEvent::Text { turn, stream, text })
+        });
+        let held_back = held_back.into_iter().flatten().collect();
+        let outcome = TurnOutcome::of(how, |reason| self.masker.diagnostic(reason));
+        let ended = RunEvent::TurnEnded { turn, how: outcome.clone() };
+        // In one write: a driver that comes back must not say the last words again.
+        self.journal.record_with(held_back, ended, seq).await?;
+        Ok(outcome)
+    }
+
+    /// Takes what an agent that is being ended still says; nothing follows from it any more.
+    pub(super) async fn take_last_words(
+        &mut self,
+        course: &mut Course,
+        seq: u64,
+        event: BridgeEvent,
+    ) -> Result<(), Stopped> {
+        match event {
+            BridgeEvent::TurnEnded { turn, how } if !course.is_replayed(seq) => {
+                self.record_end_of_turn(course, seq, turn, how).await.map(drop)
+            }
+            BridgeEvent::Text { .. } => self.take_event(course, seq, event).await.map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Begins the next turn, waits for a message that is on its way, or ends.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::crashpoint::{self, Crashpoint};
+use crate::crashpoint::{self, Crash, Crashpoint};
 use crate::ledger::{LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RunFilter, WorkflowRecord};
 use crate::owner::{Liveness, Owner};
 use crate::provider::ProviderName;
@@ -379,7 +379,7 @@ async fn die_at(point: &str, home: &str) -> ! {
     let point = Crashpoint::from_str(point).unwrap();
     let ledger = Ledger::open(home.as_ref()).await.unwrap();
     let owner = if point == Crashpoint::RunClaimedNotWritten { a_dead_owner() } else { me() };
-    crashpoint::arm(point, None);
+    crashpoint::arm(point, Crash::Kill, None);
     let run = a_run_of(owner);
     let mut journal = Journal::begin(&ledger, &run).await.unwrap();
     let start = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };

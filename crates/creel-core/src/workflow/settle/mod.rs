@@ -44,7 +44,7 @@ pub(super) fn settle(file: &File, places: &Places, lookup: Option<&Lookup<'_>>) 
     let workspace = workspace::settle(&mut pass, &file.workspace, &file.credentials, provider);
     let setup = scripts::setup(&mut pass, &file.setup);
     let runtime = runtime::settle(&mut pass, &file.runtime);
-    let model = file.model.as_ref().map(|model| model::settle(&mut pass, model));
+    let model = file.model.as_ref().map(|model| model::settle(&mut pass, model, &runtime.kind));
     let task = task(&mut pass, &file.task);
     let limits = limits(&mut pass, &file.limits);
     let pause = file.pause.as_ref().map(|pause| Pause { after_turns: pause.after_turns });

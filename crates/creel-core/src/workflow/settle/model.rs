@@ -7,14 +7,17 @@ use secrecy::SecretString;
 
 use super::pass::{Filled, Pass};
 use crate::workflow::place::KeyPath;
-use crate::workflow::suggest::suggestion;
-use crate::workflow::{Model, ModelChoice, ModelProvider, file};
+use crate::workflow::suggest::{nearest, suggestion};
+use crate::workflow::{Model, ModelChoice, ModelProvider, RuntimeKind, file};
 
 /// How long a model may be silent, if the file does not say.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Settles `[model]`.
-pub(super) fn settle(pass: &mut Pass<'_>, file: &file::Model) -> Model {
+///
+/// A runtime of kind `command` asks no model by itself, so a fallback that is nowhere told of is
+/// only noted there: a workflow may be tried out with a plain program first.
+pub(super) fn settle(pass: &mut Pass<'_>, file: &file::Model, kind: &RuntimeKind) -> Model {
     let at = KeyPath::of("model");
     let providers = file.providers.iter().map(|(name, file)| {
         let at = at.key("providers").key(name);
@@ -33,10 +36,15 @@ pub(super) fn settle(pass: &mut Pass<'_>, file: &file::Model) -> Model {
     });
     let profiles: BTreeMap<String, ModelChoice> = profiles.collect();
     let primary = choice(pass, &at.key("primary"), &file.primary, (&profiles, &providers));
-    let fallbacks = file.fallbacks.iter().enumerate().map(|(index, raw)| {
-        choice(pass, &at.key("fallbacks").index(index), raw, (&profiles, &providers))
-    });
-    let fallbacks: Vec<ModelChoice> = fallbacks.collect();
+    let mut fallbacks = Vec::new();
+    for (index, raw) in file.fallbacks.iter().enumerate() {
+        let at = at.key("fallbacks").index(index);
+        if matches!(kind, RuntimeKind::Command { .. }) && is_untold(raw, &profiles) {
+            pass.note(format!("`{at}` has no effect: no profile has the name `{raw}`"));
+        } else {
+            fallbacks.push(choice(pass, &at, raw, (&profiles, &providers)));
+        }
+    }
     check_repeats(pass, &primary, &fallbacks);
     Model { primary, fallbacks, providers }
 }
@@ -76,6 +84,12 @@ fn profile(
         idle: idle.unwrap_or(PATIENCE),
         ..settled
     }
+}
+
+/// Returns whether this is a plain name that no profile has, nor a similar one.
+fn is_untold(raw: &str, profiles: &BTreeMap<String, ModelChoice>) -> bool {
+    let names: Vec<&str> = profiles.keys().map(String::as_str).collect();
+    !raw.is_empty() && !raw.contains(['/', '$']) && nearest(raw, &names).is_none()
 }
 
 /// Reads a choice: a profile, or a model of a provider.

@@ -162,7 +162,7 @@ pub(super) async fn perform(
     let lease = workflow.sandbox.lease;
     let keep_alive = stage.supervisor.keep_alive(creel_core::run::engine::renewal(lease));
     let live = Live::show(app, &journal);
-    let (orders, helpers) = listen(app, &stage.ledger, run)?;
+    let (orders, helpers) = listen(app, &stage.ledger, run, on_owner_death)?;
     let drive = Drive::new(stage.means(on_owner_death), workflow, journal, orders);
     let ended = match start {
         Start::Attempt(from) => drive.run(from).await,
@@ -180,16 +180,26 @@ fn listen(
     app: &App,
     ledger: &Ledger,
     run: RunId,
+    on_owner_death: OnOwnerDeath,
 ) -> Result<(Orders, Vec<JoinHandle<()>>), Failure> {
     let internal = |error: std::io::Error| Failure::internal("cannot listen for signals", &error);
     let cancel = CancellationToken::new();
     let mut shutdown = Shutdown::listen().map_err(internal)?;
     let (token, printer) = (cancel.clone(), app.printer.clone());
+    // What is held for others to take up is nothing that the watchdog gives back.
+    let has_watchdog = on_owner_death == OnOwnerDeath::Release;
     let signals = task::background(async move {
         shutdown.asked().await;
-        printer.say(
-            "interrupted: giving everything back; press Ctrl-C again to leave that to the watchdog",
-        );
+        printer.say(match has_watchdog {
+            true => {
+                "interrupted: giving everything back; \
+                     press Ctrl-C again to leave that to the watchdog"
+            }
+            false => {
+                "interrupted: giving everything back; a second signal leaves that to \
+                      `creel resume`, `creel cancel` or the end of the lease"
+            }
+        });
         token.cancel();
         shutdown.asked().await;
         exit_at_once();

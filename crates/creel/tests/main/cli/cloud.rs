@@ -87,8 +87,14 @@ impl Cloud {
 
     /// Disarms all faults, and returns how often they have struck.
     pub(crate) fn disarm(&self) -> u64 {
-        let answer = self.admin("GET", "faults", &Value::Null);
+        let fired = self.fired();
         self.heal();
+        fired
+    }
+
+    /// Returns how often the faults that are armed have struck.
+    pub(crate) fn fired(&self) -> u64 {
+        let answer = self.admin("GET", "faults", &Value::Null);
         let faults = answer["faults"].as_array().unwrap();
         faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
     }

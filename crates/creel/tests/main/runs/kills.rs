@@ -1,9 +1,12 @@
 //! Whatever is killed, and whenever: the outcome is recorded, its cause is named, nothing is left.
 
+use std::time::Duration;
+
 use creel_core::crashpoint::Crashpoint;
 use creel_core::provider::ProviderName;
 use creel_testkit::wait::eventually;
-use serde_json::Value;
+use creel_testkit::wire::{Fault, Rule, Wire};
+use serde_json::{Value, json};
 
 use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, short_sleep, unique_sleep};
 use crate::support::{PATIENCE, assert_killed, text_of};
@@ -59,6 +62,46 @@ fn a_container_that_is_killed_at_any_moment_is_named_as_lost() {
 #[test]
 fn a_cloud_sandbox_that_is_deleted_at_any_moment_is_named_as_lost() {
     kill_the_sandbox_in(ProviderName::Daytona);
+}
+
+/// Kills a sandbox that exists, and of which nothing was heard yet.
+#[track_caller]
+fn kill_the_unready(stage: &Stage, waits: impl FnMut() -> bool) {
+    let sleep = unique_sleep();
+    let cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
+    assert!(eventually(PATIENCE, waits), "nothing was held up: {}", cell.said());
+    assert_eq!(cell.show()["phase"], "provisioning");
+    cell.kill_sandbox();
+    let shown = cell.conclude(5);
+    assert_eq!(classes(&shown), ["provision_failed"], "{shown:#}");
+    assert_ended("unready", &shown, &sleep);
+    stage.assert_nothing_left();
+}
+
+/// How long what makes a sandbox ready is held up.
+const HELD_UP: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_container_that_is_killed_before_it_is_ready_is_no_sandbox() {
+    let mut stage = Stage::set(ProviderName::Docker);
+    stage.plant("unready");
+    let wire = Wire::start(stage.engine.as_ref().unwrap(), 1).unwrap();
+    stage.home = stage.home.moved_to(&wire.engine());
+    let held_up = Rule::new("/containers/[^/]+/exec", Fault::Delay { by: HELD_UP });
+    let held_up = wire.add(held_up.times(1));
+    kill_the_unready(&stage, || held_up.fired() == 1);
+    stage.assert_strangers_untouched();
+}
+
+#[test]
+fn a_cloud_sandbox_that_is_deleted_before_it_is_ready_is_no_sandbox() {
+    let mut stage = Stage::set(ProviderName::Daytona);
+    stage.plant("unready");
+    let cloud = stage.cloud.as_ref().unwrap();
+    let held_up = json!({"at": "exec", "fault": "latency", "seconds": HELD_UP.as_secs()});
+    cloud.arm(&held_up);
+    kill_the_unready(&stage, || cloud.fired() > 0);
+    stage.assert_strangers_untouched();
 }
 
 #[test]
@@ -165,6 +208,7 @@ fn a_driver_that_dies_at_a_named_place_leaves_an_outcome_and_nothing_else() {
         Crashpoint::AfterIntent,
         Crashpoint::CreateSent,
         Crashpoint::CreatedNotRecorded,
+        Crashpoint::TurnToldNotHeard,
         Crashpoint::ReleaseSent,
         Crashpoint::ReleasedNotVerified,
         Crashpoint::VerifiedNotClosed,
@@ -181,6 +225,27 @@ fn a_driver_that_dies_at_a_named_place_leaves_an_outcome_and_nothing_else() {
             cell.assert_events_whole();
             stage.assert_nothing_left();
         }
+    }
+}
+
+#[test]
+fn a_mistake_of_ours_in_the_middle_of_a_turn_is_named_as_ours_and_nothing_is_left() {
+    for world in WORLDS {
+        let mut stage = Stage::set(world);
+        stage.plant("panic");
+        let (mark, sleep) = (stage.home.path("mark"), unique_sleep());
+        let point = Crashpoint::TurnToldNotHeard;
+        let armed =
+            stage.home.creel.clone().env("CREEL_CRASHPOINT", format!("{}:panic", point.name()));
+        let armed = armed.env("CREEL_CRASHPOINT_MARK", &mark);
+        let path = stage.workflow("10m", &Moment::Turn.workflow(&sleep));
+        let ended = armed.run(["run".as_ref(), "--json".as_ref(), path.as_os_str()]);
+        let shown = ended.expect_code(5).json();
+        assert_eq!(text_of(&mark), point.name(), "it did not get there");
+        assert_eq!(classes(&shown), ["hub_error"], "{world}: {shown:#}");
+        assert_ended(&world.to_string(), &shown, &sleep);
+        stage.assert_nothing_left();
+        stage.assert_strangers_untouched();
     }
 }
 

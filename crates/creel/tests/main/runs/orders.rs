@@ -56,6 +56,20 @@ fn a_signal_cancels_the_run_and_gives_everything_back() {
 }
 
 #[test]
+fn what_an_agent_says_while_it_is_being_ended_is_on_record() {
+    let stage = stage();
+    let script = "trap 'echo last words; exit 0' TERM; echo first; while :; do sleep 0.1; done";
+    let cell = stage.start("10m", &format!("{}{TEARDOWN}", agent(script)));
+    cell.await_words("first");
+    stage.home.creel.run(["cancel", &cell.run]).expect_code(0);
+    assert_ended_by(&cell, "cancelled");
+    assert_eq!(cell.words(), "first\nlast words\n", "{:#?}", cell.events());
+    assert!(cell.events().iter().any(|event| event["event"] == "turn_ended"));
+    cell.assert_events_whole();
+    cell.conclude(6);
+}
+
+#[test]
 fn a_second_signal_leaves_the_rest_to_the_watchdog() {
     let stage = stage();
     let (sleep, teardown) = (unique_sleep(), unique_sleep());

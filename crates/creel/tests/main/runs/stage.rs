@@ -99,6 +99,8 @@ pub(super) struct Stage {
     pub(super) home: Home,
     pub(super) cloud: Option<Cloud>,
     pub(super) engine: Option<Engine>,
+    /// What workflows say of their sandbox beside the provider and the lease.
+    pub(super) sandbox: String,
     strangers: Strangers,
 }
 
@@ -138,7 +140,13 @@ impl Stage {
         }
         home.creel = creel;
         home.configure(SETTINGS);
-        Self { world, home, cloud, engine, strangers: Strangers::default() }
+        let sandbox = match world {
+            ProviderName::Docker => {
+                format!("image = \"{}\"\nnetwork = \"none\"\n", image::REFERENCE)
+            }
+            ProviderName::Process | ProviderName::Daytona => String::new(),
+        };
+        Self { world, home, cloud, engine, sandbox, strangers: Strangers::default() }
     }
 
     /// Plants look-alikes of what runs have in this world.
@@ -181,15 +189,9 @@ impl Stage {
 
     /// Writes a workflow for this world, with this lease.
     pub(super) fn workflow(&self, lease: &str, body: &str) -> PathBuf {
-        let image = match self.world {
-            ProviderName::Docker => {
-                format!("image = \"{}\"\nnetwork = \"none\"\n", image::REFERENCE)
-            }
-            ProviderName::Process | ProviderName::Daytona => String::new(),
-        };
         let text = format!(
-            "name = \"cell\"\n[sandbox]\nprovider = \"{}\"\nlease = \"{lease}\"\n{image}{body}",
-            self.world
+            "name = \"cell\"\n[sandbox]\nprovider = \"{}\"\nlease = \"{lease}\"\n{}{body}",
+            self.world, self.sandbox
         );
         let number = CELLS.fetch_add(1, Ordering::SeqCst);
         let path = self.home.path(&format!("workflow-{number}.toml"));

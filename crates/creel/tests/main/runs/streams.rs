@@ -8,7 +8,7 @@ use std::time::Duration;
 use creel_core::provider::ProviderName;
 use creel_testkit::engine::Engine;
 use creel_testkit::wire::Wire;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::stage::{Cell, Stage, agent_twice, tails_below};
 use crate::support::kill;
@@ -50,17 +50,22 @@ fn story(cell: &Cell<'_>) -> Vec<String> {
     story
 }
 
-/// Checks that a run told everything once, and that its stream was broken.
+/// Checks that a run told everything once.
 #[track_caller]
 fn assert_undisturbed(cell: &Cell<'_>, undisturbed: &[String]) {
     let shown = cell.await_end();
     assert_eq!(shown["phase"], "succeeded", "{shown:#}\n{}", cell.said());
     assert_eq!(story(cell), undisturbed);
     cell.assert_events_whole();
+    cell.stage.assert_nothing_left();
+}
+
+/// Checks that the engine noticed its stream to break.
+#[track_caller]
+fn assert_noticed(cell: &Cell<'_>) {
     let broken = |event: &Value| event["connection"] == "reconnecting";
     let breaks = cell.events().iter().filter(|event| broken(event)).count();
     assert!(breaks >= MOST_LIKELY / 2, "the stream was noticed to break only {breaks} times");
-    cell.stage.assert_nothing_left();
 }
 
 /// Returns the story of a run that nobody disturbs.
@@ -113,6 +118,7 @@ fn disturb(stage: &Stage, wanted: &[String], cut: impl Fn() -> usize + Send + 's
     cell.await_words("first 0");
     let cutter = Cutter::start(cut);
     assert_undisturbed(&cell, wanted);
+    assert_noticed(&cell);
     let cuts = cutter.stop();
     assert!(cuts >= MOST_LIKELY, "cut only {cuts} times");
     cell.conclude(0);
@@ -137,4 +143,17 @@ fn a_process_tree_whose_streams_are_cut_every_fifth_of_a_second_tells_the_same()
         tails.iter().copied().for_each(kill);
         tails.len()
     });
+}
+
+#[test]
+fn a_cloud_sandbox_whose_streams_are_cut_every_fifth_of_a_second_tells_the_same() {
+    let stage = Stage::set(ProviderName::Daytona);
+    let wanted = undisturbed(&stage);
+    let cloud = stage.cloud.as_ref().unwrap();
+    cloud.arm(&json!({"at": "follow", "fault": "cut_stream", "seconds": LIFE.as_secs_f64()}));
+    let cell = stage.start("10m", &talkative());
+    assert_undisturbed(&cell, &wanted);
+    let cuts = cloud.disarm();
+    assert!(cuts >= MOST_LIKELY as u64, "cut only {cuts} times");
+    cell.conclude(0);
 }

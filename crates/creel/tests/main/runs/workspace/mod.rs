@@ -1,6 +1,7 @@
 //! Proofs that nothing starts on an incomplete workspace, with real git.
 
 mod app;
+mod elsewhere;
 mod faults;
 mod login;
 mod repositories;
