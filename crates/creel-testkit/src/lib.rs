@@ -26,6 +26,7 @@
 //! | [`daytona`] | `creel dev daytona`, and what it is told and asked |
 //! | [`git`] | a git server with logins and faults |
 //! | [`github`] | hands out tokens to an app's installation |
+//! | [`registry`] | a registry with one image |
 //! | [`podman`], [`sshd`] | the other ways an engine is reached |
 //! | [`wait`] | polls for a condition with a deadline |
 //! | [`leftovers`] | ends everything that lives below a directory of ours |
@@ -44,6 +45,7 @@ pub mod image;
 pub mod leftovers;
 mod listener;
 pub mod podman;
+pub mod registry;
 pub mod sshd;
 pub mod wait;
 pub mod web;

@@ -144,7 +144,9 @@ impl RunState {
                 begun && begins && kept && *attempt == self.attempt + 1
             }
             RunEvent::PhaseEntered { phase } => self.may_enter(*phase),
-            RunEvent::StepStarted { .. } | RunEvent::StepEnded { .. } => self.is_bootstrapping(),
+            RunEvent::StepStarted { .. } | RunEvent::StepEnded { .. } => {
+                self.is_bootstrapping() || self.phase == Phase::Provisioning
+            }
             RunEvent::BootstrapOk => {
                 let whole = !self.checklist.is_empty() && self.checklist.iter().all(Step::is_done);
                 self.is_bootstrapping() && whole

@@ -102,6 +102,30 @@ impl Sandboxes {
         self
     }
 
+    /// Returns the image of a sandbox that is to be, if the engine does not have it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the engine does not answer.
+    pub async fn missing_image(&self, plan: &SandboxPlan) -> Result<Option<String>, ProviderError> {
+        match (&self.docker, &plan.image) {
+            (Some(docker), Some(image)) if plan.provider == ProviderName::Docker => {
+                let known = docker.inspect(Kind::Image, image).await?;
+                Ok(known.is_none().then(|| image.clone()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Fetches an image from its registry; it stays there for the next sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the engine or the registry refuses, or does not answer.
+    pub async fn fetch_image(&self, image: &str) -> Result<(), ProviderError> {
+        self.docker()?.pull(image).await
+    }
+
     /// Takes a sandbox, and proves that it is alive.
     ///
     /// # Errors

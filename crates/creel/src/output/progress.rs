@@ -1,11 +1,15 @@
 //! The progress bar: on stderr, only where somebody watches.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use creel_core::reap::{ItemReport, Outcome, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Printer;
+
+/// How often it moves.
+const TICK: Duration = Duration::from_millis(200);
 
 static BAR: OnceLock<Mutex<Option<ProgressBar>>> = OnceLock::new();
 
@@ -50,7 +54,7 @@ impl Progress for SweepBar {
     fn planned(&self, count: usize) {
         if let Some(bar) = &self.bar {
             bar.set_length(count as u64);
-            bar.enable_steady_tick(std::time::Duration::from_millis(200));
+            bar.enable_steady_tick(TICK);
         }
     }
 
@@ -71,5 +75,43 @@ impl Drop for SweepBar {
             bar.finish_and_clear();
         }
         set_current(None);
+    }
+}
+
+/// Shows what is being waited for, and for how long, where somebody watches.
+pub(crate) struct WaitLine {
+    is_watched: bool,
+}
+
+impl WaitLine {
+    pub(crate) fn new(printer: &Printer) -> Self {
+        Self { is_watched: printer.shows_progress() }
+    }
+
+    /// Shows this in place of what was shown before.
+    pub(crate) fn show(&self, what: &str) {
+        self.clear();
+        if !self.is_watched {
+            return;
+        }
+        let style = ProgressStyle::with_template("  {spinner} {msg} {elapsed}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let line = ProgressBar::new_spinner().with_style(style).with_message(what.to_owned());
+        line.enable_steady_tick(TICK);
+        set_current(Some(line));
+    }
+
+    /// Shows nothing any more.
+    pub(crate) fn clear(&self) {
+        if let Some(line) = current().filter(|_| self.is_watched) {
+            line.finish_and_clear();
+            set_current(None);
+        }
+    }
+}
+
+impl Drop for WaitLine {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

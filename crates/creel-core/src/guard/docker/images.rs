@@ -18,13 +18,12 @@ use tracing::warn;
 
 use crate::guard::claims::Claim;
 use crate::labels;
-use crate::provider::docker::{ImageNames, step_name};
+use crate::provider::docker::{ImageNames, familiar, joined, step_name};
 use crate::provider::{Kind, Provider, ProviderError, ProviderName};
 
 use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch};
 use super::archive::ArchiveWishes;
 use super::gate::{DockerGate, Request};
-use super::reference::{familiar, joined};
 use super::route::{self, Route};
 use super::stream::Foresight;
 

@@ -18,7 +18,6 @@ mod create;
 mod gate;
 mod head;
 mod images;
-mod reference;
 mod route;
 mod serve;
 mod stream;

@@ -77,6 +77,8 @@ fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
         408 | 425 => ErrorClass::Transient,
         500.. if says(&IN_USE) => ErrorClass::InUse,
         500.. if act == Act::Make && says(&NAMED_WRONGLY) => ErrorClass::Invalid,
+        500.. if act == Act::Make && says(&["toomanyrequests"]) => ErrorClass::Throttled,
+        500.. if act == Act::Make && says(&REGISTRY_DENIES) => ErrorClass::Denied,
         500.. => ErrorClass::Transient,
         _ => ErrorClass::Invalid,
     }
@@ -110,8 +112,17 @@ const IN_USE: [&str; 4] =
     ["container state improper", "is being used", "has active endpoints", "network is being used"];
 
 /// How Podman says with a status of 500 that a create names something that is not there.
-const NAMED_WRONGLY: [&str; 3] =
-    ["network not found", "command that was not found", "executable file not found"];
+const NAMED_WRONGLY: [&str; 6] = [
+    "network not found",
+    "command that was not found",
+    "executable file not found",
+    "manifest unknown",
+    "name unknown",
+    "no matching manifest",
+];
+
+/// What an engine passes on from a registry that wants another login.
+const REGISTRY_DENIES: [&str; 2] = ["unauthorized", "requested access to the resource is denied"];
 
 /// Says what to do when no network can be made any more, if that is what the engine says.
 pub(crate) fn advice(message: &str) -> Option<&'static str> {

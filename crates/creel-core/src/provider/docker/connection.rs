@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::classify::is_absence;
 use super::encode::encoded;
-use super::engine::Engine;
+use super::engine::{Agreed, Engine};
 use super::rows::RowCutter;
 use super::transport::{RawStream, Transport};
 
@@ -45,6 +45,7 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     library: Docker,
     engine: OnceCell<Engine>,
+    agreed: OnceCell<Agreed>,
     /// How long a list or a look may take: nobody else limits these.
     answer_timeout: Duration,
 }
@@ -70,8 +71,9 @@ impl Connection {
             REQUEST_TIMEOUT.as_secs(),
             API_DEFAULT_VERSION,
         )?;
-        let (engine, answer_timeout) = (OnceCell::new(), ANSWER_TIMEOUT);
-        Ok(Self { address, transport, library, engine, answer_timeout })
+        let (engine, agreed) = (OnceCell::new(), OnceCell::new());
+        let answer_timeout = ANSWER_TIMEOUT;
+        Ok(Self { address, transport, library, engine, agreed, answer_timeout })
     }
 
     /// Sets how long the answer to a question may take.
@@ -90,20 +92,51 @@ impl Connection {
         self.transport.open_raw().await
     }
 
-    /// Returns the engine, after agreeing with it on a version of the API.
+    /// Returns what the engine says about itself.
     pub(super) async fn engine(&self) -> Result<&Engine, Error> {
-        self.engine
+        self.engine.get_or_try_init(|| self.fetch("/version", &[])).await
+    }
+
+    /// Returns whether it is Podman behind Docker's API.
+    pub(super) async fn is_podman(&self) -> Result<bool, Error> {
+        Ok(self.agreed().await?.is_podman)
+    }
+
+    /// Agrees with the engine on a version of the API.
+    ///
+    /// A ping tells enough for that. To tell all about itself, an engine starts programs and asks
+    /// them for their versions, which takes longer than listing a hundred containers.
+    async fn agreed(&self) -> Result<&Agreed, Error> {
+        self.agreed
             .get_or_try_init(|| async {
-                let engine: Engine = self.fetch("/version", &[]).await?;
-                self.transport.fix_version(&engine.path_prefix());
-                Ok(engine)
+                let agreed = match self.ping().await? {
+                    Some(agreed) => agreed,
+                    None => Agreed::with(self.engine().await?),
+                };
+                self.transport.fix_version(&agreed.path_prefix);
+                Ok(agreed)
             })
             .await
     }
 
+    /// Asks for the version alone; `None` when the answer does not settle it.
+    async fn ping(&self) -> Result<Option<Agreed>, Error> {
+        let answer = self.send(Method::GET, "/_ping", &[], Bytes::new());
+        match in_time(self.answer_timeout, answer).await {
+            Ok(answer) => {
+                let agreed = Agreed::by_ping(answer.headers());
+                // Read to its end, so that the connection can be used again.
+                answer.into_body().collect().await?;
+                Ok(agreed)
+            }
+            Err(Error::DockerResponseServerError { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the client library, once the version is agreed on.
     pub(super) async fn library(&self) -> Result<&Docker, Error> {
-        self.engine().await?;
+        self.agreed().await?;
         Ok(&self.library)
     }
 
@@ -113,7 +146,7 @@ impl Connection {
         path: &str,
         query: Query<'_>,
     ) -> Result<T, Error> {
-        self.engine().await?;
+        self.agreed().await?;
         self.fetch(path, query).await
     }
 
@@ -136,7 +169,7 @@ impl Connection {
         query: Query<'_>,
         mut each: impl FnMut(T),
     ) -> Result<(), Error> {
-        self.engine().await?;
+        self.agreed().await?;
         in_time(self.answer_timeout, async {
             let mut body = self.send(Method::GET, path, query, Bytes::new()).await?.into_body();
             let mut cutter = RowCutter::default();
@@ -158,7 +191,7 @@ impl Connection {
         path: &str,
         value: &impl Serialize,
     ) -> Result<T, Error> {
-        self.engine().await?;
+        self.agreed().await?;
         let body = Bytes::from(serde_json::to_vec(value)?);
         let answer = async { whole(self.send(Method::POST, path, &[], body).await?).await };
         in_time(REQUEST_TIMEOUT, answer).await
@@ -171,7 +204,7 @@ impl Connection {
         directory: &str,
         archive: Bytes,
     ) -> Result<(), Error> {
-        self.engine().await?;
+        self.agreed().await?;
         let path = archive_path(container);
         let put = async {
             let query = [("path", directory)];
@@ -188,7 +221,7 @@ impl Connection {
         container: &str,
         file: &str,
     ) -> Result<Option<Bytes>, Error> {
-        self.engine().await?;
+        self.agreed().await?;
         let path = archive_path(container);
         let get = async {
             let answer = self.send(Method::GET, &path, &[("path", file)], Bytes::new()).await?;
@@ -207,7 +240,7 @@ impl Connection {
         path: &str,
         value: &impl Serialize,
     ) -> Result<Upgraded, Error> {
-        self.engine().await?;
+        self.agreed().await?;
         let request = Request::post(path)
             .header(CONTENT_TYPE, "application/json")
             .header(CONNECTION, "Upgrade")

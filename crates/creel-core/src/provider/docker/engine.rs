@@ -1,5 +1,6 @@
 //! What an engine says about itself.
 
+use hyper::HeaderMap;
 use serde::Deserialize;
 
 /// The newest version of the API that we know; a newer engine is asked for this one.
@@ -70,6 +71,35 @@ impl Engine {
     }
 }
 
+/// What both sides have to know before anything else is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// The version of the API, as the start of a path.
+    pub path_prefix: String,
+    /// Whether it is Podman behind Docker's API.
+    pub is_podman: bool,
+}
+
+impl Agreed {
+    /// Agrees with an engine that told all about itself.
+    pub(super) fn with(engine: &Engine) -> Self {
+        Self { path_prefix: engine.path_prefix(), is_podman: engine.is_podman() }
+    }
+
+    /// Agrees by the head of an answer; `None` when it leaves something open: an engine that is
+    /// newer than we are may not speak our version any more.
+    pub(super) fn by_ping(head: &HeaderMap) -> Option<Self> {
+        let text = |name: &str| head.get(name)?.to_str().ok();
+        let newest = ApiVersion::parse(text("api-version")?)?;
+        let server = text("server")?;
+        let ApiVersion(major, minor) = newest;
+        (newest <= NEWEST_KNOWN).then(|| Self {
+            path_prefix: format!("/v{major}.{minor}"),
+            is_podman: server.starts_with("Libpod"),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +110,24 @@ mod tests {
             oldest_api_version: oldest.to_owned(),
             ..Engine::default()
         }
+    }
+
+    fn ping(lines: &[(&'static str, &str)]) -> Option<Agreed> {
+        let lines =
+            lines.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        Agreed::by_ping(&lines.collect())
+    }
+
+    #[test]
+    fn a_ping_settles_the_version_unless_the_engine_is_newer_than_we_are() {
+        let docker = ping(&[("api-version", "1.41"), ("server", "Docker/20.10.24 (linux)")]);
+        let agreed = Agreed { path_prefix: "/v1.41".to_owned(), is_podman: false };
+        assert_eq!(docker, Some(agreed.clone()));
+        let podman = ping(&[("api-version", "1.41"), ("server", "Libpod/4.3.1 (linux)")]);
+        assert_eq!(podman, Some(Agreed { is_podman: true, ..agreed }));
+        assert_eq!(ping(&[("api-version", "1.48"), ("server", "Docker/28.0.0 (linux)")]), None);
+        assert_eq!(ping(&[("server", "Docker/20.10.24 (linux)")]), None);
+        assert_eq!(ping(&[("api-version", "new"), ("server", "Docker")]), None);
     }
 
     #[test]

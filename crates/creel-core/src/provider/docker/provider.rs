@@ -139,7 +139,7 @@ impl Provider for DockerProvider {
 
     async fn identity(&self) -> Result<String> {
         let ask = async {
-            let podman = self.connection.engine().await?.is_podman();
+            let podman = self.connection.is_podman().await?;
             let machine: Machine = self.connection.get("/info", &[]).await?;
             Ok(identity(machine, podman))
         };

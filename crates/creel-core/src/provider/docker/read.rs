@@ -58,7 +58,7 @@ async fn containers(
 async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
     let mut seen = Vec::new();
     if let Some(filters) = filters {
-        let podman = connection.engine().await?.is_podman();
+        let podman = connection.is_podman().await?;
         let each = |row: Network| seen.push(observe::network(row, podman));
         connection.rows("/networks", &[("filters", filters)], each).await?;
     }
@@ -93,7 +93,7 @@ pub(super) async fn inspect(
             found.map(observe::container)
         }
         Kind::Network => {
-            let podman = connection.engine().await?.is_podman();
+            let podman = connection.is_podman().await?;
             let found = connection.get_if_any(&format!("/networks/{name}")).await?;
             found.map(|network| observe::network(network, podman))
         }

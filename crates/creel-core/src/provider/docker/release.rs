@@ -78,7 +78,7 @@ pub(super) async fn network(connection: &Connection, id: &str) -> Result<Release
     let Some(there) = connection.get_if_any::<Network>(&path).await? else {
         return Ok(Released::AlreadyGone);
     };
-    if observe::is_predefined(&there.name, connection.engine().await?.is_podman()) {
+    if observe::is_predefined(&there.name, connection.is_podman().await?) {
         return Err(Refusal::Predefined);
     }
     if !there.containers.is_empty() {

@@ -98,7 +98,10 @@ async fn a_list_survives_states_and_fields_nobody_has_heard_of() {
     let seen = engine.provider.list(&[Kind::Container]).await.unwrap();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0].state, "initialized");
-    assert_eq!(engine.asked(), ["GET /version", "GET /v1.47/containers/json?all=1&filters=%7B%7D"]);
+    assert_eq!(
+        engine.asked(),
+        ["GET /_ping", "GET /version", "GET /v1.47/containers/json?all=1&filters=%7B%7D"]
+    );
 }
 
 #[tokio::test]
@@ -280,7 +283,7 @@ async fn a_polite_release_waits_for_the_stop_and_forces_nothing() {
     let released = engine.provider.release(Kind::Container, "a", polite).await.unwrap();
     assert_eq!(released, Released::Done);
     assert_eq!(
-        engine.asked()[1..],
+        engine.asked()[2..],
         [
             "POST /v1.47/containers/a/stop?t=2",
             "DELETE /v1.47/containers/a?v=true&force=false&link=false"

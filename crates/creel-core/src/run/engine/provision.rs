@@ -3,16 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::provider::ErrorClass;
 use crate::run::{CauseClass, ConditionType, Connection, Phase, Status};
 use crate::sandbox::SandboxPlan;
 use crate::sanitise::Diagnostic;
 
+use super::checklist::{Look, Plan};
 use super::{Drive, Stopped};
+
+/// How long the pull of an image may take.
+const PULL_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// How often it is tried.
+const PULL_TRIES: u32 = 3;
 
 impl Drive {
     pub(super) async fn provision(&mut self) -> Result<(), Stopped> {
         self.enter(Phase::Provisioning).await?;
         let plan = self.sandbox_plan();
+        self.fetch_image(&plan).await?;
         match self.means.sandboxes.create(&self.means.supervisor, &plan).await {
             Ok(taken) => {
                 self.sandbox = Some(taken.sandbox);
@@ -27,6 +35,37 @@ impl Drive {
                 Err(self.stopped(CauseClass::ProvisionFailed, &format!("no sandbox: {message}")))
             }
         }
+    }
+
+    /// Fetches the image of the sandbox, if its engine does not have it.
+    async fn fetch_image(&mut self, plan: &SandboxPlan) -> Result<(), Stopped> {
+        // An engine that does not answer is told of by the create.
+        let Ok(Some(image)) = self.means.sandboxes.missing_image(plan).await else { return Ok(()) };
+        let step = Plan {
+            tries: PULL_TRIES,
+            class: CauseClass::ProvisionFailed,
+            ..Plan::new(
+                "image",
+                self.masker.diagnostic(&format!("the engine has {image}")),
+                PULL_LIMIT,
+            )
+        };
+        let (sandboxes, masker) = (self.means.sandboxes.clone(), self.masker.clone());
+        self.step(step, || {
+            let (sandboxes, masker, image) = (sandboxes.clone(), masker.clone(), image.clone());
+            async move {
+                match sandboxes.fetch_image(&image).await {
+                    Ok(()) => Ok(Look::good(Diagnostic::ours("it was pulled"))),
+                    Err(error) if is_final(error.class) => {
+                        let found = masker.diagnostic(&error.to_string());
+                        Ok(Look::hopeless(CauseClass::ProvisionFailed, found))
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        })
+        .await
+        .map(drop)
     }
 
     fn sandbox_plan(&self) -> SandboxPlan {
@@ -56,6 +95,11 @@ impl Drive {
         let message = Diagnostic::ours("it ran a command of ours");
         self.condition(ConditionType::SandboxReady, Status::True, "Answered", message).await
     }
+}
+
+/// Returns whether a registry that said no will say so again.
+fn is_final(class: ErrorClass) -> bool {
+    matches!(class, ErrorClass::Invalid | ErrorClass::Denied | ErrorClass::Quota)
 }
 
 /// How often leases are renewed: three times in their length, and at least every minute.

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::app::App;
 use crate::output::Printer;
+use crate::output::progress::{WaitLine, above_the_bar};
 
 /// Shows the events of a run as they are recorded.
 pub(super) struct Live {
@@ -28,10 +29,14 @@ impl Live {
         let printer = app.printer.clone();
         printer.say(&format!("run {}", journal.run().cyan()));
         let mut events = journal.subscribe();
+        let waits = WaitLine::new(&printer);
         let shower = task::background(async move {
             loop {
                 match events.recv().await {
-                    Ok(logged) => show(&printer, &logged),
+                    Ok(logged) => {
+                        wait_for(&waits, &logged.event);
+                        show(&printer, &logged);
+                    }
                     Err(RecvError::Lagged(missed)) => {
                         printer.say(&format!("… {missed} events not shown; creel events has them"));
                     }
@@ -46,6 +51,19 @@ impl Live {
     pub(super) async fn finish(self) {
         // It ends when the journal is gone; a panic of it was reported.
         let _ = self.shower.await;
+    }
+}
+
+/// Shows what an event lets people wait for. While the agent works, its own words are shown.
+fn wait_for(waits: &WaitLine, event: &RunEvent) {
+    match event {
+        RunEvent::PhaseEntered { phase: Phase::Provisioning } => waits.show("making the sandbox"),
+        RunEvent::PhaseEntered { phase: Phase::Releasing } => waits.show("giving everything back"),
+        RunEvent::StepStarted { step } => waits.show(&step.step),
+        RunEvent::StepEnded { .. } | RunEvent::PhaseEntered { .. } | RunEvent::Released { .. } => {
+            waits.clear();
+        }
+        _ => {}
     }
 }
 
@@ -95,11 +113,11 @@ fn step_line(step: &Step) -> String {
 fn say_text(printer: &Printer, stream: Stream, text: &str) {
     match stream {
         // Machines get one line at the end.
-        Stream::Output if !printer.json => {
+        Stream::Output if !printer.json => above_the_bar(|| {
             let mut out = anstream::stdout().lock();
             // A reader that went away is no error of ours.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        }
+        }),
         Stream::Output => {}
         Stream::Error => printer.say(text.trim_end_matches('\n')),
     }

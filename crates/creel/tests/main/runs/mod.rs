@@ -1,5 +1,6 @@
 //! Runs, from their records to proofs with real parts.
 
+mod image;
 mod keep;
 mod kills;
 mod many;

@@ -172,7 +172,7 @@ fn a_run_is_shown_with_its_checklist_its_cause_and_its_certificate() {
     asked for  [time]
 
     cause      workspace_incomplete: the repository app is not there (step repositories verified)
-    to do      Check the repository's address, ref and path in the workflow, then try again.
+    to do      Check the repository's address, ref and path in the workflow, and that the sandbox has git; then try again.
 
     STEP                   STATUS  SECONDS  TRIES  EXPECTED     FOUND
     repositories verified  failed  1.2      3      app at main  nothing is there (exit code 128)

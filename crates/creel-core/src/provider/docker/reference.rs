@@ -1,7 +1,7 @@
 //! References of images, in the one form in which an engine lists them.
 
 /// Returns a reference as the engine lists it: without its own registry, with a tag.
-pub(super) fn familiar(reference: &str) -> String {
+pub(crate) fn familiar(reference: &str) -> String {
     let name = reference.strip_prefix("docker.io/").unwrap_or(reference);
     let name = name.strip_prefix("library/").unwrap_or(name);
     // A port may stand before the first slash, a tag only after the last one.
@@ -10,7 +10,7 @@ pub(super) fn familiar(reference: &str) -> String {
 }
 
 /// Returns the reference that a name and a tag, or a digest, make together.
-pub(super) fn joined(name: &str, tag: Option<&str>) -> String {
+pub(crate) fn joined(name: &str, tag: Option<&str>) -> String {
     match tag {
         Some(digest) if digest.contains(':') => familiar(&format!("{name}@{digest}")),
         Some(tag) => familiar(&format!("{name}:{tag}")),
