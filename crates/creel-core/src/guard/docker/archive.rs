@@ -2,9 +2,14 @@
 //!
 //! What a load makes is known from its answer, but an answer can be lost. The
 //! archive itself lists the references it brings, mostly at its end, so they
-//! are on record before the engine has all of it. One that is compressed is
+//! are on record before the engine has all of it. One that was made by gzip is
+//! unpacked on the way, in little pieces; one that was compressed otherwise is
 //! not looked into: then only the answer tells.
 
+use std::fmt;
+use std::io::Write;
+
+use flate2::write::MultiGzDecoder;
 use serde::Deserialize;
 
 use super::answer::Asks;
@@ -18,12 +23,38 @@ const LIST: &[u8] = b"manifest.json";
 /// The longest list that is read.
 const LIST_LIMIT: u64 = 1 << 20;
 
+/// How every file that gzip made begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// So much is unpacked at a time: it may become a thousand times as much.
+const PIECE: usize = 512;
+
 /// Looks for the references in an archive.
 #[derive(Debug)]
 pub(super) struct ArchiveWishes {
     framing: Framing,
     chunks: Dechunker,
+    form: Form,
     state: State,
+}
+
+/// In what form an archive comes.
+enum Form {
+    /// Not known yet: so much of it is there.
+    Unknown(Vec<u8>),
+    /// As it is.
+    Plain,
+    /// Made by gzip.
+    Gzip(Box<MultiGzDecoder<Vec<u8>>>),
+}
+
+impl fmt::Debug for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown(_) => "Unknown",
+            Self::Plain => "Plain",
+            Self::Gzip(_) => "Gzip",
+        })
+    }
 }
 
 /// Where in the archive the next byte belongs.
@@ -42,7 +73,47 @@ enum State {
 impl ArchiveWishes {
     /// Reads a body of this length.
     pub(super) fn of(framing: Framing) -> Self {
-        Self { framing, chunks: Dechunker::default(), state: State::Header(Vec::new()) }
+        let (chunks, form) = (Dechunker::default(), Form::Unknown(Vec::new()));
+        Self { framing, chunks, form, state: State::Header(Vec::new()) }
+    }
+
+    /// Takes the next bytes of the body; returns the references, once they are known.
+    fn open(&mut self, bytes: &[u8]) -> Vec<String> {
+        match &mut self.form {
+            Form::Plain => self.take(bytes),
+            Form::Gzip(_) => self.unpack(bytes),
+            Form::Unknown(begun) => {
+                begun.extend_from_slice(bytes);
+                if begun.len() < GZIP.len() {
+                    return Vec::new();
+                }
+                let begun = std::mem::take(begun);
+                self.form = match begun.starts_with(&GZIP) {
+                    true => Form::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
+                    false => Form::Plain,
+                };
+                self.open(&begun)
+            }
+        }
+    }
+
+    /// Unpacks bytes and takes what comes out of them.
+    fn unpack(&mut self, bytes: &[u8]) -> Vec<String> {
+        for piece in bytes.chunks(PIECE) {
+            let Form::Gzip(decoder) = &mut self.form else { return Vec::new() };
+            // Without the flush the end of the archive would wait for more.
+            if decoder.write_all(piece).and_then(|()| decoder.flush()).is_err() {
+                // The engine will say what is wrong with it.
+                self.state = State::Over;
+                return Vec::new();
+            }
+            let unpacked = std::mem::take(decoder.get_mut());
+            let references = self.take(&unpacked);
+            if !references.is_empty() {
+                return references;
+            }
+        }
+        Vec::new()
     }
 
     /// Takes the next bytes of the archive; returns the references, once they are known.
@@ -95,11 +166,11 @@ impl Asks for ArchiveWishes {
             return Vec::new();
         }
         if self.framing != Framing::Chunked {
-            return self.take(bytes);
+            return self.open(bytes);
         }
         let mut data = Vec::new();
         self.chunks.feed(bytes, |piece| data.extend_from_slice(piece));
-        self.take(&data)
+        self.open(&data)
     }
 }
 
@@ -176,6 +247,19 @@ mod tests {
         let end = archive.len() - 3 * BLOCK + list.len();
         assert_eq!(heard(Framing::Length(0), &archive[..end - 1], 64), [""; 0]);
         assert_eq!(heard(Framing::Length(0), &archive[..end], 64), ["a:1", "b:2"]);
+    }
+
+    #[test]
+    fn what_gzip_made_is_unpacked_and_half_of_it_tells_nothing() {
+        let list = br#"[{"RepoTags":["a:1"]}]"#;
+        let archive = [entry("layer.tar", &[0; 3_000_000]), entry("manifest.json", list)].concat();
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&archive).unwrap();
+        let packed = encoder.finish().unwrap();
+        for piece in [1, 100, 5000, packed.len()] {
+            assert_eq!(heard(Framing::Length(0), &packed, piece), ["a:1"]);
+        }
+        assert_eq!(heard(Framing::Length(0), &packed[..packed.len() / 2], 100), [""; 0]);
     }
 
     #[test]
