@@ -50,6 +50,10 @@ impl ProcessStat {
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
+
+    fn has_lost_first_thread(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
 }
 
 impl ProcessKey {
@@ -77,8 +81,24 @@ impl ProcessKey {
     ///
     /// Fails when `/proc` cannot tell.
     pub fn is_alive(&self) -> io::Result<bool> {
+        self.runs(|stat| !stat.is_dead())
+    }
+
+    /// Returns whether the first thread of this very process still runs.
+    ///
+    /// That is what a process of ours lives by: whatever of its other threads a kill has not
+    /// reached yet does nothing more.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` cannot tell.
+    pub fn has_first_thread(&self) -> io::Result<bool> {
+        self.runs(|stat| !stat.has_lost_first_thread())
+    }
+
+    fn runs(&self, is_there: impl FnOnce(&ProcessStat) -> bool) -> io::Result<bool> {
         match process_stat(self.pid) {
-            Ok(stat) => Ok(stat.started_ticks == self.started_ticks && !stat.is_dead()),
+            Ok(stat) => Ok(stat.started_ticks == self.started_ticks && is_there(&stat)),
             Err(error) if is_no_process(&error) => Ok(false),
             Err(error) => Err(error),
         }
@@ -252,6 +272,8 @@ mod tests {
         let stat = parse_stat(text).expect("the line is well formed");
         assert!(!stat.is_dead());
         assert!(ProcessStat { threads: 1, ..stat }.is_dead());
+        // But a process of ours that looks like this is being killed.
+        assert!(stat.has_lost_first_thread());
     }
 
     #[test]

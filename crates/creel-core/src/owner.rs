@@ -75,7 +75,7 @@ impl Owner {
     /// Judges from this process whether the owner still lives.
     pub fn liveness(&self) -> Liveness {
         match Self::this_process() {
-            Ok(here) => self.liveness_seen_from(&here, |process| process.is_alive()),
+            Ok(here) => self.liveness_seen_from(&here, |process| process.has_first_thread()),
             Err(_) => Liveness::Unknown,
         }
     }
