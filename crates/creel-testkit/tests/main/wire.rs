@@ -111,7 +111,8 @@ async fn a_pooling_client_never_meets_a_closed_connection() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let endpoint = Endpoint::explicit(&wire.host()).unwrap();
     let client = DockerProvider::connect(endpoint).unwrap();
-    client.engine().await.unwrap();
+    // The first question is preceded by the agreement on a version.
+    client.list(&[Kind::Network]).await.unwrap();
     let before = wire.requests();
     let one_after_another = || async {
         for _ in 0..20 {
