@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     };
     let printer = Printer::new(&cli.global);
     output::log::start(&cli.global);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match cli.runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             let failure = Failure::internal("cannot start the runtime", &error);

@@ -148,6 +148,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
         self.inspect(kind, id).await
     }
 
+    /// Looks whether an object that was released is still there; `None` means its absence is
+    /// verified. Where many can be asked for at once, looks at the same time share one question.
+    async fn verify(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        self.inspect(kind, id).await
+    }
+
     /// Finds the objects that a create order left behind, by its name and by its resource
     /// label. An object that only inherited the label is not among them.
     async fn find(&self, order: &Marks) -> Result<Vec<Observed>>;

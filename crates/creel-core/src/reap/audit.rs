@@ -17,8 +17,8 @@ use crate::task;
 
 /// How many tries may wait to be written; more than a batch, so that work never waits.
 const QUEUE: usize = 4096;
-/// How many tries one transaction takes.
-const BATCH: usize = 256;
+/// How many tries one transaction takes; few enough that little is left to write at the end.
+const BATCH: usize = 64;
 /// How long a try waits for others: each transaction waits for the disk, which the engine
 /// needs at the same time.
 const GATHER: Duration = Duration::from_millis(500);

@@ -117,7 +117,8 @@ impl Job<'_> {
         let mut pause = first;
         let mut since = (Instant::now(), String::new());
         loop {
-            let look = || provider.inspect(item.seen.kind, &item.seen.id);
+            let (kind, id) = (item.seen.kind, item.seen.id.as_str());
+            let look = || if busy { provider.inspect(kind, id) } else { provider.verify(kind, id) };
             let Some(seen) = self.with_retry(item, "verify", look).await.result? else {
                 return Ok(Watched::Gone);
             };

@@ -33,7 +33,10 @@ mod stop;
 mod sweep;
 mod watchdog;
 
+use std::io;
+
 use clap::{Parser, Subcommand};
+use tokio::runtime::{self, Runtime};
 
 use crate::app::App;
 use crate::output::{Exit, Failure, Global, Printer};
@@ -91,6 +94,25 @@ enum Command {
     Dev(dev::Dev),
     #[command(hide = true)]
     Watchdog(watchdog::WatchdogCommand),
+}
+
+impl Cli {
+    /// Starts the runtime that fits the command.
+    ///
+    /// Those that carry what other programs say use all cores. The others wait for answers, and
+    /// handing each one from thread to thread would take more than it gives.
+    pub(crate) fn runtime(&self) -> io::Result<Runtime> {
+        let mut builder = match self.command {
+            Command::Run(_)
+            | Command::Retry(_)
+            | Command::Resume(_)
+            | Command::Demo(_)
+            | Command::Guard(_)
+            | Command::Dev(_) => runtime::Builder::new_multi_thread(),
+            _ => runtime::Builder::new_current_thread(),
+        };
+        builder.enable_all().build()
+    }
 }
 
 /// Runs the command.

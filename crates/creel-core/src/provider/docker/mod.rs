@@ -32,6 +32,7 @@ mod pull;
 mod read;
 mod reference;
 mod release;
+mod roll_call;
 mod rows;
 mod ssh;
 mod tls;

@@ -16,6 +16,7 @@ use super::encode::is_reference;
 use super::endpoint::Endpoint;
 use super::engine::Engine;
 use super::model::Machine;
+use super::roll_call::RollCall;
 use super::{create, furnish, place, read, release};
 
 /// The kinds of object an engine has.
@@ -25,6 +26,7 @@ const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Ima
 #[derive(Debug)]
 pub struct DockerProvider {
     connection: Connection,
+    roll_call: RollCall,
 }
 
 impl DockerProvider {
@@ -41,7 +43,7 @@ impl DockerProvider {
         };
         let connection =
             Connection::new(endpoint.address).map_err(|error| classify(&error, &attempt))?;
-        Ok(Self { connection })
+        Ok(Self { connection, roll_call: RollCall::default() })
     }
 
     /// Sets how long a list or a look may take before the engine counts as unreachable.
@@ -161,6 +163,13 @@ impl Provider for DockerProvider {
         let words = Self::check("examine", kind, id)?;
         let answer = read::examine(&self.connection, kind, id).await;
         answer.map_err(|error| self.classified(error, Act::Look, words))
+    }
+
+    async fn verify(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        if kind == Kind::Container && self.roll_call.is_absent(&self.connection, id).await {
+            return Ok(None);
+        }
+        self.inspect(kind, id).await
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
