@@ -12,8 +12,10 @@ use creel_core::provider::Providers;
 use creel_core::reap::{Certificate, Evidence, Reaper, Report};
 use creel_core::recipe::Findings;
 use creel_core::select::{Ownership, Preset, Selector};
+use creel_core::task;
 use futures::join;
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;
@@ -121,7 +123,7 @@ impl Sweep {
             keep(app, &providers, &plan, path).await?;
         }
         let report = if self.apply {
-            self.check(app, &plan)?;
+            self.check(app, &plan, &options.cancel).await?;
             let reaper = Reaper::new(providers.clone(), ledger.clone());
             reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await
         } else {
@@ -223,10 +225,15 @@ impl Sweep {
     }
 
     /// Refuses plans that are too large or that nobody confirmed.
-    fn check(&self, app: &App, plan: &Plan) -> Result<(), Failure> {
+    async fn check(
+        &self,
+        app: &App,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> Result<(), Failure> {
         app.caps(self.max, self.max_percent).check(plan)?;
         if self.all && !self.yes && !plan.items.is_empty() {
-            confirm(app, plan.items.len())?;
+            confirm(app, plan.items.len(), cancel).await?;
         }
         Ok(())
     }
@@ -292,7 +299,7 @@ fn spare_tracked(plan: &mut Plan, roll: &creel_core::select::Roll) {
     }));
 }
 
-fn confirm(app: &App, count: usize) -> Result<(), Failure> {
+async fn confirm(app: &App, count: usize, cancel: &CancellationToken) -> Result<(), Failure> {
     let unconfirmed = |message: &str| Failure::new(Code::Unconfirmed, Exit::Refused, message);
     if !std::io::stdin().is_terminal() {
         return Err(unconfirmed("--all means everything, and there is nobody to confirm it")
@@ -302,10 +309,13 @@ fn confirm(app: &App, count: usize) -> Result<(), Failure> {
     let mut stderr = std::io::stderr();
     // A prompt that cannot be shown is answered by whatever comes in.
     let _ = write!(stderr, "Type yes to go on: ").and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
-    match read {
-        Ok(_) if answer.trim() == "yes" => Ok(()),
+    // Whoever thinks about it must still be heard when they would rather stop.
+    let answer = tokio::select! {
+        answer = task::blocking(|| std::io::stdin().lines().next()) => answer,
+        () = cancel.cancelled() => None,
+    };
+    match answer {
+        Some(Ok(answer)) if answer.trim() == "yes" => Ok(()),
         _ => Err(unconfirmed("not confirmed; nothing was released")),
     }
 }

@@ -130,6 +130,83 @@ async fn only_404_about_the_object_verifies_an_absence() {
     assert_eq!(engine.provider.inspect(Kind::Container, "a").await.unwrap(), None);
 }
 
+/// Verifies the absence of so many containers at once, on an engine with these lines.
+async fn verify_at_once(engine: &Scripted, count: usize) -> Vec<Option<bool>> {
+    let ids: Vec<String> = (0..count).map(|number| format!("{number:064}")).collect();
+    let looks = ids.iter().map(|id| engine.provider.verify(Kind::Container, id));
+    let answers = futures::future::join_all(looks).await;
+    answers.into_iter().map(|answer| answer.ok().map(|seen| seen.is_none())).collect()
+}
+
+/// Counts the lists and the looks at single containers that an engine was asked for.
+fn lists_and_looks(engine: &Scripted) -> (usize, usize) {
+    let asked = engine.asked();
+    let about = asked.iter().filter(|line| line.contains("/containers/"));
+    let (lists, looks): (Vec<_>, Vec<_>) = about.partition(|line| line.contains("json?all=1"));
+    (lists.len(), looks.len())
+}
+
+#[tokio::test]
+async fn looks_at_the_same_time_share_one_question() {
+    let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
+    assert_eq!(verify_at_once(&engine, 100).await, vec![Some(true); 100]);
+    let (lists, looks) = lists_and_looks(&engine);
+    assert!((2..10).contains(&lists), "{lists} lists");
+    assert_eq!(looks, 0);
+}
+
+#[tokio::test]
+async fn what_a_shared_question_finds_is_looked_at_by_itself() {
+    let id = format!("{:064}", 1);
+    let row = format!(r#"{{"Id":"{id}"}}"#);
+    let path: &'static str = format!("GET /containers/{id}/json").leak();
+    let engine =
+        Scripted::new(&[("GET /containers/json", 200, &format!("[{row}]")), (path, 200, &row)]);
+    assert_eq!(verify_at_once(&engine, 3).await, [Some(true), Some(false), Some(true)]);
+    assert_eq!(lists_and_looks(&engine).1, 1);
+}
+
+#[tokio::test]
+async fn a_shared_question_that_fails_proves_nothing() {
+    for (status, body) in [(500, ""), (403, ""), (200, "[{"), (200, r#"[{"Names":["/a"]}]"#)] {
+        let engine = Scripted::new(&[("GET /containers/json", status, body)]);
+        assert_eq!(verify_at_once(&engine, 3).await, [Some(true); 3], "{status} {body}");
+        assert_eq!(lists_and_looks(&engine).1, 3, "each is looked at: {status} {body}");
+    }
+    let path: &'static str = format!("GET /containers/{:064}/json", 0).leak();
+    let engine = Scripted::new(&[("GET /containers/json", 500, ""), (path, 500, "")]);
+    assert_eq!(verify_at_once(&engine, 2).await, [None, Some(true)]);
+}
+
+#[tokio::test]
+async fn a_look_goes_on_when_whoever_asked_for_it_gives_up() {
+    let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
+    let ids = [0, 1, 2].map(|number| format!("{number:064}"));
+    engine.provider.connection().is_podman().await.unwrap();
+    let [mut first, mut second, mut third] =
+        ids.each_ref().map(|id| engine.provider.verify(Kind::Container, id));
+    // The first asks for itself. The others wait; then the second asks for both.
+    for look in [&mut first, &mut second, &mut third] {
+        assert!(futures::poll!(look).is_pending());
+    }
+    assert_eq!(first.await.unwrap(), None);
+    assert!(futures::poll!(&mut second).is_pending());
+    drop(second);
+    assert_eq!(third.await.unwrap(), None);
+    assert_eq!(lists_and_looks(&engine).1, 1, "the third had to look by itself");
+}
+
+#[tokio::test]
+async fn podman_and_short_ids_are_asked_for_one_by_one() {
+    let podman =
+        Scripted::new(&[("GET /version", 200, PODMAN), ("GET /containers/json", 200, "[]")]);
+    assert_eq!(verify_at_once(&podman, 3).await, [Some(true); 3]);
+    assert_eq!(lists_and_looks(&podman), (0, 3));
+    let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
+    assert_eq!(engine.provider.verify(Kind::Container, "short").await.unwrap(), None);
+    assert_eq!(lists_and_looks(&engine), (0, 1));
+}
+
 #[tokio::test]
 async fn a_container_that_inherited_the_label_is_not_found() {
     let marks = marks(Kind::Container);

@@ -7,9 +7,11 @@ use creel_testkit::docker::ContainerSpec;
 use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 use creel_testkit::world::{Kind, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bench::{Bench, keys, read_json, results, text};
+use crate::guard::scene::Scene;
+use crate::guard::terminal::{INTERRUPT, sit};
 
 const ANSWER_KEYS: [&str; 12] = [
     "accepted",
@@ -312,4 +314,26 @@ fn two_sweeps_at_once_over_the_same_things_both_end_well() {
     }
     let left = World::snapshot(bench.engine()).unwrap().of_kind(Kind::Container);
     assert!(left.with_label(&bench.key(), &bench.name).is_empty());
+}
+
+#[test]
+fn everything_goes_only_after_a_yes_at_the_terminal() {
+    // An engine of its own: everything is meant.
+    let scene = Scene::set_up();
+    let container = scene.outside("docker create creel-test");
+    let line = format!(
+        "{} sweep --all --provider docker --kind container --apply",
+        env!("CARGO_BIN_EXE_creel")
+    );
+    let command: Vec<&str> = line.split_whitespace().collect();
+    let answer = |keys: &str| {
+        let steps = json!([["expect", "Type yes to go on:"], ["send", keys]]);
+        sit(&scene, &steps, &command)
+    };
+    for keys in ["no\n", "\n", INTERRUPT] {
+        answer(keys).expect_code(4);
+        assert_eq!(scene.outside("docker ps -aq --no-trunc"), container, "{keys:?}");
+    }
+    answer("yes\n").expect_code(0);
+    scene.assert_nothing_left();
 }

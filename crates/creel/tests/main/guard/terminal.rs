@@ -11,13 +11,13 @@ use super::scene::Scene;
 const USER: &str = include_str!("terminal.py");
 
 /// The keys that interrupt, suspend and detach.
-const INTERRUPT: &str = "\u{3}";
+pub(crate) const INTERRUPT: &str = "\u{3}";
 const SUSPEND: &str = "\u{1a}";
 const DETACH: &str = "\u{10}\u{11}";
 
 /// Lets a user sit at a terminal in front of a command.
 #[track_caller]
-fn sit(scene: &Scene, steps: &Value, command: &[&str]) -> Output {
+pub(crate) fn sit(scene: &Scene, steps: &Value, command: &[&str]) -> Output {
     fs::write(scene.path("terminal.py"), USER).unwrap();
     let mut shell = scene.shell().env("TERM", "xterm").env("PS1", "$ ");
     shell = shell.env("CREEL_HOME", scene.home.creel.state());
