@@ -11,6 +11,7 @@ mod bench;
 mod child;
 mod deny;
 mod engine;
+mod kernel;
 mod packages;
 mod parts;
 mod plugins;

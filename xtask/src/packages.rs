@@ -38,12 +38,27 @@ const PARTS: [Part; 15] = [
     Part { file: "rg", package: "ripgrep" },
 ];
 
+/// What only a machine of its own needs.
+const MACHINE_PARTS: [Part; 2] = [
+    Part { file: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Part { file: "mkfs.ext4", package: "e2fsprogs" },
+];
+
 /// Where Debian asks whether a freshly installed service may start.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs the missing packages.
 pub(crate) fn install_missing() -> Result<()> {
-    let packages = missing();
+    install(&PARTS)
+}
+
+/// Installs what a machine of its own needs besides.
+pub(crate) fn install_machine() -> Result<()> {
+    install(&MACHINE_PARTS)
+}
+
+fn install(parts: &[Part]) -> Result<()> {
+    let packages = missing(parts);
     if packages.is_empty() {
         return Ok(());
     }
@@ -61,16 +76,16 @@ pub(crate) fn install_missing() -> Result<()> {
     });
     drop(guard);
     installed.with_context(|| by_hand.clone())?;
-    let missing = missing();
+    let missing = missing(parts);
     if !missing.is_empty() {
         bail!("still missing after the installation: {}; {by_hand}", missing.join(" "));
     }
     Ok(())
 }
 
-fn missing() -> Vec<&'static str> {
+fn missing(parts: &[Part]) -> Vec<&'static str> {
     let mut packages: Vec<&str> =
-        PARTS.iter().filter(|part| !is_there(part)).map(|part| part.package).collect();
+        parts.iter().filter(|part| !is_there(part)).map(|part| part.package).collect();
     packages.dedup();
     packages
 }

@@ -14,8 +14,10 @@ use anyhow::{Context, Result, bail};
 use crate::step::{seconds, step};
 use crate::suite::TORTURE;
 use crate::tally::Tally;
-use crate::{child, engine, packages, workspace};
+use crate::{child, engine, kernel, packages, workspace};
 
+/// The suite that needs a machine of its own.
+const MACHINE: &str = "machine";
 /// What a test puts before a line of its report.
 const REPORT: &str = "report: ";
 
@@ -44,6 +46,9 @@ pub(crate) fn run(wanted: Option<&str>) -> Result<ExitCode> {
             bail!("no torture suite {wanted}; there are: {known}");
         }
         suites.retain(|suite| suite == wanted);
+    }
+    if suites.contains(MACHINE) {
+        step("kernel", kernel::install_missing)?;
     }
     let mut total = Tally::default();
     for suite in &suites {
@@ -89,10 +94,11 @@ fn torture(suite: &str) -> Result<Outcome> {
             command.args([&filter, "--include-ignored", "--nocapture", "--test-threads=1"]);
             let mut tally = Tally::default();
             let mut lines = Vec::new();
-            let status = child::run_reading(engine::point(&mut command, engine), |line| {
-                tally.add_line(line);
-                lines.extend(report_line(line));
-            })?;
+            let status =
+                child::run_reading(engine::point(kernel::point(&mut command), engine), |line| {
+                    tally.add_line(line);
+                    lines.extend(report_line(line));
+                })?;
             if !status.success() && tally.failed == 0 {
                 tally.add_unreported_failure();
             }

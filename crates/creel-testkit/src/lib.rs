@@ -26,6 +26,7 @@
 //! | [`daytona`] | `creel dev daytona`, and what it is told and asked |
 //! | [`git`] | a git server with logins and faults |
 //! | [`github`] | hands out tokens to an app's installation |
+//! | [`machine`] | a whole machine with another kernel, and a plug to pull |
 //! | [`registry`] | a registry with one image |
 //! | [`podman`], [`sshd`] | the other ways an engine is reached |
 //! | [`wait`] | polls for a condition with a deadline |
@@ -44,6 +45,7 @@ pub mod http;
 pub mod image;
 pub mod leftovers;
 mod listener;
+pub mod machine;
 pub mod podman;
 pub mod registry;
 pub mod sshd;

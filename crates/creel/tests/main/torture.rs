@@ -1,4 +1,6 @@
-//! The second tier: `cargo xtask torture crash`, `… daytona` and `… guard`.
+//! The second tier: `cargo xtask torture crash`, `… daytona`, `… guard` and `… machine`.
+
+mod machine;
 
 mod crash {
     use std::collections::BTreeMap;

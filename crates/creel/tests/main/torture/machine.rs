@@ -1,0 +1,59 @@
+//! A machine of its own: control groups of version 2 alone, and its power cut.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use creel_testkit::machine::Machine;
+
+/// An emulated machine takes a while for everything.
+const PATIENCE: Duration = Duration::from_secs(900);
+const SCRIPT: &str = include_str!("machine.sh");
+/// What the script puts before what it found to be true.
+const SAYS: &str = "machine: ";
+
+/// Builds the tests of the process provider, and returns where they are.
+fn process_tests() -> PathBuf {
+    let cargo = env::var("CARGO").unwrap();
+    let output = Command::new(cargo)
+        .args(["test", "--package", "creel-core", "--test", "process", "--no-run"])
+        .args(["--message-format", "json"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut executables = text.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message["executable"].as_str()?))
+    });
+    executables.next_back().expect("the tests of the process provider can be built")
+}
+
+#[test]
+fn version_2_alone_and_a_power_cut_change_nothing_about_the_promise() {
+    let kernel = env::var_os("CREEL_TEST_KERNEL").expect("cargo xtask torture sets the kernel");
+    let machine = Machine::make(kernel.as_ref(), SCRIPT).unwrap();
+    let tests = process_tests();
+    let variables = |phase| {
+        [
+            ("phase", phase),
+            ("creel", env!("CARGO_BIN_EXE_creel")),
+            ("process_tests", tests.to_str().unwrap()),
+        ]
+    };
+    let report = |machine: &creel_testkit::machine::Booted| {
+        for line in machine.lines(SAYS) {
+            println!("report: {line}");
+        }
+        assert!(!machine.lines(SAYS).iter().any(|line| line.starts_with("FAILED")), "{machine}");
+    };
+
+    let mut first = machine.boot(&variables("first")).unwrap();
+    first.wait_for("machine: held", PATIENCE).unwrap();
+    report(&first);
+    first.cut_power();
+
+    let mut second = machine.boot(&variables("second")).unwrap();
+    second.wait_for("machine: decoys", PATIENCE).unwrap();
+    report(&second);
+}
