@@ -196,6 +196,11 @@ fn the_process_limit_stops_forks() {
             fs::read_to_string(&log).is_ok_and(|text| text.contains("fork"))
         });
         assert!(sleeper_count(&seconds) <= 4, "{}", sleeper_count(&seconds));
+        // The shell gives up at its own limit; the init is not hit by it.
+        eventually("the ending is recorded", || {
+            bench.provider.ending(&id).expect("readable").is_some()
+        });
+        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Code(2)));
     } else {
         assert_eq!(missing, ["processes"]);
     }

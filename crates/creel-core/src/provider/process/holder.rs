@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -189,13 +190,20 @@ fn init(order: HolderOrder, mut holder: Channel) -> io::Result<()> {
         Err(error) => return holder.send(&Report::Unavailable { reason: error.to_string() }),
     };
     if let Some(workload) = &order.workload {
+        let writer = holder.writer()?;
+        let (started, starts) = mpsc::channel();
+        // Before the workload: one that forks up to its limit at once would leave no room for it.
+        thread::Builder::new().spawn(move || {
+            if let Ok(workload) = starts.recv() {
+                reap(workload, &writer);
+            }
+        })?;
         let child = match spawn(workload) {
             Ok(child) => child,
             Err(refusal) => return holder.send(&refusal),
         };
         holder.send(&Report::Spawned { not_joined })?;
-        let writer = holder.writer()?;
-        thread::Builder::new().spawn(move || reap(child.id(), &writer))?;
+        started.send(child.id()).map_err(io::Error::other)?;
     } else {
         holder.send(&Report::Spawned { not_joined })?;
     }
