@@ -221,12 +221,19 @@ fn init(order: HolderOrder, mut holder: Channel) -> io::Result<()> {
 /// Puts this process into its containment; returns the groups it could not join.
 fn contain(order: &HolderOrder) -> io::Result<Vec<PathBuf>> {
     set_child_subreaper(Some(getpid()))?;
+    let mut refused = String::new();
     let (joined, not_joined): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        order.cgroups.iter().partition(|group| cgroup::join(group).is_ok());
+        order.cgroups.iter().partition(|group| match cgroup::join(group) {
+            Ok(()) => true,
+            Err(error) => {
+                refused = format!(": {}: {error}", group.display());
+                false
+            }
+        });
     match order.containment {
         Containment::PidNamespace => namespace::enter()?,
         Containment::Cgroup if !joined.iter().any(|group| cgroup::can_end(group)) => {
-            return Err(io::Error::other("no control group can be joined"));
+            return Err(io::Error::other(format!("no control group can be joined{refused}")));
         }
         Containment::Cgroup | Containment::Subreaper => {}
     }

@@ -29,13 +29,6 @@ fn process_tests() -> PathBuf {
     executables.next_back().expect("the tests of the process provider can be built")
 }
 
-/// Passes on what the machine found to be true; one that finds something else turns itself off.
-fn report(machine: &Booted) {
-    for line in machine.lines(SAYS) {
-        println!("report: {line}");
-    }
-}
-
 #[test]
 fn version_2_alone_and_a_power_cut_change_nothing_about_the_promise() {
     let kernel = env::var_os("CREEL_TEST_KERNEL").expect("cargo xtask torture sets the kernel");
@@ -48,12 +41,18 @@ fn version_2_alone_and_a_power_cut_change_nothing_about_the_promise() {
             ("process_tests", tests.to_str().unwrap()),
         ]
     };
+    let told = |machine: &Booted| {
+        for line in machine.lines(SAYS) {
+            println!("report: {line}");
+        }
+    };
+
     let mut first = machine.boot(&variables("first")).unwrap();
     first.wait_for("machine: held", PATIENCE).unwrap();
-    report(&first);
+    told(&first);
     first.cut_power();
 
     let mut second = machine.boot(&variables("second")).unwrap();
     second.wait_for("machine: decoys", PATIENCE).unwrap();
-    report(&second);
+    told(&second);
 }
