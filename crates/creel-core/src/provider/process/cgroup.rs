@@ -147,13 +147,12 @@ impl Hierarchies {
     /// Returns the nearest group that gives its children all these controllers, or failing
     /// that the nearest one that takes children at all.
     fn unified_parent(&self, controllers: &[&str]) -> Option<&PathBuf> {
+        let bears_these = |group: &&PathBuf| is_writable(group) && bears(group, controllers);
         let gives_all = |group: &&PathBuf| {
-            is_writable(group) && controllers.iter().all(|controller| gives(group, controller))
+            bears_these(group) && controllers.iter().all(|controller| gives(group, controller))
         };
-        self.unified
-            .iter()
-            .find(gives_all)
-            .or_else(|| self.unified.iter().find(|group| is_writable(group)))
+        let bears_any = |group: &&PathBuf| is_writable(group) && bears(group, &[]);
+        self.unified.iter().find(gives_all).or_else(|| self.unified.iter().find(bears_any))
     }
 }
 
@@ -235,13 +234,27 @@ fn offers(group: &Path, controller: &str) -> bool {
     lists(&group.join("cgroup.controllers"), controller)
 }
 
+/// Returns whether processes can live in children of a group that have these controllers.
+///
+/// A group with processes of its own must not hand controllers down. The kernel lets it hand
+/// down some of them all the same, and from then on refuses every process in its children. Only
+/// the root is free of that.
+fn bears(group: &Path, controllers: &[&str]) -> bool {
+    let is_root = !group.join("cgroup.type").exists();
+    let hands_down =
+        |file: &str| fs::read_to_string(group.join(file)).is_ok_and(|list| !list.trim().is_empty());
+    is_root
+        || (controllers.is_empty() && !hands_down("cgroup.subtree_control"))
+        || listed(group).is_ok_and(|processes| processes.is_empty())
+}
+
 /// Returns whether children of the group have the controller, after asking for it.
 fn gives(group: &Path, controller: &str) -> bool {
     let switch = group.join("cgroup.subtree_control");
     if lists(&switch, controller) {
         return true;
     }
-    // A group that has processes refuses; then a group above it may do.
+    // One that may not hand it down refuses; then a group above it may do.
     fs::write(&switch, format!("+{controller}")).is_ok() && lists(&switch, controller)
 }
 
@@ -416,6 +429,37 @@ mod tests {
         let found = Hierarchies::parse(mounts, "0::/docker/x/y\n");
         assert_eq!(found.unified[0], Path::new("/sys/fs/cgroup/y"));
         assert_eq!(found.version(), Some(CgroupVersion::V2));
+    }
+
+    /// Makes a group of version 2 as files: what it hands down, and who is in it.
+    fn unified_group(path: PathBuf, hands_down: &str, processes: &str) -> PathBuf {
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("cgroup.controllers"), "cpu memory pids").unwrap();
+        fs::write(path.join("cgroup.subtree_control"), hands_down).unwrap();
+        fs::write(path.join("cgroup.procs"), processes).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_group_with_processes_of_its_own_hands_no_controller_down() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = Limits { processes: Some(5), ..Limits::default() };
+        let root = unified_group(directory.path().join("root"), "cpu memory pids", "1\n");
+        let own = unified_group(root.join("own"), "", "2\n");
+        fs::write(own.join("cgroup.type"), "domain").unwrap();
+        let parent_of = |limits: &Limits| {
+            let unified = vec![own.clone(), root.clone()];
+            let found = Hierarchies { unified, ..Hierarchies::default() };
+            let (groups, missing) = found.plan("tree", limits);
+            assert!(missing.is_empty(), "{missing:?}");
+            groups[0].path.parent().unwrap().to_owned()
+        };
+        assert_eq!(parent_of(&limits), root);
+        assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap(), "");
+        assert_eq!(parent_of(&Limits::default()), own);
+        // Somebody else did it: children of this one take no process any more.
+        fs::write(own.join("cgroup.subtree_control"), "pids").unwrap();
+        assert_eq!(parent_of(&Limits::default()), root);
     }
 
     /// Returns a freezer group of version 1 for this resource, where one can be made.
