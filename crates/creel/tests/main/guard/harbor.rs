@@ -187,9 +187,13 @@ fn what_a_harness_killed_without_a_guard_left_is_found_by_its_recipe() {
     assert_killed(&harness.kill());
     let left = scene.left();
     assert!(left.len() >= 3, "a killed harness leaves a container, a network, an image: {left:#?}");
-    let swept = scene.home.creel.run(sweep).expect_code(0).json();
-    assert_eq!(swept["gone"], swept["planned"], "{swept:#}");
-    scene.assert_nothing_left();
+    // It is spared for as long as any Harbor runs here, and other tests play one for a moment.
+    let mut swept = Value::Null;
+    eventually(PATIENCE, || {
+        swept = scene.home.creel.run(sweep).expect_code(0).json();
+        scene.left().is_empty()
+    });
+    assert_eq!(scene.left(), Vec::<String>::new(), "{swept:#}");
     assert_eq!(
         scene.outside(&format!("docker inspect -f '{{{{.State.Running}}}}' {decoy}")),
         "true"
