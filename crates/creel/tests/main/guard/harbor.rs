@@ -1,8 +1,6 @@
-//! Harbor behind a guard: the same reward, and nothing left when it is killed. And without one:
-//! what is left then is found by its recipe.
+//! Harbor behind a guard: the same reward, and nothing left when it is killed.
 
 use std::fs;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -28,15 +26,6 @@ cpus = 1
 memory_mb = 256
 storage_mb = 512
 "#;
-
-/// A solution that never ends.
-const ENDLESS: &str = "touch /app/begun; sleep 100000";
-
-/// Lets one of these tests run at a time: the recipe asks whether any Harbor runs on this machine.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Writes a task whose solution this is.
 fn write_task(scene: &Scene, name: &str, solution: &str) {
@@ -91,7 +80,6 @@ fn result(scene: &Scene, job: &str) -> (Value, Value, usize) {
 
 #[test]
 fn a_trial_has_the_same_reward() {
-    let _alone = alone();
     let scene = set_up();
     write_task(&scene, "task", "echo hello >/app/hello.txt");
     // Both at once: each takes ten seconds to stop a container that does not listen.
@@ -110,20 +98,13 @@ fn a_trial_has_the_same_reward() {
     assert!(scene.home.open_records().is_empty(), "{:#?}", scene.home.open_records());
 }
 
-/// Starts a job whose solution never ends behind a guard, and waits until it is under way;
-/// returns the guard and the harness's pid.
+/// Starts a job whose solution never ends, and waits until it is under way; returns the guard
+/// and the harness's pid.
 fn begin(scene: &Scene, name: &str) -> (Running, i32) {
-    write_task(scene, name, ENDLESS);
+    write_task(scene, name, "touch /app/begun; sleep 100000");
     let pid = scene.path(&format!("{name}.pid"));
     let script = format!("echo $$ >{}\n{}", pid.display(), job(name, name));
     let guard = scene.start(&[], &script);
-    await_begun(scene, name, &guard);
-    let pid = eventually_some(PATIENCE, || fs::read_to_string(&pid).ok()?.trim().parse().ok());
-    (guard, pid.unwrap())
-}
-
-#[track_caller]
-fn await_begun(scene: &Scene, name: &str, started: &Running) {
     let begun = eventually(PATIENCE, || {
         let script = format!(
             "for id in $(docker ps -q --filter name={name}); do docker exec $id test -e /app/begun && echo yes; done"
@@ -131,12 +112,13 @@ fn await_begun(scene: &Scene, name: &str, started: &Running) {
         scene.direct(&script).stdout.contains("yes")
     });
     let log = fs::read_to_string(scene.path(&format!("{name}.log"))).unwrap_or_default();
-    assert!(begun, "the trial does not begin\n{log}\n{}", started.stderr());
+    assert!(begun, "the trial does not begin\n{log}\n{}", guard.stderr());
+    let pid = eventually_some(PATIENCE, || fs::read_to_string(&pid).ok()?.trim().parse().ok());
+    (guard, pid.unwrap())
 }
 
 #[test]
 fn a_harness_that_is_killed_leaves_nothing() {
-    let _alone = alone();
     let scene = set_up();
     let (guard, harness) = begin(&scene, "killed");
     kill(harness);
@@ -148,54 +130,4 @@ fn a_harness_that_is_killed_leaves_nothing() {
     let given_back = eventually(PATIENCE, || scene.home.open_records().is_empty());
     assert!(given_back, "{:#?}", scene.home.open_records());
     scene.assert_nothing_left();
-}
-
-/// Keeps Harbor's recipe under another name, without the hours that it waits.
-fn keep_impatient_recipe(scene: &Scene) {
-    let recipe = scene.home.creel.run(["recipes", "show", "harbor"]).expect_code(0).stdout;
-    let at_once = |line: &str| match line.split_once(" = ") {
-        Some(("older_than", _)) => "older_than = \"1s\"".to_owned(),
-        _ => line.to_owned(),
-    };
-    let recipe: Vec<String> = recipe.lines().map(at_once).collect();
-    let directory = scene.home.creel.state().join("recipes");
-    fs::create_dir_all(&directory).unwrap();
-    fs::write(directory.join("harbor-now.toml"), recipe.join("\n")).unwrap();
-}
-
-#[test]
-fn what_a_harness_killed_without_a_guard_left_is_found_by_its_recipe() {
-    let _alone = alone();
-    let mut scene = set_up();
-    keep_impatient_recipe(&scene);
-    // Its project has one letter more than a trial's.
-    let decoy = scene.outside(
-        "docker run -d --label com.docker.compose.project=bare__abcdefg__envx \
-         --label com.docker.compose.container-number=1 debian-test sleep 100000",
-    );
-    scene.remember();
-    write_task(&scene, "bare", ENDLESS);
-    let script = format!("cd\n{}", job("bare", "bare"));
-    let harness = scene.shell().deadline(PATIENCE).spawn(["-c", &script]);
-    await_begun(&scene, "bare", &harness);
-
-    let sweep = ["sweep", "--recipe", "harbor-now", "--apply", "--json"];
-    let spared = scene.home.creel.run(sweep).expect_code(0).json();
-    assert_eq!((&spared["planned"], &spared["gone"]), (&0.into(), &0.into()), "{spared:#}");
-    assert!(spared["items"].to_string().contains("process"), "{spared:#}");
-
-    assert_killed(&harness.kill());
-    let left = scene.left();
-    assert!(left.len() >= 3, "a killed harness leaves a container, a network, an image: {left:#?}");
-    // It is spared for as long as any Harbor runs here, and other tests play one for a moment.
-    let mut swept = Value::Null;
-    let is_empty = eventually(PATIENCE, || {
-        swept = scene.home.creel.run(sweep).expect_code(0).json();
-        scene.left().is_empty()
-    });
-    assert!(is_empty, "{:#?}\n{swept:#}", scene.left());
-    assert_eq!(
-        scene.outside(&format!("docker inspect -f '{{{{.State.Running}}}}' {decoy}")),
-        "true"
-    );
 }
