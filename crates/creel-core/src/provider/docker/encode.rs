@@ -32,6 +32,13 @@ pub(super) fn is_reference(kind: Kind, text: &str) -> bool {
         && !text.split('/').any(|part| part.is_empty() || part == "." || part == "..")
 }
 
+/// Returns whether this is the whole id of a container: what is shorter may be a name, or stand
+/// for several.
+pub(super) fn is_whole_id(id: &str) -> bool {
+    const LENGTH: usize = 64;
+    id.len() == LENGTH
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::connection::Connection;
-use super::encode::encoded;
+use super::encode::{encoded, is_whole_id};
 
 /// How long the engine may take to notice; after it the removal by force decides.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,14 +88,13 @@ fn process_of(details: &Details) -> Option<OwnedFd> {
 
 /// Returns whether control groups, as the kernel lists them, are those of a container.
 fn is_in_group_of(groups: &str, id: &str) -> bool {
-    const WHOLE_ID: usize = 64;
     // The last part is `ID`, or `docker-ID.scope` where systemd keeps the groups. A container in
     // which another engine runs has the id of that one's containers behind its own.
     let is_named = |line: &str| {
         let last = line.rsplit('/').next().unwrap_or_default();
         last == id || last == format!("docker-{id}.scope")
     };
-    id.len() == WHOLE_ID && groups.lines().any(is_named)
+    is_whole_id(id) && groups.lines().any(is_named)
 }
 
 #[cfg(test)]

@@ -12,12 +12,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::encode::is_whole_id;
 use super::model::ContainerRow;
 
 /// How many are asked for at once: their ids are part of the request's target.
 const MOST: usize = 64;
-/// The length of an id. What is shorter may be a name, or stand for several.
-const WHOLE_ID: usize = 64;
 
 /// The looks that wait for the next list.
 #[derive(Debug, Default)]
@@ -37,7 +36,7 @@ impl RollCall {
     /// Returns whether the engine surely has no such container; `false` says nothing.
     pub(super) async fn is_absent(&self, connection: &Connection, id: &str) -> bool {
         // Podman reads an id in a filter as a pattern, and has its own mind about states.
-        if id.len() != WHOLE_ID || !matches!(connection.is_podman().await, Ok(false)) {
+        if !is_whole_id(id) || !matches!(connection.is_podman().await, Ok(false)) {
             return false;
         }
         let (answer, mut answered) = oneshot::channel();

@@ -147,11 +147,11 @@ impl Hierarchies {
     /// Returns the nearest group that gives its children all these controllers, or failing
     /// that the nearest one that takes children at all.
     fn unified_parent(&self, controllers: &[&str]) -> Option<&PathBuf> {
-        let bears_these = |group: &&PathBuf| is_writable(group) && bears(group, controllers);
         let gives_all = |group: &&PathBuf| {
-            bears_these(group) && controllers.iter().all(|controller| gives(group, controller))
+            bears(group, controllers)
+                && controllers.iter().all(|controller| gives(group, controller))
         };
-        let bears_any = |group: &&PathBuf| is_writable(group) && bears(group, &[]);
+        let bears_any = |group: &&PathBuf| bears(group, &[]);
         self.unified.iter().find(gives_all).or_else(|| self.unified.iter().find(bears_any))
     }
 }
@@ -234,18 +234,18 @@ fn offers(group: &Path, controller: &str) -> bool {
     lists(&group.join("cgroup.controllers"), controller)
 }
 
-/// Returns whether processes can live in children of a group that have these controllers.
+/// Returns whether children with these controllers can be made in a group, and take processes.
 ///
 /// A group with processes of its own must not hand controllers down. The kernel lets it hand
 /// down some of them all the same, and from then on refuses every process in its children. Only
 /// the root is free of that.
 fn bears(group: &Path, controllers: &[&str]) -> bool {
     let is_root = !group.join("cgroup.type").exists();
-    let hands_down =
-        |file: &str| fs::read_to_string(group.join(file)).is_ok_and(|list| !list.trim().is_empty());
-    is_root
-        || (controllers.is_empty() && !hands_down("cgroup.subtree_control"))
-        || listed(group).is_ok_and(|processes| processes.is_empty())
+    let hands_down = !controllers.is_empty()
+        || fs::read_to_string(group.join("cgroup.subtree_control"))
+            .is_ok_and(|list| !list.trim().is_empty());
+    let is_empty = || listed(group).is_ok_and(|processes| processes.is_empty());
+    is_writable(group) && (is_root || !hands_down || is_empty())
 }
 
 /// Returns whether children of the group have the controller, after asking for it.
