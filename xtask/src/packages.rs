@@ -20,7 +20,7 @@ struct Part {
     package: &'static str,
 }
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 17] = [
     Part { file: "dockerd", package: "docker.io" },
     Part { file: "docker", package: "docker.io" },
     Part { file: "iptables", package: "iptables" },
@@ -36,6 +36,8 @@ const PARTS: [Part; 15] = [
     Part { file: "python3", package: "python3-venv" },
     Part { file: "debootstrap", package: "debootstrap" },
     Part { file: "rg", package: "ripgrep" },
+    Part { file: "mkfs.ext4", package: "e2fsprogs" },
+    Part { file: "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", package: "libfaketime" },
 ];
 
 /// What only a machine of its own needs.
@@ -113,6 +115,8 @@ fn in_path(program: &str) -> bool {
 
 fn apt(arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
+    // Another installation may be under way, such as a fresh machine's own.
+    command.args(["-o", "DPkg::Lock::Timeout=300"]);
     child::run(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
