@@ -7,7 +7,9 @@
 //! This is also the one module that may use `unsafe`, for two system calls
 //! that can take file descriptors away from other owners in the process and
 //! that the safe libraries therefore do not offer: [`unshare`] and
-//! [`close_inherited`].
+//! [`close_inherited`]; and for [`range_lock`], which they do not offer yet.
+
+pub mod range_lock;
 
 use std::fs;
 use std::io;

@@ -42,3 +42,19 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         Err(_) => std::future::pending().await,
     }
 }
+
+/// Runs work that may block without end on a thread that the end of the process does not wait for.
+///
+/// Returns nothing when the work panicked.
+pub async fn on_detached_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<Option<T>> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(move || {
+        // A caller that has gone does not want the value; dropping it here releases what it holds.
+        drop(done.send(work()));
+    })?;
+    Ok(result.await.ok())
+}

@@ -1,7 +1,10 @@
 //! A database file beside the ledger: opening it, and naming what is wrong with it.
 //!
 //! The ledger and the event log are two such files. Both are in WAL mode with
-//! `synchronous = FULL`: a commit is on disk when it returns.
+//! `synchronous = FULL`: a commit is on disk when it returns. Writers stand in a queue
+//! ([`WriteQueue`]); readers never do. What SQLite itself still locks (recovery after a crash,
+//! the last one to close the file, a foreign program) is waited for as long as it lasts, so no
+//! caller ever sees a database that is locked.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -9,16 +12,18 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use sqlx::Connection;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 
-use super::super::{Ledger, LedgerError, Result};
+use tracing::warn;
 
-/// How long a write waits for another process's transaction.
+use super::super::{LedgerError, Result};
+use super::queue::WriteQueue;
+
+/// How long SQLite waits for a lock before it is asked again.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes a directory that only this user may use, where it is missing.
@@ -29,37 +34,80 @@ pub(crate) fn make_private_directory(home: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home)
 }
 
-/// Takes the lock beside the ledger, waiting for whoever holds it: two processes that open a
-/// fresh database at once must not both build its schema.
-pub(crate) async fn lock_exclusively(home: &Path) -> Result<fs::File> {
-    let path = home.join("ledger.lock");
-    let in_file = |source: io::Error| match source.kind() {
+/// Opens the queue of those who write a database; its file has the database's name.
+pub(crate) fn queue_of(path: &Path) -> Result<WriteQueue> {
+    let file = path.with_extension("lock");
+    WriteQueue::open(&file).map_err(|source| match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            LedgerError::ReadOnly { path: Ledger::path(home) }
+            LedgerError::ReadOnly { path: path.to_owned() }
         }
-        io::ErrorKind::StorageFull => LedgerError::DiskFull { path: Ledger::path(home) },
-        _ => LedgerError::Home { path: path.clone(), source },
-    };
-    let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
-    let file = file.map_err(in_file)?;
-    let deadline = tokio::time::Instant::now() + BUSY_TIMEOUT;
+        io::ErrorKind::StorageFull => LedgerError::DiskFull { path: path.to_owned() },
+        _ => LedgerError::Home { path: file, source },
+    })
+}
+
+/// Does something with a database again as long as another process has it locked.
+///
+/// The kernel releases the locks of a process that ends, so the wait ends with the other process
+/// at the latest.
+pub(crate) async fn while_locked<T, E: WhenLocked, F>(
+    mut work: impl FnMut() -> F,
+) -> std::result::Result<T, E>
+where
+    F: Future<Output = std::result::Result<T, E>>,
+{
+    /// SQLite waits by itself; this is for the locks for which it does not.
+    const PAUSE: Duration = Duration::from_millis(20);
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+        match work().await {
+            Err(error) if error.is_locked() => {
+                warn!("another process has the ledger locked; waiting for it");
+                tokio::time::sleep(PAUSE).await;
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(LedgerError::Locked { path: Ledger::path(home) });
-            }
-            Err(error) => return Err(in_file(error.into())),
+            other => return other,
         }
     }
 }
 
+/// An error that can mean that somebody else has the database locked.
+pub(crate) trait WhenLocked {
+    /// Returns whether it means that.
+    fn is_locked(&self) -> bool;
+}
+
+impl WhenLocked for LedgerError {
+    fn is_locked(&self) -> bool {
+        matches!(self, Self::Locked { .. })
+    }
+}
+
+/// Opens a database if it is complete already: then nothing has to be locked for it.
+pub(crate) async fn connect_current(
+    path: &Path,
+    migrations: &[&'static str],
+) -> Result<Option<SqlitePool>> {
+    if !has_content(path) {
+        return Ok(None);
+    }
+    let pool = connect(path).await?;
+    Ok(is_current(&pool, migrations).await.then_some(pool))
+}
+
+/// Returns whether somebody has begun to fill the file: the switch to WAL mode, which needs the
+/// file alone, is the first thing that is written.
+///
+/// The file is not opened for this: closing it would release the locks that SQLite holds on it in
+/// this process.
+fn has_content(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
 /// Opens a database, making it where it is missing.
 pub(crate) async fn connect(path: &Path) -> Result<SqlitePool> {
+    while_locked(|| connect_once(path)).await
+}
+
+async fn connect_once(path: &Path) -> Result<SqlitePool> {
     if !path.exists() {
         // Made here rather than by SQLite, so that nobody else may read it at any instant.
         let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
@@ -89,7 +137,7 @@ pub(crate) async fn connect(path: &Path) -> Result<SqlitePool> {
 
 /// Returns whether the schema is exactly the newest that is known here; each step of it is there
 /// in whole or not at all.
-pub(crate) async fn is_current(pool: &SqlitePool, migrations: &[&'static str]) -> bool {
+async fn is_current(pool: &SqlitePool, migrations: &[&'static str]) -> bool {
     let newest = sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations");
     newest.fetch_one(pool).await.is_ok_and(|found| found == newest_of(migrations))
 }

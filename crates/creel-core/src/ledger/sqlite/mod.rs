@@ -1,15 +1,17 @@
 //! The store on SQLite: one file, safe for several processes at once.
 //!
 //! WAL with `synchronous = FULL`: a commit is on disk when it returns. Writes
-//! begin with `BEGIN IMMEDIATE`, so two processes queue instead of failing, and
-//! run in their own task, so a cancelled caller cannot cut one in half.
+//! wait in a fair queue of all processes ([`queue`]) and run in their own task,
+//! so a cancelled caller cannot cut one in half. Reads wait for nobody.
 
 pub(crate) mod database;
 mod open;
 mod orders;
+pub(crate) mod queue;
 mod reads;
 mod rows;
 mod runs;
+pub(crate) mod write;
 mod writes;
 
 #[cfg(test)]
@@ -26,6 +28,9 @@ use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
 use crate::run::RunState;
 use crate::task;
+
+use database::while_locked;
+use queue::WriteQueue;
 
 use super::{
     Event, Intent, LedgerError, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter,
@@ -45,6 +50,8 @@ struct Inner {
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
+    /// Those who want to write it.
+    queue: WriteQueue,
     /// Which ledger it is.
     id: LedgerId,
     /// This process, as it signs its events.
@@ -110,23 +117,23 @@ impl Store for SqliteStore {
     }
 
     async fn record(&self, id: ResourceId) -> Result<Option<Record>> {
-        self.inner.record(id).await
+        while_locked(|| self.inner.record(id)).await
     }
 
     async fn records(&self, filter: &RecordFilter) -> Result<Vec<Record>> {
-        self.inner.records(filter).await
+        while_locked(|| self.inner.records(filter)).await
     }
 
     async fn history(&self, id: ResourceId) -> Result<Vec<StoredEvent>> {
-        self.inner.history(id).await
+        while_locked(|| self.inner.history(id)).await
     }
 
     async fn tries(&self, resource: Option<ResourceId>, limit: u32) -> Result<Vec<Try>> {
-        self.inner.tries(resource, limit).await
+        while_locked(|| self.inner.tries(resource, limit)).await
     }
 
     async fn check(&self) -> Result<Vec<String>> {
-        self.inner.check().await
+        while_locked(|| self.inner.check()).await
     }
 
     async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
@@ -135,11 +142,11 @@ impl Store for SqliteStore {
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunRecord>> {
-        self.inner.run(id).await
+        while_locked(|| self.inner.run(id)).await
     }
 
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<RunRecord>> {
-        self.inner.runs(filter).await
+        while_locked(|| self.inner.runs(filter)).await
     }
 
     async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
@@ -158,7 +165,7 @@ impl Store for SqliteStore {
     }
 
     async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
-        self.inner.workflow_of(run).await
+        while_locked(|| self.inner.workflow_of(run)).await
     }
 
     async fn place_order(&self, order: &NewOrder) -> Result<bool> {
@@ -167,7 +174,7 @@ impl Store for SqliteStore {
     }
 
     async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
-        self.inner.open_orders(run).await
+        while_locked(|| self.inner.open_orders(run)).await
     }
 
     async fn take_order(&self, key: &str) -> Result<bool> {

@@ -12,7 +12,10 @@ use crate::owner::Owner;
 
 use super::super::{Ledger, LedgerError, Result};
 use super::Inner;
-use super::database::{connect, explain, lock_exclusively, make_private_directory, migrate};
+use super::database::{
+    connect, connect_current, explain, make_private_directory, migrate, queue_of, while_locked,
+};
+use super::queue::WriteQueue;
 
 /// The steps from nothing to the newest schema this code knows.
 pub(super) const MIGRATIONS: [&str; 2] = [
@@ -24,14 +27,16 @@ pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     make_private_directory(home).map_err(in_home)?;
     let path = Ledger::path(home);
-    let _lock = lock_exclusively(home).await?;
-    let pool = connect(&path).await?;
-    migrate(&path, &pool, &MIGRATIONS).await?;
+    let queue = queue_of(&path)?;
+    let (pool, id) = match open_current(&path).await? {
+        Some(opened) => opened,
+        None => build(&path, &queue, clock.now().wall_ms).await?,
+    };
     let owner = Owner::this_process().map_err(in_home)?;
-    let id = ledger_id(&path, &pool, clock.now().wall_ms).await?;
     Ok(Inner {
         path,
         pool,
+        queue,
         id,
         actor: owner.to_string(),
         boot: os::boot_id().map_err(in_home)?,
@@ -39,18 +44,42 @@ pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {
     })
 }
 
-async fn ledger_id(path: &Path, pool: &SqlitePool, now_ms: i64) -> Result<LedgerId> {
+/// Opens a ledger that is complete; such a one is opened without a turn in the queue.
+async fn open_current(path: &Path) -> Result<Option<(SqlitePool, LedgerId)>> {
+    let Some(pool) = connect_current(path, &MIGRATIONS).await? else { return Ok(None) };
+    let id = while_locked(|| ledger_id(path, &pool)).await?;
+    Ok(id.map(|id| (pool, id)))
+}
+
+/// Builds a ledger, or brings it up to date: two processes at once must not both do that.
+async fn build(path: &Path, queue: &WriteQueue, now_ms: i64) -> Result<(SqlitePool, LedgerId)> {
+    let in_queue = |source| LedgerError::Home { path: path.to_owned(), source };
+    let _turn = queue.turn().await.map_err(in_queue)?;
+    let pool = connect(path).await?;
+    while_locked(|| migrate(path, &pool, &MIGRATIONS)).await?;
+    let known = while_locked(|| ledger_id(path, &pool)).await?;
+    let id = match known {
+        Some(id) => id,
+        None => while_locked(|| name_ledger(path, &pool, now_ms)).await?,
+    };
+    Ok((pool, id))
+}
+
+/// Returns which ledger it is; nothing where it has not been named yet.
+async fn ledger_id(path: &Path, pool: &SqlitePool) -> Result<Option<LedgerId>> {
     let known: Option<String> = sqlx::query_scalar("SELECT id FROM ledger")
         .fetch_optional(pool)
         .await
         .map_err(|source| explain(path, source))?;
-    if let Some(text) = known {
-        let damaged = |e: crate::id::InvalidId| LedgerError::Corrupt {
-            path: path.to_owned(),
-            detail: e.to_string(),
-        };
-        return text.parse().map_err(damaged);
-    }
+    let damaged = |e: crate::id::InvalidId| LedgerError::Corrupt {
+        path: path.to_owned(),
+        detail: e.to_string(),
+    };
+    known.map(|text| text.parse().map_err(damaged)).transpose()
+}
+
+/// Gives a fresh ledger its id.
+async fn name_ledger(path: &Path, pool: &SqlitePool, now_ms: i64) -> Result<LedgerId> {
     let id = LedgerId::new();
     sqlx::query("INSERT INTO ledger (id, created_at_ms) VALUES (?, ?)")
         .bind(id.to_string())

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Executor, QueryBuilder, Transaction};
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{Executor, QueryBuilder};
 
 use crate::clock::Moment;
 use crate::id::ResourceId;
@@ -16,17 +16,18 @@ use super::super::{
 };
 use super::Inner;
 use super::rows::Columns;
+use super::write::Write;
 
 /// How many tries one statement takes; SQLite allows 32,766 values, a try has ten.
 const ROWS_A_STATEMENT: usize = 256;
 
 impl Inner {
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
-        self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| self.error(e))
+    pub(super) async fn begin(&self) -> Result<Write> {
+        Write::begin(&self.path, &self.pool, &self.queue).await
     }
 
-    pub(super) async fn commit(&self, transaction: Transaction<'static, Sqlite>) -> Result<()> {
-        transaction.commit().await.map_err(|e| self.error(e))
+    pub(super) async fn commit(&self, write: Write) -> Result<()> {
+        write.commit(&self.path).await
     }
 
     pub(super) async fn record_intent(&self, intent: &Intent) -> Result<Record> {

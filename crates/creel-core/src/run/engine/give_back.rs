@@ -29,8 +29,6 @@ const GRACE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(5);
 /// How long creates without an answer, and releases that are under way, are waited for.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a ledger that others keep busy is waited for.
-const LEDGER_PATIENCE: Duration = Duration::from_secs(180);
 /// The first pause between two rounds of releasing.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -170,15 +168,10 @@ impl Drive {
                 warn!(%error, "not given back at the first try");
             }
         }
-        let (busy_until, mut pause) = (Instant::now() + LEDGER_PATIENCE, FIRST_PAUSE);
-        let mut deadline = None;
+        let (mut deadline, mut pause) = (None, FIRST_PAUSE);
         loop {
-            match self.look_and_release(&mut deadline).await {
-                Ok(Some(certificate)) => return Ok(certificate),
-                Ok(None) => {}
-                // Many at once may keep the ledger busy; nothing is lost by waiting.
-                Err(LedgerError::Locked { .. }) if Instant::now() < busy_until => {}
-                Err(error) => return Err(error.into()),
+            if let Some(certificate) = self.look_and_release(&mut deadline).await? {
+                return Ok(certificate);
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(2));

@@ -2,6 +2,7 @@
 
 use crate::id::RunId;
 use crate::ledger::LedgerError;
+use crate::ledger::database::WhenLocked;
 use crate::run::IllegalEvent;
 
 /// An operation on the records of a run that did not succeed.
@@ -46,4 +47,10 @@ pub enum RecordsError {
         /// Why.
         source: LedgerError,
     },
+}
+
+impl WhenLocked for RecordsError {
+    fn is_locked(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_locked())
+    }
 }

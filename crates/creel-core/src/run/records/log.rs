@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
-use sqlx::{Executor, QueryBuilder, Row, Transaction};
+use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
+use sqlx::{Executor, QueryBuilder, Row};
 
 use crate::id::RunId;
-use crate::ledger::{LedgerError, database};
+use crate::ledger::LedgerError;
+use crate::ledger::database::{self, while_locked};
+use crate::ledger::queue::WriteQueue;
+use crate::ledger::write::Write;
 use crate::run::Logged;
 use crate::task;
 
@@ -35,6 +38,8 @@ struct Inner {
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
+    /// Those who want to write it.
+    queue: WriteQueue,
 }
 
 impl EventLog {
@@ -47,17 +52,12 @@ impl EventLog {
         let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
         database::make_private_directory(home).map_err(in_home)?;
         let path = Self::path(home);
-        // Every driver of a run opens it, so that they should not have to queue for the lock.
-        if path.exists() {
-            let pool = database::connect(&path).await?;
-            if database::is_current(&pool, &MIGRATIONS).await {
-                return Ok(Self { inner: Arc::new(Inner { path, pool }) });
-            }
-        }
-        let _lock = database::lock_exclusively(home).await?;
-        let pool = database::connect(&path).await?;
-        database::migrate(&path, &pool, &MIGRATIONS).await?;
-        Ok(Self { inner: Arc::new(Inner { path, pool }) })
+        let queue = database::queue_of(&path)?;
+        let pool = match database::connect_current(&path, &MIGRATIONS).await? {
+            Some(pool) => pool,
+            None => build(&path, &queue).await?,
+        };
+        Ok(Self { inner: Arc::new(Inner { path, pool, queue }) })
     }
 
     /// Returns the path of the log in a directory.
@@ -81,7 +81,7 @@ impl EventLog {
     ///
     /// Fails when the log cannot be read.
     pub async fn read(&self, run: RunId, from: u64, limit: u32) -> Result<Vec<Logged>> {
-        self.inner.read(run, from, limit).await
+        while_locked(|| self.inner.read(run, from, limit)).await
     }
 
     /// Returns the number of the newest event of a run; 0 where there is none.
@@ -90,7 +90,7 @@ impl EventLog {
     ///
     /// Fails when the log cannot be read.
     pub async fn newest(&self, run: RunId) -> Result<u64> {
-        self.inner.newest_in(&self.inner.pool, run).await
+        while_locked(|| self.inner.newest_in(&self.inner.pool, run)).await
     }
 }
 
@@ -104,21 +104,15 @@ impl Inner {
     }
 
     async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
-        let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
-        let mut transaction = begun.map_err(|e| self.error(e))?;
+        let mut transaction = Write::begin(&self.path, &self.pool, &self.queue).await?;
         // Read inside the transaction: of two writers, the second finds its number taken.
         let newest = self.newest_in(&mut *transaction, run).await?;
         check_numbers(run, newest, events)?;
         self.insert(&mut transaction, run, events).await?;
-        transaction.commit().await.map_err(|e| self.error(e))
+        Ok(transaction.commit(&self.path).await?)
     }
 
-    async fn insert(
-        &self,
-        to: &mut Transaction<'static, Sqlite>,
-        run: RunId,
-        events: &[Logged],
-    ) -> Result<()> {
+    async fn insert(&self, to: &mut SqliteConnection, run: RunId, events: &[Logged]) -> Result<()> {
         for rows in events.chunks(ROWS_A_STATEMENT) {
             let mut insert = QueryBuilder::new(
                 "INSERT INTO events (run, sequence, at_ms, spooled, version, event) ",
@@ -173,6 +167,15 @@ impl Inner {
     }
 }
 
+/// Builds the log, or brings it up to date: two processes at once must not both do that.
+async fn build(path: &Path, queue: &WriteQueue) -> std::result::Result<SqlitePool, LedgerError> {
+    let in_queue = |source| LedgerError::Home { path: path.to_owned(), source };
+    let _turn = queue.turn().await.map_err(in_queue)?;
+    let pool = database::connect(path).await?;
+    while_locked(|| database::migrate(path, &pool, &MIGRATIONS)).await?;
+    Ok(pool)
+}
+
 /// Checks that events follow directly on the newest that is there.
 fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
     for (expected, logged) in (newest + 1..).zip(events) {
@@ -211,7 +214,7 @@ impl EventLog {
     }
 
     /// Keeps everybody else from writing, until the answer is dropped.
-    pub(super) async fn lock(&self) -> Transaction<'static, Sqlite> {
-        self.inner.pool.begin_with("BEGIN IMMEDIATE").await.unwrap()
+    pub(super) async fn lock(&self) -> Write {
+        Write::begin(&self.inner.path, &self.inner.pool, &self.inner.queue).await.unwrap()
     }
 }

@@ -1,10 +1,8 @@
 //! The hand that writes one run: log first, then row.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::broadcast;
-use tokio::time::Instant;
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::id::RunId;
@@ -13,9 +11,6 @@ use crate::owner::Owner;
 use crate::run::{Logged, RunEvent, RunState};
 
 use super::{EventLog, RecordsError, Result};
-
-/// How long a file that others hold is tried again: many drivers share it.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many words of the agent wait for company at most.
 const MOST_PENDING: usize = 256;
@@ -121,28 +116,17 @@ impl Writer {
     }
 
     async fn append(&self, batch: &[Logged]) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.log.append(self.run, batch).await {
-                Err(RecordsError::Store(LedgerError::Locked { .. }))
-                    if Instant::now() < deadline => {}
-                other => return other,
-            }
-        }
+        self.log.append(self.run, batch).await
     }
 
     /// Saves the row; fenced, so that a driver that was replaced learns of it here.
     pub(super) async fn save_row(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.ledger.save_run(self.run, &self.owner, &self.state).await {
-                Ok(()) => return Ok(()),
-                Err(LedgerError::Locked { .. }) if Instant::now() < deadline => {}
-                Err(error @ (LedgerError::NotOwner { .. } | LedgerError::UnknownRun { .. })) => {
-                    return Err(error.into());
-                }
-                Err(source) => return Err(RecordsError::RowBehind { run: self.run, source }),
+        match self.ledger.save_run(self.run, &self.owner, &self.state).await {
+            Ok(()) => Ok(()),
+            Err(error @ (LedgerError::NotOwner { .. } | LedgerError::UnknownRun { .. })) => {
+                Err(error.into())
             }
+            Err(source) => Err(RecordsError::RowBehind { run: self.run, source }),
         }
     }
 }

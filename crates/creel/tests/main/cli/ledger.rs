@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use creel_testkit::creel::Output;
 use creel_testkit::fake_engine::FakeEngine;
@@ -89,28 +90,25 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn while_another_process_opens_it_nothing_is_created() {
+fn a_command_waits_for_as_long_as_another_process_writes_the_ledger() {
     let bench = Bench::new();
     let resource = leave_a_record(&bench);
-    let lock = File::options().write(true).open(bench.state().join("ledger.lock")).unwrap();
-    lock.lock().unwrap();
-    refused_hold(&bench, "CR0010").expect_code(1);
-    drop(lock);
-    assert_eq!(records(&bench), [resource]);
-}
-
-#[test]
-fn while_another_process_writes_it_nothing_is_created() {
-    let bench = Bench::new();
-    let resource = leave_a_record(&bench);
-    block_on(async {
+    let waiting = block_on(async {
         let mut database = database(&bench).await;
         sqlx::query("BEGIN EXCLUSIVE").execute(&mut database).await.unwrap();
-        let output = refused_hold(&bench, "CR0010").expect_code(1);
-        assert!(output.stderr.contains("nothing was created, because the ledger"), "{output}");
+        // Readers do not wait.
+        assert_eq!(records(&bench), std::slice::from_ref(&resource));
+        let command = bench.creel();
+        let waiting = std::thread::spawn(move || command.run(["reconcile"]));
+        // Longer than SQLite itself waits.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert!(!waiting.is_finished(), "it did not wait");
         sqlx::query("ROLLBACK").execute(&mut database).await.unwrap();
+        waiting
     });
-    assert_eq!(records(&bench), [resource]);
+    let output = waiting.join().unwrap().expect_code(0);
+    assert!(output.stderr.contains("1 released"), "{output}");
+    assert_eq!(records(&bench), [""; 0]);
 }
 
 #[test]
