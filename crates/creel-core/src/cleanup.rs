@@ -120,10 +120,9 @@ use jiff::Timestamp;
 
 use crate::duration;
 use crate::ledger::{Ledger, LedgerError, RecordFilter};
-use crate::plan::{self, Binding, PlanInput, PlanItem};
+use crate::plan::{self, Binding, Plan, PlanInput, PlanItem};
 use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
 use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
-use crate::reconcile::plan_of_ours;
 use crate::select::{Preset, Roll, Selector};
 
 /// Why a cleanup could not be carried out.
@@ -221,7 +220,7 @@ impl Cleanup {
         let resource = self.roll().await?.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
         let item = PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None };
-        let plan = plan_of_ours(vec![item]);
+        let plan = Plan::of_ours(vec![item]);
         let mut report = self.reaper().run(&plan, &self.options, &()).await;
         Ok(report.items.remove(0))
     }

@@ -166,10 +166,11 @@ use crate::labels::{self, Labels};
 use crate::ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, State, Try,
 };
-use crate::plan::{Binding, PlanItem};
-use crate::provider::{CreateOrder, Kind, Observed, ProviderError, ProviderName, Providers, Spec};
+use crate::provider::{
+    CreateOrder, Identity, Kind, Observed, ProviderError, ProviderName, Providers, Spec,
+};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
-use crate::reconcile::{Reconciler, Status, plan_of_ours};
+use crate::reconcile::{Reconciler, Status};
 use crate::task;
 
 /// How long a resource may live without a renewal, unless a request says otherwise.
@@ -376,7 +377,9 @@ impl Supervisor {
         self.note_create(&record, created.as_ref().err()).await;
         match created {
             Ok(id) => {
-                self.ledger.append(&[(resource, Event::Created { object: id.clone() })]).await?;
+                let identity = self.identity_of(&record, &id).await;
+                let event = Event::Created { object: id.clone(), identity };
+                self.ledger.append(&[(resource, event)]).await?;
                 info!(%resource, kind = %record.kind, object = %id, "created");
                 Ok(self.hold(&record, id))
             }
@@ -401,7 +404,8 @@ impl Supervisor {
         };
         let resource = ResourceId::new();
         let record = self.record_adoption(resource, &seen).await?;
-        self.ledger.append(&[(resource, Event::Found { object: seen.id.clone() })]).await?;
+        let event = Event::Found { object: seen.id.clone(), identity: seen.identity() };
+        self.ledger.append(&[(resource, event)]).await?;
         Ok(self.hold(&record, seen.id))
     }
 
@@ -624,14 +628,35 @@ impl Supervisor {
             provider: record.provider,
             kind: record.kind,
             object: record.name.clone(),
+            name: Some(record.name.clone()),
             operation: "create".to_owned(),
             attempt: 1,
             outcome: error.map_or("ok", |error| error.class.name()).to_owned(),
             detail: error.map(|error| error.message.clone()).unwrap_or_default(),
+            evidence: None,
         };
         if let Err(error) = self.ledger.append_tries(&[one]).await {
             warn!(%error, "the audit could not be written");
         }
+    }
+
+    /// Reads what tells an object that was just created from a replacement. Without an answer
+    /// the record has no identity, and its object stays where nothing else proves it ours.
+    async fn identity_of(&self, record: &Record, id: &str) -> Option<Identity> {
+        if record.kind.has_lasting_ids() {
+            return Some(Identity::id(id));
+        }
+        let provider = self.providers.get(record.provider).ok()?;
+        let seen = match provider.inspect(record.kind, id).await {
+            Ok(seen) => seen?,
+            Err(error) => {
+                warn!(resource = %record.id, %error, "its identity could not be read");
+                return None;
+            }
+        };
+        // One without the label of this create has taken its name meanwhile.
+        let is_ours = labels::claimed_resource(&seen.labels) == Some(record.id);
+        seen.identity().filter(|_| is_ours)
     }
 
     /// Finds out what a failed create left, and gives it back.
@@ -648,7 +673,9 @@ impl Supervisor {
         match found {
             Ok(objects) if !objects.is_empty() => {
                 let object = objects[0].id.clone();
-                self.ledger.append(&[(record.id, Event::Found { object: object.clone() })]).await?;
+                let identity = objects[0].identity();
+                let event = Event::Found { object: object.clone(), identity };
+                self.ledger.append(&[(record.id, event)]).await?;
                 let complete =
                     objects.len() == 1 && (objects[0].is_running() || !record.kind.runs());
                 if error.class.is_retryable() && complete {
@@ -673,22 +700,8 @@ impl Supervisor {
 
     /// Releases one record of this process's.
     async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
-        let record =
-            self.ledger.record(resource).await?.ok_or(LedgerError::Unknown { id: resource })?;
-        let object = record.state.object().unwrap_or(&record.name);
-        let item = PlanItem {
-            seen: Observed {
-                name: record.name.clone(),
-                ..Observed::known_by_id(record.provider, record.kind, object)
-            },
-            rule: RULE.to_owned(),
-            resource: Some(resource),
-            binding: Binding::Identity,
-            evidence: None,
-        };
         let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
-        let mut report = reaper.run(&plan_of_ours(vec![item]), &self.options, &()).await;
-        Ok(report.items.remove(0))
+        reaper.release_record(resource, RULE, &self.options).await
     }
 }
 

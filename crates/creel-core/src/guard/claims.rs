@@ -12,7 +12,7 @@ use crate::labels::{self, Labels};
 use crate::ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
 };
-use crate::provider::{Kind, Marks, Provider, ProviderName, ReleaseMode};
+use crate::provider::{Identity, Kind, Marks, Provider, ProviderName, ReleaseMode};
 
 /// On what terms things are claimed.
 #[derive(Debug, Clone)]
@@ -122,8 +122,14 @@ impl Claims {
     /// Records what came of a create. A record that cannot be written stays an open intent,
     /// which is searched for.
     pub(super) async fn confirm(&self, claim: &Claim, object: &str) {
+        let identity = claim.kind.has_lasting_ids().then(|| Identity::id(object));
+        self.confirm_as(claim, object, identity).await;
+    }
+
+    /// As [`Claims::confirm`], with what tells the object from a replacement.
+    pub(super) async fn confirm_as(&self, claim: &Claim, object: &str, identity: Option<Identity>) {
         info!(resource = %claim.resource, kind = %claim.kind, object, "created");
-        self.append(claim, Event::Created { object: object.to_owned() }).await;
+        self.append(claim, Event::Created { object: object.to_owned(), identity }).await;
         self.listener
             .hear(Happening { id: Some(object.to_owned()), ..claim.happening("created", None) });
     }
@@ -139,9 +145,10 @@ impl Claims {
         provider: ProviderName,
         kind: Kind,
         object: &str,
+        identity: Option<Identity>,
     ) -> Result<(), LedgerError> {
         let claim = self.intend(provider, kind, Some(object.to_owned())).await?;
-        self.confirm(&claim, object).await;
+        self.confirm_as(&claim, object, identity).await;
         Ok(())
     }
 
@@ -194,7 +201,7 @@ impl Claims {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let why = "the create it was made for came to nothing".to_owned();
         self.ledger.append(&[(claim.resource, Event::ReleaseRequested { why })]).await?;
-        let mode = ReleaseMode { stop_timeout: None, kill_running: false };
+        let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
         // Whatever it answers, only the look afterwards proves anything.
         let _ = provider.release(claim.kind, &claim.name, mode).await?;
         if provider.inspect(claim.kind, &claim.name).await?.is_none() {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
+use crate::provider::Identity;
 
 use super::OwnerRecord;
 
@@ -22,11 +23,17 @@ pub enum Event {
     Created {
         /// The provider's id.
         object: String,
+        /// What tells it from a replacement; absent in events of older versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Identity>,
     },
-    /// A search found it by name or label.
+    /// A search found it by name and label.
     Found {
         /// The provider's id.
         object: String,
+        /// What tells it from a replacement; absent in events of older versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Identity>,
     },
     /// It was verified that nothing came of the create.
     NeverCreated {
@@ -40,6 +47,11 @@ pub enum Event {
     },
     /// Its absence was verified.
     VerifiedGone,
+    /// Another object was found under its name: the recorded one is gone.
+    Replaced {
+        /// How that is known.
+        why: String,
+    },
     /// It will not go.
     Quarantined {
         /// Why.
@@ -79,6 +91,7 @@ impl Event {
             Self::NeverCreated { .. } => "called never created",
             Self::ReleaseRequested { .. } => "released",
             Self::VerifiedGone => "verified gone",
+            Self::Replaced { .. } => "called replaced",
             Self::Quarantined { .. } => "quarantined",
             Self::Vanished => "called vanished",
             Self::OwnerChanged { .. } => "given to another owner",
@@ -130,10 +143,15 @@ pub(super) mod tests {
 
     pub(in crate::ledger) fn any_event() -> impl Strategy<Value = Event> {
         let object = || prop_oneof![Just("a".to_owned()), Just("b".to_owned())];
+        let identity = || {
+            prop_oneof![Just(None), Just(Some(Identity::id("a"))), Just(Some(Identity::id("b")))]
+        };
         prop_oneof![
             Just(some_intent()),
-            object().prop_map(|object| Event::Created { object }),
-            object().prop_map(|object| Event::Found { object }),
+            (object(), identity())
+                .prop_map(|(object, identity)| Event::Created { object, identity }),
+            (object(), identity()).prop_map(|(object, identity)| Event::Found { object, identity }),
+            Just(Event::Replaced { why: "another image".to_owned() }),
             Just(Event::NeverCreated { evidence: "refused".to_owned() }),
             Just(Event::ReleaseRequested { why: "test".to_owned() }),
             Just(Event::VerifiedGone),
@@ -141,6 +159,14 @@ pub(super) mod tests {
             Just(Event::Vanished),
             Just(Event::OwnerChanged { owner: some_owner() }),
         ]
+    }
+
+    #[test]
+    fn events_of_versions_without_identities_can_be_read() {
+        let old = r#"{"event":"created","object":"c1"}"#;
+        let created = Event::Created { object: "c1".to_owned(), identity: None };
+        assert_eq!(serde_json::from_str::<Event>(old).unwrap(), created);
+        assert_eq!(serde_json::to_string(&created).unwrap(), old);
     }
 
     proptest! {

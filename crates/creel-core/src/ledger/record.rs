@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ResourceId, RunId};
-use crate::labels::Labels;
+use crate::labels::{self, Labels};
 use crate::os;
 use crate::owner::{Liveness, Owner};
-use crate::provider::{Kind, Marks, ProviderName, UnknownName};
+use crate::provider::{Identity, IdentityCheck, Kind, Marks, Observed, ProviderName, UnknownName};
 
 use super::{Lease, State, StateName};
 
@@ -110,6 +110,8 @@ pub struct Record {
     pub labels: Labels,
     /// Where it is in its life.
     pub state: State,
+    /// What tells its object from a replacement, where that was seen.
+    pub identity: Option<Identity>,
     /// Who answers for it.
     pub owner: OwnerRecord,
     /// What becomes of it when the owner dies.
@@ -126,6 +128,37 @@ impl Record {
     /// Returns what its object is found again by.
     pub fn marks(&self) -> Marks {
         Marks { kind: self.kind, resource: self.id, name: self.name.clone() }
+    }
+
+    /// Compares an object that was found under its id or name with what is on record.
+    ///
+    /// A record without an identity, as older versions wrote them, proves nothing where names
+    /// come back, unless the object carries the label of this very create.
+    pub fn check(&self, seen: &Observed) -> IdentityCheck {
+        let observed = seen.identity();
+        if let Some(recorded) = &self.identity {
+            return match &observed {
+                Some(observed) => Identity::compare(recorded, observed),
+                None => {
+                    IdentityCheck::Unproven { why: "its identity could not be read".to_owned() }
+                }
+            };
+        }
+        let labelled = labels::claimed_resource(&seen.labels) == Some(self.id);
+        match (&self.state.object(), observed) {
+            (Some(object), Some(observed @ Identity::Id { .. })) => {
+                Identity::compare(&Identity::id(*object), &observed)
+            }
+            (_, Some(Identity::Volume { .. })) if labelled => {
+                IdentityCheck::Same { evidence: format!("it carries the label of {}", self.id) }
+            }
+            (Some(_), Some(Identity::Volume { engine_made: true, .. })) => IdentityCheck::Same {
+                evidence: "the engine made up its name for a container of ours".to_owned(),
+            },
+            _ => IdentityCheck::Unproven {
+                why: format!("nothing on record tells it from another {} of that name", self.kind),
+            },
+        }
     }
 
     /// Judges whether its owner still lives.
@@ -179,6 +212,9 @@ pub struct Try {
     pub kind: Kind,
     /// The provider's id, or the name where there is none yet.
     pub object: String,
+    /// The name people know it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// What was tried.
     pub operation: String,
     /// The number of the try, from 1.
@@ -187,4 +223,7 @@ pub struct Try {
     pub outcome: String,
     /// What the provider said.
     pub detail: String,
+    /// Of a release: what allowed it, the proof of ownership or the rule that selected it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
 }

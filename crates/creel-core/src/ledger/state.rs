@@ -149,7 +149,7 @@ impl State {
         match (current, event) {
             (None, Event::Intended { .. }) => Ok(Self::Intended),
             (None, _) | (Some(_), Event::Intended { .. }) => Err(illegal()),
-            (Some(state), Event::Created { object } | Event::Found { object }) => {
+            (Some(state), Event::Created { object, .. } | Event::Found { object, .. }) => {
                 state.with_object(object).ok_or_else(illegal)
             }
             (Some(state), Event::NeverCreated { .. }) => match state {
@@ -167,6 +167,13 @@ impl State {
             (Some(state), Event::VerifiedGone) => match state {
                 Self::Releasing { .. } | Self::Quarantined { .. } | Self::Gone => Ok(Self::Gone),
                 Self::Intended | Self::Created { .. } | Self::Lost { .. } => Err(illegal()),
+            },
+            (Some(state), Event::Replaced { .. }) => match state {
+                Self::Created { .. }
+                | Self::Releasing { .. }
+                | Self::Quarantined { .. }
+                | Self::Gone => Ok(Self::Gone),
+                Self::Intended | Self::Lost { .. } => Err(illegal()),
             },
             (Some(state), Event::Quarantined { reason }) => match state {
                 Self::Gone | Self::Lost { .. } => Err(illegal()),
@@ -237,7 +244,12 @@ mod tests {
                 let after = State::next(state.as_ref(), event);
                 if let Ok(State::Gone) = &after && state != Some(State::Gone) {
                     let verified =
-                        matches!(event, Event::VerifiedGone | Event::NeverCreated { .. });
+                        matches!(
+                            event,
+                            Event::VerifiedGone
+                                | Event::NeverCreated { .. }
+                                | Event::Replaced { .. }
+                        );
                     prop_assert!(verified, "closed by {:?}", event);
                 }
                 state = after.ok().or(state);
@@ -298,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_create_that_lands_late_opens_a_closed_record() {
-        let late = Event::Created { object: "c1".to_owned() };
+        let late = Event::Created { object: "c1".to_owned(), identity: None };
         let state = State::next(Some(&State::Gone), &late);
         assert_eq!(state, Ok(State::Created { object: "c1".to_owned() }));
     }

@@ -96,6 +96,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when the store cannot be read.
     async fn tries(&self, resource: Option<ResourceId>, limit: u32) -> Result<Vec<Try>>;
 
+    /// Returns the newest tries to release something, newest first: by the object's id or at
+    /// least twelve characters of it, by its name, or by the resource.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>>;
+
     /// Checks the whole store: the file's integrity, and that replaying every log gives the
     /// state that is stored. Returns one sentence for each thing that is wrong.
     ///

@@ -88,3 +88,17 @@ pub struct Plan {
     /// What was selected but left alone.
     pub spared: Vec<SparedItem>,
 }
+
+impl Plan {
+    /// Makes a plan of our own orphans, which needs no worlds: their ids are on record.
+    pub(crate) fn of_ours(items: Vec<PlanItem>) -> Self {
+        Self {
+            version: VERSION,
+            made_at: Timestamp::now(),
+            worlds: Vec::new(),
+            listed: items.len(),
+            items,
+            spared: Vec::new(),
+        }
+    }
+}

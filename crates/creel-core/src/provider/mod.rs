@@ -12,6 +12,7 @@
 pub mod daytona;
 pub mod docker;
 mod error;
+mod identity;
 mod observed;
 pub mod process;
 mod spec;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use error::{ErrorClass, ProviderError};
+pub use identity::{Identity, IdentityCheck};
 pub use observed::{Kind, Observed, ProviderName, UnknownName};
 pub use spec::{
     ContainerSpec, CreateOrder, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
@@ -38,22 +40,25 @@ pub use usage::Usage;
 pub type Result<T> = std::result::Result<T, ProviderError>;
 
 /// How an object should be ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseMode {
     /// Ask politely first and wait this long; `None` kills at once.
     pub stop_timeout: Option<Duration>,
     /// Release also what runs. Without it a running object answers with a conflict,
     /// so that something restarted since it was seen is not killed by mistake.
     pub kill_running: bool,
+    /// Which object is meant, where its name can be another's by now: a provider that can compare
+    /// and delete in one step answers [`Released::Kept`] for any other.
+    pub expected: Option<Identity>,
 }
 
 impl ReleaseMode {
     /// Ends the object at once, whatever its state.
-    pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true };
+    pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true, expected: None };
 }
 
 /// What a provider said to a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Released {
     /// The provider says it is done; the absence is still to be verified.
@@ -62,6 +67,8 @@ pub enum Released {
     AlreadyGone,
     /// The provider took the order and works on it.
     Accepted,
+    /// It was left alone, because it is not the expected object, or nothing proves that it is.
+    Kept(IdentityCheck),
 }
 
 /// What to expect of an object that was asked to go and is still there.

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::labels::Labels;
 
+use super::Identity;
+
 /// A name that is not in a fixed list, with the nearest one that is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{given}`; {}", suggestion(.nearest, .known))]
@@ -130,6 +132,14 @@ impl Kind {
     pub const fn runs(self) -> bool {
         matches!(self, Self::Container | Self::Process | Self::Sandbox)
     }
+
+    /// Returns whether the id of an object of this kind is never given to another one.
+    pub const fn has_lasting_ids(self) -> bool {
+        match self {
+            Self::Sandbox | Self::Process | Self::Container | Self::Network => true,
+            Self::Volume | Self::Image | Self::Directory => false,
+        }
+    }
 }
 
 /// One object, as seen at one moment.
@@ -166,6 +176,9 @@ pub struct Observed {
     pub predefined: bool,
     /// Changes whenever the object changed in a way that matters to a plan.
     pub generation: String,
+    /// What tells it from a replacement under its name, where its id alone does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
 }
 
 impl Observed {
@@ -187,6 +200,17 @@ impl Observed {
             users: Vec::new(),
             predefined: false,
             generation: String::new(),
+            identity: None,
+        }
+    }
+
+    /// Returns what tells it from a replacement, where that was seen: its id, where ids never come
+    /// back.
+    pub fn identity(&self) -> Option<Identity> {
+        match &self.identity {
+            Some(identity) => Some(identity.clone()),
+            None if self.kind.has_lasting_ids() => Some(Identity::id(self.id.clone())),
+            None => None,
         }
     }
 

@@ -13,10 +13,13 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use crate::ledger::{Ledger, Try};
+use crate::plan::PlanItem;
 use crate::task;
 
-/// How many tries may wait to be written; more than a batch, so that work never waits.
-const QUEUE: usize = 4096;
+use super::item::try_of;
+use super::send::RELEASE;
+use super::warrant::Warrant;
+
 /// How many tries one transaction takes; few enough that little is left to write at the end.
 const BATCH: usize = 64;
 /// How long a try waits for others: each transaction waits for the disk, which the engine
@@ -26,25 +29,48 @@ const GATHER: Duration = Duration::from_millis(500);
 /// Takes tries and writes them in the background.
 #[derive(Debug)]
 pub(super) struct Audit {
-    queue: Mutex<Option<mpsc::Sender<Try>>>,
+    ledger: Option<Ledger>,
+    queue: Mutex<Option<mpsc::UnboundedSender<Try>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Audit {
     pub(super) fn start(ledger: Option<Ledger>) -> Self {
         let Some(ledger) = ledger else {
-            return Self { queue: Mutex::new(None), writer: Mutex::new(None) };
+            return Self { ledger: None, queue: Mutex::new(None), writer: Mutex::new(None) };
         };
-        let (queue, waiting) = mpsc::channel(QUEUE);
-        let writer = task::background(write_all(ledger, waiting));
-        Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(writer)) }
+        let (queue, waiting) = mpsc::unbounded_channel();
+        let writer = task::background(write_all(ledger.clone(), waiting));
+        Self {
+            ledger: Some(ledger),
+            queue: Mutex::new(Some(queue)),
+            writer: Mutex::new(Some(writer)),
+        }
     }
 
-    pub(super) async fn note(&self, one: Try) {
-        let queue = self.queue.lock().expect("no holder of this lock panics").clone();
-        if let Some(queue) = queue {
+    /// Writes what may be released and why, before anything is: a crash leaves no release without
+    /// a row. What is tracked has its reason in its own events, written before each release.
+    pub(super) async fn announce(&self, items: &[PlanItem]) {
+        let Some(ledger) = &self.ledger else { return };
+        let untracked = items.iter().filter(|item| item.resource.is_none());
+        let rows: Vec<Try> = untracked
+            .map(|item| Try {
+                evidence: Some(Warrant::by_rule(item).evidence),
+                ..try_of(item, RELEASE, 0, "planned", "")
+            })
+            .collect();
+        if !rows.is_empty()
+            && let Err(error) = ledger.append_tries(&rows).await
+        {
+            warn!(%error, lost = rows.len(), "the audit could not be written");
+        }
+    }
+
+    /// Takes a try. The queue is bounded by the plan: an item has few tries.
+    pub(super) fn note(&self, one: Try) {
+        if let Some(queue) = &*self.queue.lock().expect("no holder of this lock panics") {
             // The writer ends only after this sender: a failed send cannot happen before.
-            let _ = queue.send(one).await;
+            let _ = queue.send(one);
         }
     }
 
@@ -59,7 +85,7 @@ impl Audit {
     }
 }
 
-async fn write_all(ledger: Ledger, mut waiting: mpsc::Receiver<Try>) {
+async fn write_all(ledger: Ledger, mut waiting: mpsc::UnboundedReceiver<Try>) {
     let mut batch = Vec::with_capacity(BATCH);
     while waiting.recv_many(&mut batch, BATCH).await > 0 {
         gather(&mut batch, &mut waiting).await;
@@ -71,7 +97,7 @@ async fn write_all(ledger: Ledger, mut waiting: mpsc::Receiver<Try>) {
 }
 
 /// Fills a batch until it is full, has waited long enough, or nothing more will come.
-async fn gather(batch: &mut Vec<Try>, waiting: &mut mpsc::Receiver<Try>) {
+async fn gather(batch: &mut Vec<Try>, waiting: &mut mpsc::UnboundedReceiver<Try>) {
     let end = Instant::now() + GATHER;
     while batch.len() < BATCH {
         let more = waiting.recv_many(batch, BATCH - batch.len());

@@ -8,13 +8,15 @@ use tracing::{debug, error, info, warn};
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
-use crate::ledger::{Event, Ledger, LedgerError, Try};
+use crate::ledger::{Event, Ledger, LedgerError, Record, Try};
 use crate::plan::{self, PlanItem};
 use crate::provider::{ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode};
 use crate::retry::Tried;
 use crate::select::protection;
 
 use super::audit::Audit;
+use super::send::RELEASE;
+use super::warrant::{Permission, Warrant, judge};
 use super::watch::Reached;
 use super::{ItemReport, Outcome, ReapOptions};
 
@@ -37,11 +39,15 @@ pub(super) struct Job<'a> {
 /// What a second look before the release showed.
 enum SecondLook {
     /// It may go.
-    Go(Observed),
+    Go(Observed, Warrant),
     /// It is absent already.
     Absent,
     /// It must stay.
     Stay(Outcome, String),
+    /// Another object has its name.
+    Replaced(String),
+    /// Nothing proves that it is the recorded one.
+    Unproven(String),
 }
 
 impl Job<'_> {
@@ -52,23 +58,44 @@ impl Job<'_> {
             Err(error) => return failed(item, &error, 0),
         };
         if self.was_seen_just_now(provider, item) {
-            return self.release_seen(provider, item, &item.seen).await;
+            let warrant = Warrant::by_rule(item);
+            return self.release_seen(provider, item, &item.seen, &warrant).await;
         }
-        let look = self.with_retry(item, "look at", || self.look_again(provider, item)).await;
-        let seen = match look.result {
-            Ok(SecondLook::Go(seen)) => Some(seen),
+        let record = match self.record_of(item).await {
+            Ok(record) => record,
+            Err(report) => return report,
+        };
+        let record = record.as_ref();
+        let look =
+            self.with_retry(item, "look at", || self.look_again(provider, item, record)).await;
+        let allowed = match look.result {
+            Ok(SecondLook::Go(seen, warrant)) => Some((seen, warrant)),
             Ok(SecondLook::Absent) => None,
             Ok(SecondLook::Stay(outcome, reason)) => {
                 return ItemReport::new(item, outcome, Some(reason));
             }
+            Ok(SecondLook::Replaced(why)) => return self.spare_replacement(item, 0, why).await,
+            Ok(SecondLook::Unproven(why)) => return self.keep_unproven(item, 0, why).await,
             Err(error) => return failed(item, &error, look.tries),
         };
-        if let Err(report) = self.record_request(item).await {
+        let why = allowed.as_ref().map_or(&item.rule, |(_, warrant)| &warrant.evidence);
+        if let Err(report) = self.record_request(item, why).await {
             return report;
         }
-        match seen {
+        match allowed {
             None => self.close(item, 0, Some("it was gone already".to_owned())).await,
-            Some(seen) => self.release_seen(provider, item, &seen).await,
+            Some((seen, warrant)) => self.release_seen(provider, item, &seen, &warrant).await,
+        }
+    }
+
+    /// Reads what is on record of an item right before its release.
+    async fn record_of(&self, item: &PlanItem) -> Result<Option<Record>, ItemReport> {
+        let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(None) };
+        let untried = |reason| ItemReport::new(item, Outcome::Failed, Some(reason));
+        match ledger.record(resource).await {
+            Ok(Some(record)) => Ok(Some(record)),
+            Ok(None) => Err(untried(format!("not tried: this ledger has no record {resource}"))),
+            Err(error) => Err(untried(format!("not tried: {error}"))),
         }
     }
 
@@ -86,6 +113,7 @@ impl Job<'_> {
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
+        record: Option<&Record>,
     ) -> Result<SecondLook, ProviderError> {
         let (kind, id) = (item.seen.kind, item.seen.id.as_str());
         let look = match item.binding {
@@ -98,9 +126,16 @@ impl Job<'_> {
         }
         let leaving = |user: &str| self.leaving.contains(user);
         let changed = plan::drift(item, &seen, leaving).or_else(|| self.unmeant(item, &seen));
-        Ok(match changed {
-            Some(reason) => SecondLook::Stay(Outcome::Drifted, reason),
-            None => SecondLook::Go(seen),
+        if let Some(reason) = changed {
+            return Ok(SecondLook::Stay(Outcome::Drifted, reason));
+        }
+        if let Some(record) = record.filter(|record| record.state.object().is_none()) {
+            return claim(provider, item, record, seen).await;
+        }
+        Ok(match judge(item, record, &seen) {
+            Permission::Granted(warrant) => SecondLook::Go(seen, warrant),
+            Permission::Replaced(why) => SecondLook::Replaced(why),
+            Permission::Unproven(why) => SecondLook::Unproven(why),
         })
     }
 
@@ -113,9 +148,9 @@ impl Job<'_> {
     }
 
     /// Records the release of a tracked resource before it happens.
-    async fn record_request(&self, item: &PlanItem) -> Result<(), ItemReport> {
+    async fn record_request(&self, item: &PlanItem, why: &str) -> Result<(), ItemReport> {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(()) };
-        let event = Event::ReleaseRequested { why: item.rule.clone() };
+        let event = Event::ReleaseRequested { why: why.to_owned() };
         match ledger.append(&[(resource, event)]).await {
             Ok(_) => Ok(()),
             Err(LedgerError::Illegal { .. }) => {
@@ -134,13 +169,15 @@ impl Job<'_> {
         provider: &dyn Provider,
         item: &PlanItem,
         seen: &Observed,
+        warrant: &Warrant,
     ) -> ItemReport {
         let mode = ReleaseMode {
             stop_timeout: self.options.stop_timeout.filter(|_| seen.is_running()),
             // The engine itself refuses when something seen at rest runs again meanwhile.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
+            expected: warrant.expected.clone(),
         };
-        let tried = self.end(provider, item, mode).await;
+        let tried = self.end(provider, item, &mode, warrant).await;
         match tried.result {
             Ok(Reached::Gone) => {
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
@@ -153,6 +190,8 @@ impl Job<'_> {
                 // Another order would change nothing: that it is there is what is to be known.
                 self.quarantine(item, report, reason).await
             }
+            Ok(Reached::Replaced(why)) => self.spare_replacement(item, tried.tries, why).await,
+            Ok(Reached::Unproven(why)) => self.keep_unproven(item, tried.tries, why).await,
             Err(error) => match self.reason_to_stay(provider, item, &error).await {
                 Some(report) => report,
                 None => self.give_up(item, &error, tried.tries).await,
@@ -170,12 +209,39 @@ impl Job<'_> {
         if item.resource.is_some() || error.class != ErrorClass::InUse {
             return None;
         }
-        match self.look_again(provider, item).await {
+        match self.look_again(provider, item, None).await {
             Ok(SecondLook::Stay(outcome, reason)) => {
                 Some(ItemReport::new(item, outcome, Some(reason)))
             }
-            Ok(SecondLook::Go(_) | SecondLook::Absent) | Err(_) => None,
+            Ok(SecondLook::Replaced(why) | SecondLook::Unproven(why)) => {
+                Some(ItemReport::new(item, Outcome::Drifted, Some(why)))
+            }
+            Ok(SecondLook::Go(..) | SecondLook::Absent) | Err(_) => None,
         }
+    }
+
+    /// Leaves a replacement alone. The recorded object is gone, and its record says how that is
+    /// known; something that nobody tracks has changed since it was selected.
+    async fn spare_replacement(&self, item: &PlanItem, tries: u32, why: String) -> ItemReport {
+        let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else {
+            return ItemReport { tries, ..ItemReport::new(item, Outcome::Drifted, Some(why)) };
+        };
+        info!(%resource, id = %item.seen.id, why, "spared a replacement");
+        if let Err(error) = ledger.append(&[(resource, Event::Replaced { why: why.clone() })]).await
+        {
+            warn!(%resource, %error, "the record could not be closed");
+        }
+        let reason = format!("kept, it is not ours: {why}");
+        ItemReport { tries, ..ItemReport::new(item, Outcome::Spared, Some(reason)) }
+    }
+
+    /// Keeps an object that may be somebody else's, and says so on its record.
+    async fn keep_unproven(&self, item: &PlanItem, tries: u32, why: String) -> ItemReport {
+        let reason = format!("kept, nothing proves that it is ours: {why}");
+        warn!(kind = %item.seen.kind, id = %item.seen.id, why, "kept without proof of ownership");
+        let report =
+            ItemReport { tries, ..ItemReport::new(item, Outcome::Spared, Some(reason.clone())) };
+        self.quarantine(item, report, reason).await
     }
 
     /// Closes the record of something whose absence is verified.
@@ -254,14 +320,34 @@ impl Job<'_> {
             retry_after: None,
         };
         let tried = policy.run(|| Box::pin(call()), note, timeout).await;
-        for failure in failures {
-            self.audit.note(failure).await;
-        }
-        if tried.result.is_ok() && operation == "release" {
-            self.audit.note(try_of(item, operation, tried.tries, "ok", "")).await;
+        // A release writes its own rows, one for each request that was sent.
+        if operation != RELEASE {
+            failures.into_iter().for_each(|failure| self.audit.note(failure));
         }
         tried
     }
+}
+
+/// Judges an object of a create whose answer never came: only the one object that has its name
+/// and its label, and did not inherit the label, came of it.
+async fn claim(
+    provider: &dyn Provider,
+    item: &PlanItem,
+    record: &Record,
+    seen: Observed,
+) -> Result<SecondLook, ProviderError> {
+    let found = provider.find(&record.marks()).await?;
+    Ok(match found.as_slice() {
+        [one] if one.id == seen.id => {
+            let evidence = "it alone has the name and the label of the create";
+            let warrant = Warrant::of_ours(item, record, &seen, evidence);
+            SecondLook::Go(seen, warrant)
+        }
+        [] | [_] => SecondLook::Unproven("it is not what came of the create on record".to_owned()),
+        [_, _, ..] => SecondLook::Unproven(
+            "several objects have the name and the label of the create".to_owned(),
+        ),
+    })
 }
 
 fn accepted(item: &PlanItem, tries: u32, reason: String) -> ItemReport {
@@ -276,16 +362,24 @@ fn failed(item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {
     }
 }
 
-fn try_of(item: &PlanItem, operation: &str, attempt: u32, outcome: &str, detail: &str) -> Try {
+pub(super) fn try_of(
+    item: &PlanItem,
+    operation: &str,
+    attempt: u32,
+    outcome: &str,
+    detail: &str,
+) -> Try {
     Try {
         at_ms: Timestamp::now().as_millisecond(),
         resource: item.resource,
         provider: item.seen.provider,
         kind: item.seen.kind,
         object: item.seen.id.clone(),
+        name: Some(item.seen.name.clone()),
         operation: operation.to_owned(),
         attempt,
         outcome: outcome.to_owned(),
         detail: detail.to_owned(),
+        evidence: None,
     }
 }

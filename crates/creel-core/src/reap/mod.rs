@@ -17,7 +17,9 @@ mod dispatch;
 mod item;
 mod order;
 mod pace;
+mod send;
 mod turns;
+mod warrant;
 mod watch;
 
 use std::sync::Arc;
@@ -30,9 +32,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::id::ResourceId;
-use crate::ledger::Ledger;
-use crate::plan::{Plan, PlanItem};
-use crate::provider::{ErrorClass, Kind, ProviderError, ProviderName, Providers};
+use crate::ledger::{Ledger, LedgerError};
+use crate::plan::{Binding, Plan, PlanItem};
+use crate::provider::{ErrorClass, Kind, Observed, ProviderError, ProviderName, Providers};
 use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
 
@@ -131,6 +133,11 @@ pub struct ItemReport {
 }
 
 impl ItemReport {
+    /// Describes something that was left alone, and why.
+    pub(crate) fn kept(item: &PlanItem, reason: String) -> Self {
+        Self::new(item, Outcome::Spared, Some(reason))
+    }
+
     fn new(item: &PlanItem, result: Outcome, reason: Option<String>) -> Self {
         Self {
             provider: item.seen.provider,
@@ -244,10 +251,40 @@ impl Reaper {
     pub async fn run(&self, plan: &Plan, options: &ReapOptions, progress: &dyn Progress) -> Report {
         progress.planned(plan.items.len());
         let audit = Arc::new(Audit::start(self.ledger.clone()));
+        audit.announce(&plan.items).await;
         let mut report = self.run_in_order(&plan.items, options, progress, &audit).await;
         report.add_spared(plan);
         audit.finish().await;
         report
+    }
+
+    /// Releases the object of one record that is this process's own.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be read; what came of the release is in the report.
+    pub async fn release_record(
+        &self,
+        resource: ResourceId,
+        rule: &str,
+        options: &ReapOptions,
+    ) -> Result<ItemReport, LedgerError> {
+        let unknown = LedgerError::Unknown { id: resource };
+        let Some(ledger) = &self.ledger else { return Err(unknown) };
+        let record = ledger.record(resource).await?.ok_or(unknown)?;
+        let object = record.state.object().unwrap_or(&record.name);
+        let item = PlanItem {
+            seen: Observed {
+                name: record.name.clone(),
+                ..Observed::known_by_id(record.provider, record.kind, object)
+            },
+            rule: rule.to_owned(),
+            resource: Some(resource),
+            binding: Binding::Identity,
+            evidence: None,
+        };
+        let mut report = self.run(&Plan::of_ours(vec![item]), options, &()).await;
+        Ok(report.items.remove(0))
     }
 
     async fn run_in_order(

@@ -76,13 +76,14 @@ impl Order {
     }
 }
 
-/// Lets the names of one image go one after another: engines stumble when two go at once.
+/// Lets the names of one image go one after another, because engines stumble when two go at once,
+/// and before the image itself, which stays while it has a name that is not ours.
 fn chain_names_of_one_image(items: &[PlanItem], users_left: &mut [usize], used: &mut [Vec<usize>]) {
     let mut last = HashMap::new();
-    for (index, PlanItem { seen, .. }) in items.iter().enumerate() {
-        if seen.kind != Kind::Image {
-            continue;
-        }
+    let mut images: Vec<(usize, &PlanItem)> =
+        items.iter().enumerate().filter(|(_, item)| item.seen.kind == Kind::Image).collect();
+    images.sort_by_key(|(_, item)| item.seen.references().count() == 1);
+    for (index, PlanItem { seen, .. }) in images {
         let image = seen.references().last().unwrap_or(&seen.id);
         if let Some(before) = last.insert((seen.provider, image), index) {
             used[before].push(index);

@@ -10,17 +10,18 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::debug;
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
 use crate::plan::PlanItem;
 use crate::provider::{
-    ErrorClass, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released,
+    IdentityCheck, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released,
 };
 use crate::retry::Tried;
 
 use super::item::Job;
+use super::send::{Ordered, RELEASE};
+use super::warrant::Warrant;
 
 /// How often the end of an object that was busy is ordered.
 const MOST_ORDERS: u32 = 4;
@@ -34,14 +35,10 @@ pub(super) enum Reached {
     Accepted,
     /// The provider took the order, and nothing comes of it; this is what is seen.
     Stuck(String),
-}
-
-/// What the provider said to the order.
-enum Ordered {
-    /// It took it.
-    Taken(Released),
-    /// The object is busy; this is what was said.
-    Busy(ProviderError),
+    /// Another object has its name, and was left alone.
+    Replaced(String),
+    /// Nothing proves any more that it is the recorded one; it was left alone.
+    Unproven(String),
 }
 
 /// What watching showed.
@@ -64,13 +61,20 @@ impl Job<'_> {
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
-        mode: ReleaseMode,
+        mode: &ReleaseMode,
+        warrant: &Warrant,
     ) -> Tried<Reached> {
         let (mut tries, mut orders) = (0, 0);
         loop {
             orders += 1;
-            let order = || order(provider, item, mode);
-            let tried = self.with_retry(item, "release", order).await;
+            let mut attempt = tries;
+            let send = || {
+                attempt += 1;
+                // What is tracked was looked at before its release was put on record.
+                let is_fresh = attempt == 1 && item.resource.is_none();
+                self.send(provider, item, mode, (warrant, attempt, is_fresh))
+            };
+            let tried = self.with_retry(item, RELEASE, send).await;
             tries += tried.tries;
             let busy = match tried.result {
                 Ok(Ordered::Taken(released)) => {
@@ -82,9 +86,15 @@ impl Job<'_> {
                     None
                 }
                 Ok(Ordered::Busy(error)) => Some(error),
+                Ok(Ordered::Refused(IdentityCheck::Replaced { why })) => {
+                    return Tried { result: Ok(Reached::Replaced(why)), tries };
+                }
+                Ok(Ordered::Refused(
+                    IdentityCheck::Unproven { why } | IdentityCheck::Same { evidence: why },
+                )) => return Tried { result: Ok(Reached::Unproven(why)), tries },
                 Err(error) => return Tried { result: Err(error), tries },
             };
-            let watched = match self.watch(provider, item, busy.is_some()).await {
+            let watched = match self.watch(provider, item, warrant, busy.is_some()).await {
                 Ok(watched) => watched,
                 Err(error) => return Tried { result: Err(error), tries },
             };
@@ -111,6 +121,7 @@ impl Job<'_> {
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
+        warrant: &Warrant,
         busy: bool,
     ) -> Result<Watched, ProviderError> {
         let (first, longest) = provider.look_pause().into_inner();
@@ -122,6 +133,9 @@ impl Job<'_> {
             let Some(seen) = self.with_retry(item, "verify", look).await.result? else {
                 return Ok(Watched::Gone);
             };
+            if is_replaced(warrant, &seen) {
+                return Ok(Watched::Gone);
+            }
             if since.1 != seen.state {
                 since = (Instant::now(), seen.state.clone());
             }
@@ -166,20 +180,8 @@ fn stuck_words(state: &str, patience: Duration) -> String {
     format!("stuck in {state} for {}", duration::show(patience))
 }
 
-/// Asks for the end of an object.
-async fn order(
-    provider: &dyn Provider,
-    item: &PlanItem,
-    mode: ReleaseMode,
-) -> Result<Ordered, ProviderError> {
-    let (kind, id) = (item.seen.kind, item.seen.id.as_str());
-    let released = match provider.release(kind, id, mode).await {
-        Ok(released) => released,
-        Err(error) if error.class == ErrorClass::Gone => Released::AlreadyGone,
-        // Somebody else is at it: watch instead of asking again.
-        Err(error) if error.class == ErrorClass::InProgress => return Ok(Ordered::Busy(error)),
-        Err(error) => return Err(error),
-    };
-    debug!(%kind, id, ?released, "release answered");
-    Ok(Ordered::Taken(released))
+/// Returns whether another object has the name by now, so that the one that was meant is gone.
+fn is_replaced(warrant: &Warrant, seen: &Observed) -> bool {
+    let refused = seen.identity().and_then(|now| warrant.check(&now));
+    matches!(refused, Some(IdentityCheck::Replaced { .. }))
 }

@@ -63,6 +63,7 @@ mod tests {
             name: "creel-x".to_owned(),
             labels: Default::default(),
             state,
+            identity: None,
             owner: OwnerRecord { owner, command: "test".to_owned(), started_at_ms: 0 },
             on_owner_death,
             lease: Lease {

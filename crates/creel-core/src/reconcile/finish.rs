@@ -1,13 +1,13 @@
 //! Ledger to world: finds what records speak of, and gives it back.
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use tracing::{debug, info};
 
 use crate::clock::millis;
 use crate::ledger::{Event, LedgerError, Record};
-use crate::plan::{Binding, Plan, PlanItem, VERSION};
-use crate::provider::{Observed, ProviderError};
+use crate::plan::{Binding, Plan, PlanItem};
+use crate::provider::{Kind, Observed, ProviderError};
+use crate::reap::ItemReport;
 
 use super::{Reconciler, Status};
 
@@ -19,15 +19,20 @@ const RULE: &str = "reconcile: its owner is gone";
 
 /// What a search for a record's object showed.
 pub(super) enum Search {
-    /// These are there; the first one is the record's own.
-    Found(Vec<Observed>),
+    /// This is it.
+    Found(Box<Observed>),
+    /// Several came of one create, or a copy of it is among them: none can be proven ours.
+    Several(Vec<Observed>),
     /// Its recorded object is absent.
     Absent,
     /// Nothing came of the create yet; it may land late.
-    NothingYet,
+    NothingYet(Doubtful),
     /// Nothing came of the create, and nothing can any more.
-    Nothing,
+    Nothing(Doubtful),
 }
+
+/// What has the name of a create and nothing that proves where it came from.
+type Doubtful = Option<Box<Observed>>;
 
 impl Reconciler {
     /// Gives back what records speak of; they must be this process's own already.
@@ -71,17 +76,22 @@ impl Reconciler {
         let mut items = Vec::new();
         for (record, found) in searched {
             match found {
-                Search::Found(objects) => items.extend(self.plan_release(&record, objects).await?),
+                Search::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
+                Search::Several(objects) => self.keep_all(&record, objects, status).await?,
                 Search::Absent => self.close_absent(&record).await?,
-                Search::NothingYet => {
+                Search::NothingYet(doubtful) => {
                     debug!(resource = %record.id, "nothing came of the create yet");
                     status.open_intents += 1;
+                    status.spare_doubtful(&record, doubtful);
                 }
-                Search::Nothing => self.close_intent(&record, status).await?,
+                Search::Nothing(doubtful) => {
+                    self.close_intent(&record, status).await?;
+                    status.spare_doubtful(&record, doubtful);
+                }
             }
         }
         if !items.is_empty() {
-            let plan = plan_of(items);
+            let plan = Plan::of_ours(items);
             status.add(self.reaper().run(&plan, &self.options, &()).await);
         }
         Ok(())
@@ -91,18 +101,26 @@ impl Reconciler {
         let provider = self.providers.get(record.provider)?;
         if let Some(object) = record.state.object() {
             return Ok(match provider.inspect(record.kind, object).await? {
-                Some(seen) => Search::Found(vec![seen]),
+                Some(seen) => Search::Found(Box::new(seen)),
                 None => Search::Absent,
             });
         }
         // Judged before the search: what lands during it is seen, or is within the window.
         let may_land = self.may_still_land(record);
-        let found = provider.find(&record.marks()).await?;
-        Ok(match (found.is_empty(), may_land) {
-            (false, _) => Search::Found(found),
-            (true, true) => Search::NothingYet,
-            (true, false) => Search::Nothing,
-        })
+        let mut found = provider.find(&record.marks()).await?;
+        if found.len() > 1 {
+            return Ok(Search::Several(found));
+        }
+        if let Some(seen) = found.pop() {
+            return Ok(Search::Found(Box::new(seen)));
+        }
+        // Images carry no label: one of that name may have come of the create, or of another.
+        let doubtful = match record.kind {
+            Kind::Image => provider.inspect(record.kind, &record.name).await.ok().flatten(),
+            _ => None,
+        };
+        let doubtful = doubtful.map(Box::new);
+        Ok(if may_land { Search::NothingYet(doubtful) } else { Search::Nothing(doubtful) })
     }
 
     fn may_still_land(&self, record: &Record) -> bool {
@@ -110,31 +128,36 @@ impl Reconciler {
         age < millis(self.intent_window)
     }
 
-    /// Records what was found, and makes plan items of it.
-    async fn plan_release(
+    /// Records what was found, and makes a plan item of it.
+    async fn plan_release(&self, record: &Record, seen: Observed) -> Result<PlanItem, LedgerError> {
+        if record.state.object().is_none() {
+            info!(resource = %record.id, object = %seen.id, "found the object of a lost answer");
+            let (object, identity) = (seen.id.clone(), seen.identity());
+            self.ledger.append(&[(record.id, Event::Found { object, identity })]).await?;
+        }
+        Ok(item_of(record, seen))
+    }
+
+    /// Keeps everything that has the marks of one create: at most one of them is ours, and
+    /// nothing tells which.
+    async fn keep_all(
         &self,
         record: &Record,
         objects: Vec<Observed>,
-    ) -> Result<Vec<PlanItem>, LedgerError> {
-        let mut items = Vec::new();
-        for (place, seen) in objects.into_iter().enumerate() {
-            // A create that was sent twice can have made two: the second is nobody's record.
-            let resource = (place == 0).then_some(record.id);
-            if resource.is_some() && record.state.object().is_none() {
-                info!(resource = %record.id, object = %seen.id, "found the object of a lost answer");
-                let found = Event::Found { object: seen.id.clone() };
-                self.ledger.append(&[(record.id, found)]).await?;
-            }
-            let rule = RULE.to_owned();
-            items.push(PlanItem {
-                seen,
-                rule,
-                resource,
-                binding: Binding::Identity,
-                evidence: None,
-            });
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        let ids: Vec<&str> = objects.iter().map(|seen| seen.id.as_str()).collect();
+        let reason = format!(
+            "kept, several objects have the name and the label of one create: {}",
+            ids.join(", ")
+        );
+        let event = Event::Quarantined { reason: reason.clone() };
+        self.ledger.append(&[(record.id, event)]).await?;
+        status.quarantined += 1;
+        for seen in objects {
+            status.items.push(ItemReport::kept(&item_of(record, seen), reason.clone()));
         }
-        Ok(items)
+        Ok(())
     }
 
     /// Closes the records of what would not go and has gone since; changes nothing else.
@@ -202,14 +225,23 @@ impl Reconciler {
     }
 }
 
-/// Makes a plan of our own orphans, which needs no worlds: their ids are on record.
-pub(crate) fn plan_of(items: Vec<PlanItem>) -> Plan {
-    Plan {
-        version: VERSION,
-        made_at: Timestamp::now(),
-        worlds: Vec::new(),
-        listed: items.len(),
-        items,
-        spared: Vec::new(),
+impl Status {
+    /// Reports something that has the name of a create and may be somebody else's.
+    fn spare_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
+        let Some(seen) = doubtful else { return };
+        let reason = "kept, nothing proves that it came of the create on record: \
+                      whoever builds or tags it again gets the same name"
+            .to_owned();
+        self.items.push(ItemReport::kept(&item_of(record, *seen), reason));
+    }
+}
+
+fn item_of(record: &Record, seen: Observed) -> PlanItem {
+    PlanItem {
+        seen,
+        rule: RULE.to_owned(),
+        resource: Some(record.id),
+        binding: Binding::Identity,
+        evidence: None,
     }
 }

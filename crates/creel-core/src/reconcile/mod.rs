@@ -39,7 +39,6 @@ use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
 use finish::Search;
-pub(crate) use finish::plan_of as plan_of_ours;
 
 /// What one round did.
 #[derive(Debug, Default, Serialize)]
@@ -283,8 +282,13 @@ impl Reconciler {
             .search_all(due, status)
             .await
             .into_iter()
-            .partition(|(_, found)| matches!(found, Search::NothingYet));
+            .partition(|(_, found)| matches!(found, Search::NothingYet(_)));
         status.open_intents += waiting.len();
+        for (record, found) in waiting {
+            if let Search::NothingYet(doubtful) = found {
+                status.spare_doubtful(&record, doubtful);
+            }
+        }
         let (records, mut found): (Vec<_>, HashMap<_, _>) =
             ready.into_iter().map(|(record, found)| (record.clone(), (record.id, found))).unzip();
         let mine = self.take_over(records).await?;

@@ -12,11 +12,10 @@ use crate::id::ResourceId;
 use crate::labels;
 use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
 use crate::owner::Liveness;
-use crate::plan::{Binding, PlanItem};
+use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{Marks, Observed};
 use crate::select::{Ownership, Roll};
 
-use super::finish::plan_of;
 use super::{Reconciler, Status};
 
 /// The rule named in reports.
@@ -42,7 +41,10 @@ impl Reconciler {
             let Ownership::Unrecorded { resource, liveness } = roll.ownership(seen) else {
                 continue;
             };
-            if liveness != Liveness::Dead || self.is_inherited(seen).await {
+            if liveness != Liveness::Dead
+                || self.was_replaced(resource).await?
+                || self.is_inherited(seen).await
+            {
                 continue;
             }
             warn!(%resource, object = %seen.id, "found an object that no open record knows");
@@ -57,7 +59,7 @@ impl Reconciler {
             });
         }
         if !items.is_empty() {
-            status.add(self.reaper().run(&plan_of(items), &self.options, &()).await);
+            status.add(self.reaper().run(&Plan::of_ours(items), &self.options, &()).await);
         }
         Ok(())
     }
@@ -75,7 +77,14 @@ impl Reconciler {
             Ok(None) | Err(_) => resource.object_name(),
         };
         let found = provider.find(&Marks { kind: seen.kind, resource, name }).await;
-        !found.is_ok_and(|found| found.iter().any(|object| object.id == seen.id))
+        !found.is_ok_and(|found| matches!(found.as_slice(), [only] if only.id == seen.id))
+    }
+
+    /// Returns whether the resource was found replaced: what has its name since is not ours,
+    /// whatever its labels say.
+    async fn was_replaced(&self, resource: ResourceId) -> Result<bool, LedgerError> {
+        let history = self.ledger.history(resource).await?;
+        Ok(history.iter().any(|stored| matches!(stored.event, Event::Replaced { .. })))
     }
 
     async fn put_on_record(&self, id: ResourceId, seen: &Observed) -> Result<(), LedgerError> {
@@ -94,7 +103,7 @@ impl Reconciler {
             self.ledger.record_intent(&intent).await?;
         }
         let events = [
-            (id, Event::Found { object: seen.id.clone() }),
+            (id, Event::Found { object: seen.id.clone(), identity: seen.identity() }),
             (id, Event::OwnerChanged { owner: self.me.clone() }),
         ];
         self.ledger.append(&events).await?;

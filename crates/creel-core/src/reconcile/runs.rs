@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn created() -> Event {
-        Event::Created { object: "d1".to_owned() }
+        Event::Created { object: "d1".to_owned(), identity: None }
     }
 
     fn requested() -> Event {

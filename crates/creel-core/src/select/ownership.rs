@@ -6,7 +6,7 @@ use crate::id::{LedgerId, ResourceId};
 use crate::labels;
 use crate::ledger::{Record, StateName};
 use crate::owner::Liveness;
-use crate::provider::{Kind, Observed, ProviderName};
+use crate::provider::{IdentityCheck, Kind, Observed, ProviderName};
 
 use super::LedgerChoice;
 
@@ -91,7 +91,12 @@ impl Roll {
     pub fn ownership(&self, seen: &Observed) -> Ownership {
         let key = (seen.provider, seen.kind, seen.id.clone());
         if let Some(record) = self.by_object.get(&key) {
-            return Self::ours(record);
+            return match record.check(seen) {
+                // Another object under a name that was ours.
+                IdentityCheck::Replaced { .. } => Ownership::Foreign,
+                // In doubt its owner is respected; a release asks for proof again.
+                IdentityCheck::Same { .. } | IdentityCheck::Unproven { .. } => Self::ours(record),
+            };
         }
         let Some(resource) = labels::claimed_resource(&seen.labels) else {
             return Ownership::Foreign;

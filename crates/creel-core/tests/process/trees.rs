@@ -114,7 +114,11 @@ fn a_workload_that_ignores_the_polite_signal_is_killed() {
     let text = format!("trap '' TERM; sleep {seconds} & wait");
     let id = wait(bench.provider.create(&script(&text))).expect("sh is installed");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
-    let mode = ReleaseMode { stop_timeout: Some(Duration::from_millis(200)), kill_running: true };
+    let mode = ReleaseMode {
+        stop_timeout: Some(Duration::from_millis(200)),
+        kill_running: true,
+        expected: None,
+    };
     let released = wait(bench.provider.release(Kind::Process, &id, mode));
     assert!(released.is_ok(), "{released:?}");
     assert_eq!(sleeper_count(&seconds), 0);
@@ -128,7 +132,11 @@ fn a_polite_workload_ends_by_itself() {
         format!("trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait", said.display());
     let id = wait(bench.provider.create(&script(&text))).expect("sh is installed");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
-    let mode = ReleaseMode { stop_timeout: Some(Duration::from_secs(20)), kill_running: true };
+    let mode = ReleaseMode {
+        stop_timeout: Some(Duration::from_secs(20)),
+        kill_running: true,
+        expected: None,
+    };
     let started_at = Instant::now();
     let released = wait(bench.provider.release(Kind::Process, &id, mode));
     assert!(released.is_ok(), "{released:?}");
@@ -175,7 +183,7 @@ fn an_exit_code_is_recorded() {
 fn a_running_tree_is_not_released_by_mistake() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
     let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
-    let mode = ReleaseMode { stop_timeout: None, kill_running: false };
+    let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
     let refused = wait(bench.provider.release(Kind::Process, &id, mode));
     let refused = refused.expect_err("it runs");
     assert_eq!((refused.class, refused.message.as_str()), (ErrorClass::InUse, "it is running now"));
@@ -395,7 +403,7 @@ fn a_damaged_sidecar_does_not_hide_the_others() {
     assert_eq!(listed.len(), 2);
     assert_eq!(state(&whole.name).as_deref(), Some("running"));
     assert_eq!(state(&damaged.name).as_deref(), Some("unreadable"));
-    let mode = ReleaseMode { stop_timeout: None, kill_running: false };
+    let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
     let refused = wait(bench.provider.release(Kind::Process, &damaged.name, mode));
     assert_eq!(refused.expect_err("it runs").class, ErrorClass::InUse);
     bench.release(&damaged.name);

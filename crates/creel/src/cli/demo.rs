@@ -254,7 +254,7 @@ async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
         let gone = record.state.name() == StateName::Gone;
         let created =
             ledger.history(record.id).await?.into_iter().find_map(|stored| match stored.event {
-                Event::Created { object } | Event::Found { object } => Some(object),
+                Event::Created { object, .. } | Event::Found { object, .. } => Some(object),
                 _ => None,
             });
         report.items.push(ItemReport {

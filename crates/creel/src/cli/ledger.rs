@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
+use super::ledger_why;
 use super::ls::OwnerJson;
 
 /// Show what is on record: resources, their events, every try
@@ -22,6 +23,7 @@ Examples:
   creel ledger                  what may still have to be given back
   creel ledger --all            everything that ever was
   creel ledger show res_…       one resource: its events and every try
+  creel ledger why NAME         what allowed a release
   creel ledger check            prove that the ledger is sound"
 )]
 pub(crate) struct LedgerCommand {
@@ -43,6 +45,17 @@ enum LedgerSubcommand {
         /// The resource
         #[arg(value_name = "ID")]
         id: ResourceId,
+    },
+    /// Show what allowed the release of an object: its proof of ownership, or the rule
+    #[command(after_help = "\
+Examples:
+  creel ledger why pgdata
+  creel ledger why 3f9c2a1b7d4e
+  creel ledger why res_0198c0ffee00700080000000000000aa --json")]
+    Why {
+        /// The object's id or the start of it, its name, or the resource
+        #[arg(value_name = "ID")]
+        id: String,
     },
     /// Check the ledger: the file's integrity, and that its events give its states
     #[command(after_help = "Example:\n  creel ledger check --json | jq .sound")]
@@ -118,6 +131,7 @@ impl LedgerCommand {
         match self.command {
             None => self.list(app, &ledger).await,
             Some(LedgerSubcommand::Show { id }) => show(app, &ledger, id).await,
+            Some(LedgerSubcommand::Why { id }) => ledger_why::why(app, &ledger, &id).await,
             Some(LedgerSubcommand::Check) => check(app, &ledger).await,
         }
     }
@@ -184,7 +198,8 @@ async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failur
     }
     app.printer.data(&format!("\n{}", table::render(&table)));
     if !tries.is_empty() {
-        let mut table = table::new(&["WHEN", "TRY", "OPERATION", "OUTCOME", "DETAIL"]);
+        let mut table =
+            table::new(&["WHEN", "TRY", "OPERATION", "OUTCOME", "DETAIL", "ALLOWED BY"]);
         for one in tries.iter().rev() {
             table.add_row([
                 clock_time(one.at_ms),
@@ -192,6 +207,7 @@ async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failur
                 one.operation.clone(),
                 one.outcome.clone(),
                 one.detail.clone(),
+                one.evidence.clone().unwrap_or_default(),
             ]);
         }
         app.printer.data(&format!("\n{}", table::render(&table)));
@@ -199,7 +215,7 @@ async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failur
     Ok(Exit::Done)
 }
 
-fn clock_time(at_ms: i64) -> String {
+pub(super) fn clock_time(at_ms: i64) -> String {
     Timestamp::from_millisecond(at_ms).map(|at| at.to_string()).unwrap_or_default()
 }
 

@@ -14,6 +14,7 @@ mod guard;
 pub(crate) mod holder;
 mod kept;
 mod ledger;
+mod ledger_why;
 mod ls;
 mod message;
 mod named;

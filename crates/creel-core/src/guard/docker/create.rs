@@ -121,6 +121,9 @@ impl DockerGate {
         let Some((claim, mounts)) = self.claim_container(&mut body, name).await else {
             return request.refuse(500, NOT_RECORDED).await;
         };
+        // A lost answer is found again by name and label: one that nobody named gets our name.
+        let target = route::with_parameter(request.head.target(), "name", claim.name());
+        request.head.set_target(&target);
         let borrowed = self.borrowed_by(&body).await;
         request.set_body(body.into_bytes());
         let outcome = self.send(&mut request).await;
@@ -349,7 +352,7 @@ impl DockerGate {
             let is_known = known.iter().any(|record| record.state.object() == Some(name));
             if !is_known
                 && let Err(error) =
-                    self.claims.adopt(ProviderName::Docker, Kind::Volume, name).await
+                    self.claims.adopt(ProviderName::Docker, Kind::Volume, name, None).await
             {
                 warn!(name, %error, "a volume goes only with its container");
             }

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::guard::claims::Claim;
 use crate::labels;
 use crate::provider::docker::{ImageNames, familiar, joined, step_name};
-use crate::provider::{Kind, Provider, ProviderError, ProviderName};
+use crate::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
 
 use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch};
 use super::archive::ArchiveWishes;
@@ -174,7 +174,9 @@ impl DockerGate {
         }
         let names = self.engine.image_names().await?;
         for object in newly_named(work, &names, named) {
-            let adopted = self.claims.adopt(ProviderName::Docker, Kind::Image, &object).await;
+            let identity = self.identity_of(&work.before, &object).await;
+            let adopted =
+                self.claims.adopt(ProviderName::Docker, Kind::Image, &object, identity).await;
             if let Err(error) = adopted {
                 warn!(object, %error, "an image could not be claimed, and stays");
             }
@@ -183,11 +185,24 @@ impl DockerGate {
         Ok(())
     }
 
+    /// Reads what tells a new image or reference from a replacement; without it the object stays.
+    async fn identity_of(&self, before: &Before, object: &str) -> Option<Identity> {
+        match self.engine.image_identity(object, |id| !before.ids.contains(id)).await {
+            Ok(identity) => identity,
+            Err(error) => {
+                warn!(object, %error, "the identity of an image could not be read");
+                None
+            }
+        }
+    }
+
     /// Records what came of steps whose images nobody named; the engine is done with them.
     async fn settle_steps(&self, steps: Vec<Claim>) {
         for claim in steps {
             match self.engine.find(&claim.marks()).await.as_deref() {
-                Ok([image, ..]) => self.claims.confirm(&claim, &image.id).await,
+                Ok([image, ..]) => {
+                    self.claims.confirm_as(&claim, &image.id, image.identity()).await;
+                }
                 Ok([]) => self.claims.refute(&claim, "the step made no image".to_owned()).await,
                 Err(error) => warn!(%error, "what a step of a build made is left to the end"),
             }
@@ -214,7 +229,8 @@ impl DockerGate {
         let Some(now) = there else { return };
         for (reference, claim) in &work.asked {
             if now.references.contains(reference) {
-                self.claims.confirm(claim, reference).await;
+                let identity = self.identity_of(&work.before, reference).await;
+                self.claims.confirm_as(claim, reference, identity).await;
             } else if ending != Ending::Unknown {
                 let evidence = "the engine is done with it, and there is no such reference";
                 self.claims.refute(claim, evidence.to_owned()).await;

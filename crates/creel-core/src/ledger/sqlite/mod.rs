@@ -132,6 +132,10 @@ impl Store for SqliteStore {
         while_locked(|| self.inner.tries(resource, limit)).await
     }
 
+    async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>> {
+        self.inner.releases_of(what, limit).await
+    }
+
     async fn check(&self) -> Result<Vec<String>> {
         while_locked(|| self.inner.check()).await
     }

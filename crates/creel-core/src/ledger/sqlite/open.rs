@@ -18,9 +18,10 @@ use super::database::{
 use super::queue::WriteQueue;
 
 /// The steps from nothing to the newest schema this code knows.
-pub(super) const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     include_str!("../migrations/sqlite/0001_ledger.sql"),
     include_str!("../migrations/sqlite/0002_runs.sql"),
+    include_str!("../migrations/sqlite/0003_identity.sql"),
 ];
 
 pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {

@@ -68,6 +68,23 @@ impl Inner {
         rows.iter().map(|row| self.columns(row).attempt()).collect()
     }
 
+    pub(super) async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>> {
+        let rows = sqlx::query(
+            "SELECT * FROM tries
+             WHERE operation = 'release'
+               AND (object = ?1 OR name = ?1 OR resource = ?1
+                    OR (length(?1) >= 12
+                        AND substr(replace(object, 'sha256:', ''), 1, length(?1)) = ?1))
+             ORDER BY sequence DESC LIMIT ?2",
+        )
+        .bind(what)
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|e| self.error(e))?;
+        rows.iter().map(|row| self.columns(row).attempt()).collect()
+    }
+
     pub(super) async fn check(&self) -> Result<Vec<String>> {
         let verdicts: Vec<String> = sqlx::query_scalar("PRAGMA integrity_check")
             .fetch_all(&self.pool)

@@ -54,6 +54,12 @@ impl Columns<'_> {
         serde_json::from_str(&self.text(column)?).map_err(|e| self.damaged(column, e))
     }
 
+    fn optional_json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<Option<T>> {
+        let text = self.optional(column)?;
+        text.map(|text| serde_json::from_str(&text).map_err(|e| self.damaged(column, e)))
+            .transpose()
+    }
+
     fn state(&self) -> Result<State> {
         let object = self.optional("object")?;
         let known = |object: Option<String>| {
@@ -80,6 +86,7 @@ impl Columns<'_> {
             name: self.text("name")?,
             labels: self.json("labels")?,
             state: self.state()?,
+            identity: self.optional_json("identity")?,
             owner: OwnerRecord {
                 owner: self.parsed("owner")?,
                 command: self.text("owner_command")?,
@@ -116,10 +123,12 @@ impl Columns<'_> {
             provider: self.parsed("provider")?,
             kind: self.parsed("kind")?,
             object: self.text("object")?,
+            name: self.optional("name")?,
             operation: self.text("operation")?,
             attempt: u32::try_from(attempt).map_err(|e| self.damaged("attempt", e))?,
             outcome: self.text("outcome")?,
             detail: self.text("detail")?,
+            evidence: self.optional("evidence")?,
         })
     }
 }

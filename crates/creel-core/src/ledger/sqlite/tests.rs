@@ -34,7 +34,10 @@ async fn a_record_and_its_history_survive_reopening() {
     let intent = some_intent();
     let first = open_in(home.path()).await;
     first.record_intent(&intent).await.unwrap();
-    first.append(&[(intent.id, Event::Created { object: "c1".to_owned() })]).await.unwrap();
+    first
+        .append(&[(intent.id, Event::Created { object: "c1".to_owned(), identity: None })])
+        .await
+        .unwrap();
     drop(first);
 
     let second = open_in(home.path()).await;
@@ -62,7 +65,7 @@ async fn several_events_are_stored_all_or_none() {
     store.record_intent(&intent).await.unwrap();
     let result = store
         .append(&[
-            (intent.id, Event::Created { object: "c1".to_owned() }),
+            (intent.id, Event::Created { object: "c1".to_owned(), identity: None }),
             (intent.id, Event::VerifiedGone),
         ])
         .await;

@@ -18,7 +18,7 @@ use super::Inner;
 use super::rows::Columns;
 use super::write::Write;
 
-/// How many tries one statement takes; SQLite allows 32,766 values, a try has ten.
+/// How many tries one statement takes; SQLite allows 32,766 values, a try has twelve.
 const ROWS_A_STATEMENT: usize = 256;
 
 impl Inner {
@@ -43,6 +43,7 @@ impl Inner {
             name: intent.name.clone(),
             labels: intent.labels.clone(),
             state,
+            identity: None,
             owner: intent.owner.clone(),
             on_owner_death: intent.on_owner_death,
             lease: Lease::starting(intent.lease, now, self.boot.clone()),
@@ -141,6 +142,11 @@ impl Inner {
             .map_err(|source| LedgerError::Illegal { id, source })?;
         let mut after = Record { state, ..before.clone() };
         match event {
+            Event::Created { identity, .. } | Event::Found { identity, .. } => {
+                // What is known of an object that is gone says nothing about the next one.
+                let known = before.identity.clone().filter(|_| before.state.name().is_open());
+                after.identity = identity.clone().or(known);
+            }
             Event::OwnerChanged { owner } => after.owner = owner.clone(),
             Event::LeaseGranted { from } => {
                 after.lease.renewed = *from;
@@ -171,14 +177,18 @@ impl Inner {
     }
 
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
+        let identity = record.identity.as_ref();
+        let identity =
+            identity.map(|one| serde_json::to_string(one).expect("an identity is plain data"));
         sqlx::query(
-            "UPDATE resources SET state = ?, object = ?, reason = ?, owner = ?,
+            "UPDATE resources SET state = ?, object = ?, identity = ?, reason = ?, owner = ?,
                  owner_command = ?, owner_started_ms = ?, on_owner_death = ?, lease_ms = ?,
                  renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?, changed_at_ms = ?
              WHERE id = ?",
         )
         .bind(record.state.name().name())
         .bind(record.state.object())
+        .bind(identity)
         .bind(record.state.reason())
         .bind(record.owner.owner.to_string())
         .bind(&record.owner.command)
@@ -246,7 +256,7 @@ impl Inner {
         for rows in tries.chunks(ROWS_A_STATEMENT) {
             let mut insert = QueryBuilder::new(
                 "INSERT INTO tries (at_ms, actor, resource, provider, kind, object, operation,
-                     attempt, outcome, detail) ",
+                     attempt, outcome, detail, evidence, name) ",
             );
             insert.push_values(rows, |mut row, one| {
                 row.push_bind(one.at_ms)
@@ -258,7 +268,9 @@ impl Inner {
                     .push_bind(&one.operation)
                     .push_bind(one.attempt)
                     .push_bind(&one.outcome)
-                    .push_bind(&one.detail);
+                    .push_bind(&one.detail)
+                    .push_bind(&one.evidence)
+                    .push_bind(&one.name);
             });
             transaction.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }

@@ -102,6 +102,11 @@ impl Connection {
         Ok(self.agreed().await?.is_podman)
     }
 
+    /// Returns whether the time at which a volume was created never changes on this engine.
+    pub(super) async fn has_stable_volume_times(&self) -> Result<bool, Error> {
+        Ok(self.agreed().await?.has_stable_volume_times)
+    }
+
     /// Agrees with the engine on a version of the API.
     ///
     /// A ping tells enough for that. To tell all about itself, an engine starts programs and asks

@@ -78,12 +78,21 @@ pub(super) struct Agreed {
     pub path_prefix: String,
     /// Whether it is Podman behind Docker's API.
     pub is_podman: bool,
+    /// Whether the time at which a volume was created never changes; before API 1.42 Docker told
+    /// when its directory changed last.
+    pub has_stable_volume_times: bool,
 }
 
 impl Agreed {
     /// Agrees with an engine that told all about itself.
     pub(super) fn with(engine: &Engine) -> Self {
-        Self { path_prefix: engine.path_prefix(), is_podman: engine.is_podman() }
+        let is_podman = engine.is_podman();
+        let newest = ApiVersion::parse(&engine.api_version);
+        Self {
+            path_prefix: engine.path_prefix(),
+            is_podman,
+            has_stable_volume_times: has_stable_volume_times(newest, is_podman),
+        }
     }
 
     /// Agrees by the head of an answer; `None` when it leaves something open: an engine that is
@@ -93,11 +102,18 @@ impl Agreed {
         let newest = ApiVersion::parse(text("api-version")?)?;
         let server = text("server")?;
         let ApiVersion(major, minor) = newest;
+        let is_podman = server.starts_with("Libpod");
         (newest <= NEWEST_KNOWN).then(|| Self {
             path_prefix: format!("/v{major}.{minor}"),
-            is_podman: server.starts_with("Libpod"),
+            is_podman,
+            has_stable_volume_times: has_stable_volume_times(Some(newest), is_podman),
         })
     }
+}
+
+fn has_stable_volume_times(newest: Option<ApiVersion>, is_podman: bool) -> bool {
+    // Podman keeps the time in its database, whatever version of the API it speaks.
+    is_podman || newest.is_some_and(|version| version >= ApiVersion(1, 42))
 }
 
 #[cfg(test)]
@@ -121,10 +137,17 @@ mod tests {
     #[test]
     fn a_ping_settles_the_version_unless_the_engine_is_newer_than_we_are() {
         let docker = ping(&[("api-version", "1.41"), ("server", "Docker/20.10.24 (linux)")]);
-        let agreed = Agreed { path_prefix: "/v1.41".to_owned(), is_podman: false };
+        let agreed = Agreed {
+            path_prefix: "/v1.41".to_owned(),
+            is_podman: false,
+            has_stable_volume_times: false,
+        };
         assert_eq!(docker, Some(agreed.clone()));
         let podman = ping(&[("api-version", "1.41"), ("server", "Libpod/4.3.1 (linux)")]);
-        assert_eq!(podman, Some(Agreed { is_podman: true, ..agreed }));
+        let agreed = Agreed { is_podman: true, has_stable_volume_times: true, ..agreed };
+        assert_eq!(podman, Some(agreed));
+        let newer = ping(&[("api-version", "1.42"), ("server", "Docker/23.0.0 (linux)")]);
+        assert!(newer.is_some_and(|agreed| agreed.has_stable_volume_times));
         assert_eq!(ping(&[("api-version", "1.48"), ("server", "Docker/28.0.0 (linux)")]), None);
         assert_eq!(ping(&[("server", "Docker/20.10.24 (linux)")]), None);
         assert_eq!(ping(&[("api-version", "new"), ("server", "Docker")]), None);

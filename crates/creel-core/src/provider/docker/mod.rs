@@ -35,8 +35,10 @@ mod release;
 mod roll_call;
 mod rows;
 mod ssh;
+mod tagged;
 mod tls;
 mod transport;
+mod untag;
 
 #[cfg(test)]
 mod tests;

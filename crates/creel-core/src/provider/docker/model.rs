@@ -170,6 +170,17 @@ pub(super) struct ImageDetails {
     /// The container that it was made from.
     #[serde(default, deserialize_with = "lenient")]
     pub container: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub metadata: ImageMetadata,
+}
+
+/// What the engine keeps about an image beside its content.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ImageMetadata {
+    /// When a tag was put on it last; the year 1 means never, as after a load or a pull.
+    #[serde(default, deserialize_with = "lenient")]
+    pub last_tag_time: String,
 }
 
 /// The answer to a create.

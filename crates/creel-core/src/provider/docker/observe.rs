@@ -7,10 +7,11 @@
 use jiff::Timestamp;
 
 use crate::labels::{self, Labels};
-use crate::provider::{Kind, Observed, ProviderName};
+use crate::provider::{Identity, Kind, Observed, ProviderName};
 
 use super::model::{
-    ContainerDetails, ContainerRow, ImageDetails, ImageRow, Mount, Network, NetworkSettings, Volume,
+    ContainerDetails, ContainerRow, ImageDetails, ImageMetadata, ImageRow, Mount, Network,
+    NetworkSettings, Volume,
 };
 
 /// The label that newer engines put on volumes nobody named.
@@ -91,9 +92,17 @@ pub(super) fn is_predefined(name: &str, podman: bool) -> bool {
 }
 
 /// Maps a volume; who uses it must be asked for.
-pub(super) fn volume(volume: Volume) -> Observed {
+pub(super) fn volume(volume: Volume, has_stable_times: bool) -> Observed {
     let anonymous = volume.labels.contains_key(ANONYMOUS) || is_digest(&volume.name);
+    let identity = Identity::Volume {
+        name: volume.name.clone(),
+        resource: labels::claimed_resource(&volume.labels),
+        engine_made: is_digest(&volume.name),
+        created_at: instant(&volume.created_at),
+        created_at_is_stable: has_stable_times,
+    };
     Observed {
+        identity: Some(identity),
         name: volume.name.clone(),
         state: if anonymous { "anonymous" } else { "named" }.to_owned(),
         created_at: instant(&volume.created_at),
@@ -114,6 +123,7 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
         // Sweeps need none: the engine removes what only carried an image with it.
         parent: String::new(),
         container: String::new(),
+        metadata: ImageMetadata::default(),
     };
     Observed { created_at, ..image(seen) }
 }
@@ -121,11 +131,21 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
 /// Describes an image as it was asked for: by its id, or by one of its references, which then
 /// is all that is meant.
 pub(super) fn image_by(asked: &str, details: ImageDetails) -> Observed {
+    let tagged_at = instant(&details.metadata.last_tag_time);
     let seen = image(details);
     if is_image_id(asked) {
         return seen;
     }
-    Observed { id: asked.to_owned(), name: asked.to_owned(), ..seen }
+    let identity = Identity::Tag {
+        reference: asked.to_owned(),
+        image: seen.id.clone(),
+        tagged_at,
+        // Only whoever made the image can say so.
+        image_is_ours: false,
+        tags: seen.tags().map(str::to_owned).collect(),
+    };
+    let identity = Some(identity);
+    Observed { id: asked.to_owned(), name: asked.to_owned(), identity, ..seen }
 }
 
 /// Returns whether an image is called by its id, in whole or in part.
@@ -146,7 +166,9 @@ pub(super) fn image(details: ImageDetails) -> Observed {
         "dangling"
     };
     let marks: Vec<&str> = tags.iter().map(String::as_str).collect();
+    let names = tags.iter().cloned().collect();
     Observed {
+        identity: Some(Identity::Image { id: id.clone(), tags: names }),
         generation: generation(&id, &marks),
         name: details
             .repo_tags
@@ -286,7 +308,7 @@ mod tests {
     fn a_volume_nobody_named_is_anonymous() {
         let state = |name: &str, labels: Labels| {
             let seen = Volume { name: name.to_owned(), created_at: String::new(), labels };
-            volume(seen).state
+            volume(seen, true).state
         };
         assert_eq!(state("data", Labels::new()), "named");
         assert_eq!(state(ID, Labels::new()), "anonymous");

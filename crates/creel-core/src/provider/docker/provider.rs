@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::engine::Engine;
 use super::model::Machine;
 use super::roll_call::RollCall;
-use super::{create, furnish, place, read, release};
+use super::{create, furnish, place, read, release, untag};
 
 /// The kinds of object an engine has.
 const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
@@ -220,10 +220,10 @@ impl Provider for DockerProvider {
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         let words = Self::check("remove", kind, id)?;
         let answer = match kind {
-            Kind::Container => release::container(&self.connection, id, mode).await,
+            Kind::Container => release::container(&self.connection, id, &mode).await,
             Kind::Network => release::network(&self.connection, id).await,
             Kind::Volume => release::volume(&self.connection, id).await,
-            Kind::Image => release::image(&self.connection, id).await,
+            Kind::Image => untag::image(&self.connection, id, mode.expected.as_ref()).await,
             Kind::Sandbox | Kind::Process | Kind::Directory => {
                 return Err(Self::foreign(words, kind));
             }
@@ -237,6 +237,10 @@ impl Provider for DockerProvider {
             release::Refusal::UsedBy(users) => {
                 let message = format!("it is used by container {}", users.join(", "));
                 Self::refused(words, ErrorClass::InUse, message)
+            }
+            release::Refusal::DeletedMore(names) => {
+                let message = format!("the engine deleted more with it: {}", names.join(", "));
+                Self::refused(words, ErrorClass::Invalid, message)
             }
         })
     }

@@ -68,7 +68,8 @@ async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<
 async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
     let Some(filters) = filters else { return Ok(Vec::new()) };
     let answer: Volumes = connection.get("/volumes", &[("filters", filters)]).await?;
-    Ok(answer.volumes.into_iter().map(observe::volume).collect())
+    let stable = connection.has_stable_volume_times().await?;
+    Ok(answer.volumes.into_iter().map(|row| observe::volume(row, stable)).collect())
 }
 
 async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
@@ -99,7 +100,8 @@ pub(super) async fn inspect(
         }
         Kind::Volume => {
             let found = connection.get_if_any(&format!("/volumes/{name}")).await?;
-            found.map(observe::volume)
+            let stable = connection.has_stable_volume_times().await?;
+            found.map(|volume| observe::volume(volume, stable))
         }
         Kind::Image => {
             let found = connection.get_if_any(&format!("/images/{name}/json")).await?;
@@ -153,38 +155,24 @@ fn filters(name: &str, value: &str) -> String {
     serde_json::json!({ name: [value] }).to_string()
 }
 
-/// Finds what a create left behind, by its name and by its label.
+/// Finds what a create left behind: what has its name, carries its label, and did not inherit
+/// the label from its image.
 ///
-/// Either way it must carry the label of that very create: a name can be taken by someone
-/// else. And a container that carries it under another name is left out if its image carries
-/// it too, because then anyone's container may have it.
+/// A label alone proves nothing, because anybody can copy it, and a name alone neither. Images
+/// carry no label of ours, so a reference is never found: whoever built it again has it too.
 pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
-    if marks.kind == Kind::Image
-        && let Some(container) = marks.name.strip_prefix(STEP)
-    {
+    if let (Kind::Image, Some(container)) = (marks.kind, marks.name.strip_prefix(STEP)) {
         return step_of(connection, container).await;
     }
-    if marks.kind == Kind::Image {
-        // Images carry no label of ours. Their intent is recorded only when nothing has the
-        // reference yet, so whatever has it now came of that create.
-        return Ok(inspect(connection, Kind::Image, &marks.name).await?.into_iter().collect());
-    }
     let resource = marks.resource.to_string();
-    let by_name = filters("name", &marks.name);
-    let by_label = filters("label", &format!("{}={resource}", labels::RESOURCE));
-    let (named, labelled) = try_join!(
-        matching(connection, marks.kind, &by_name),
-        matching(connection, marks.kind, &by_label),
-    )?;
-    let found: BTreeMap<String, Observed> = named
-        .into_iter()
-        .chain(labelled)
-        .filter(|seen| seen.labels.get(labels::RESOURCE) == Some(resource.as_str()))
-        .map(|seen| (seen.id.clone(), seen))
-        .collect();
-    let checked = found.into_values().map(|seen| async {
-        let ours = seen.name == marks.name || !inherits(connection, &seen, &resource).await?;
-        Ok::<_, Error>(ours.then_some(seen))
+    // The filter matches parts of names too.
+    let named = matching(connection, marks.kind, &filters("name", &marks.name)).await?;
+    let is_marked = |seen: &Observed| {
+        seen.name == marks.name && seen.labels.get(labels::RESOURCE) == Some(resource.as_str())
+    };
+    let checked = named.into_iter().filter(is_marked).map(|seen| async {
+        let inherited = inherits(connection, &seen, &resource).await?;
+        Ok::<_, Error>((!inherited).then_some(seen))
     });
     Ok(try_join_all(checked).await?.into_iter().flatten().collect())
 }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use bollard::Docker;
 use bollard::errors::Error;
 use bollard::query_parameters::{
-    RemoveContainerOptions, RemoveImageOptions, RemoveVolumeOptions, StopContainerOptions,
+    RemoveContainerOptions, RemoveVolumeOptions, StopContainerOptions,
 };
 
 use crate::crashpoint::{self, Crashpoint};
@@ -14,8 +13,8 @@ use crate::provider::{ReleaseMode, Released};
 use super::classify::is_absence;
 use super::connection::{Connection, REQUEST_TIMEOUT};
 use super::encode::encoded;
-use super::model::{ImageDetails, Network};
-use super::{kill, observe, read};
+use super::model::Network;
+use super::{kill, observe};
 
 /// Why a release did not succeed.
 pub(super) enum Refusal {
@@ -25,6 +24,8 @@ pub(super) enum Refusal {
     Predefined,
     /// These containers use the image or network.
     UsedBy(Vec<String>),
+    /// The engine deleted more than it was asked to.
+    DeletedMore(Vec<String>),
 }
 
 impl From<Error> for Refusal {
@@ -51,7 +52,7 @@ pub(super) async fn stop(
 pub(super) async fn container(
     connection: &Connection,
     id: &str,
-    mode: ReleaseMode,
+    mode: &ReleaseMode,
 ) -> Result<Released, Refusal> {
     if let Some(patience) = mode.stop_timeout {
         match stop(connection, id, patience).await {
@@ -93,63 +94,9 @@ pub(super) async fn volume(connection: &Connection, id: &str) -> Result<Released
     answered(library.remove_volume(id, None::<RemoveVolumeOptions>).await)
 }
 
-/// Ends an image that no container uses, with all its names; or one of its names, if it is
-/// called by that.
-pub(super) async fn image(connection: &Connection, id: &str) -> Result<Released, Refusal> {
-    let library = connection.library().await?;
-    match remove_image(library, id).await {
-        // A reference is all that is meant: others of the same image stay.
-        answer if !observe::is_image_id(id) => answered(answer),
-        Err(error) if may_have_several_names(&error) => untag(connection, id, error).await,
-        answer => answered(answer),
-    }
-}
-
-/// Returns whether an image was kept, maybe only because it has several names; Podman says so
-/// with a status of 500.
-fn may_have_several_names(error: &Error) -> bool {
-    match error {
-        Error::DockerResponseServerError { status_code: 409, .. } => true,
-        Error::DockerResponseServerError { message, .. } => message.contains("more than one tag"),
-        _ => false,
-    }
-}
-
-/// Takes the names of an image away, one by one; with the last one goes the image.
-///
-/// Who uses it is asked first: a name goes even while a container uses the image, and an image
-/// that cannot go should keep its names.
-async fn untag(connection: &Connection, id: &str, conflict: Error) -> Result<Released, Refusal> {
-    let path = format!("/images/{}/json", encoded(id));
-    let Some(details) = connection.get_if_any::<ImageDetails>(&path).await? else {
-        return Ok(Released::AlreadyGone);
-    };
-    let users = read::users_of_image(connection, &observe::image_id(&details.id)).await?;
-    if !users.is_empty() {
-        return Err(Refusal::UsedBy(users));
-    }
-    let names = observe::real_references(&details.repo_tags);
-    if names.len() < 2 {
-        return Err(conflict.into());
-    }
-    let library = connection.library().await?;
-    for name in names {
-        match remove_image(library, &name).await {
-            Err(error) if !is_absence(&error) => return Err(error.into()),
-            _ => {}
-        }
-    }
-    answered(remove_image(library, id).await).map(|_| Released::Done)
-}
-
-async fn remove_image(library: &Docker, reference: &str) -> Result<(), Error> {
-    let options = RemoveImageOptions { force: false, noprune: false, platforms: None };
-    library.remove_image(reference, Some(options), None).await.map(drop)
-}
-
 /// Reads the answer to a delete; before it, marks the moment when the engine has the delete
 /// and we do not know it yet.
-fn answered(answer: Result<(), Error>) -> Result<Released, Refusal> {
+pub(super) fn answered(answer: Result<(), Error>) -> Result<Released, Refusal> {
     if answer.is_ok() {
         crashpoint::reach(Crashpoint::ReleaseSent);
     }

@@ -355,8 +355,11 @@ async fn releasing_what_is_absent_is_success() {
 async fn a_polite_release_waits_for_the_stop_and_forces_nothing() {
     let engine =
         Scripted::new(&[("POST /containers/a/stop", 304, ""), ("DELETE /containers/a", 204, "")]);
-    let polite =
-        ReleaseMode { stop_timeout: Some(Duration::from_millis(1500)), kill_running: false };
+    let polite = ReleaseMode {
+        stop_timeout: Some(Duration::from_millis(1500)),
+        kill_running: false,
+        expected: None,
+    };
     let released = engine.provider.release(Kind::Container, "a", polite).await.unwrap();
     assert_eq!(released, Released::Done);
     assert_eq!(

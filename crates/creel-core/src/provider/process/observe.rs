@@ -4,10 +4,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use jiff::Timestamp;
+
 use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::os;
-use crate::provider::{Kind, Observed, ProviderName};
+use crate::provider::{Identity, Kind, Observed, ProviderName};
 
 use super::cgroup::Hierarchies;
 use super::sidecar::{Record, Shelf, Sidecar, resource_of_object};
@@ -108,7 +110,8 @@ fn process_state(
 /// Looks at one directory; `None` when no trace of it is left.
 pub(super) fn directory(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<Observed>> {
     let record = shelf.read(resource)?;
-    let inode = directory_inode(shelf, resource)?;
+    let there = directory_there(shelf, resource)?;
+    let inode = there.as_ref().map(|found| format!("{}:{}", found.dev(), found.ino()));
     let state = match (&record, &inode) {
         (Record::Readable(sidecar), _) if sidecar.kind != Kind::Directory => return Ok(None),
         (Record::Absent, None) if shelf.is_half_written(resource) => "lost",
@@ -120,15 +123,22 @@ pub(super) fn directory(shelf: &Shelf, resource: &ResourceId) -> io::Result<Opti
     Ok(Some(Observed {
         state: state.to_owned(),
         generation: inode.unwrap_or_else(|| state.to_owned()),
+        identity: Some(there.as_ref().map_or(Identity::Traces, directory_identity)),
         ..outline(Kind::Directory, resource, &record)
     }))
 }
 
-/// Returns device and inode of the directory, also while it is being removed.
-fn directory_inode(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<String>> {
+/// Returns what tells a directory from one that was made again in its place.
+fn directory_identity(found: &fs::Metadata) -> Identity {
+    let born_at = found.created().ok().and_then(|at| Timestamp::try_from(at).ok());
+    Identity::Directory { device: found.dev(), inode: found.ino(), born_at }
+}
+
+/// Looks at the directory itself, also while it is being removed.
+fn directory_there(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<fs::Metadata>> {
     for path in [shelf.directory(resource), shelf.removing_directory(resource)] {
         match fs::symlink_metadata(path) {
-            Ok(found) => return Ok(Some(format!("{}:{}", found.dev(), found.ino()))),
+            Ok(found) => return Ok(Some(found)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -137,7 +147,7 @@ fn directory_inode(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<St
 }
 
 fn has_directory(shelf: &Shelf, resource: &ResourceId) -> bool {
-    !matches!(directory_inode(shelf, resource), Ok(None))
+    !matches!(directory_there(shelf, resource), Ok(None))
 }
 
 fn has_group(resource: &ResourceId) -> bool {

@@ -71,7 +71,7 @@ impl Desk {
         assert_eq!(all.len(), 1);
         let history = self.ledger.history(all[0].id).await.unwrap();
         let event = |stored: &creel_core::ledger::StoredEvent| match &stored.event {
-            creel_core::ledger::Event::Created { object } => Some(object.clone()),
+            creel_core::ledger::Event::Created { object, .. } => Some(object.clone()),
             _ => None,
         };
         history.iter().find_map(event)

@@ -1,0 +1,183 @@
+//! Releases of images and of their references.
+//!
+//! An image goes by its id and unforced, so that the engine refuses while
+//! somebody uses it or has named it elsewhere. A reference goes alone where
+//! others name the same image; then the answer has to say that nothing else
+//! went with it.
+
+use std::collections::BTreeSet;
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::ImageDeleteResponseItem;
+use bollard::query_parameters::RemoveImageOptions;
+
+use crate::provider::{Identity, IdentityCheck, Released};
+
+use super::classify::is_absence;
+use super::connection::Connection;
+use super::encode::encoded;
+use super::model::ImageDetails;
+use super::release::{Refusal, answered};
+use super::{observe, read};
+
+/// Ends an image that no container uses, with all its names; or one of its names, if it is
+/// called by that. What is expected limits which names may go.
+pub(super) async fn image(
+    connection: &Connection,
+    id: &str,
+    expected: Option<&Identity>,
+) -> Result<Released, Refusal> {
+    let library = connection.library().await?;
+    match expected {
+        Some(Identity::Tag { image, image_is_ours, .. }) if !observe::is_image_id(id) => {
+            let ours = Ours { image, image_is_ours: *image_is_ours };
+            reference(connection, id, &ours).await
+        }
+        // A reference is all that is meant: others of the same image stay.
+        _ if !observe::is_image_id(id) => answered(remove(library, id).await.map(drop)),
+        _ => match remove(library, id).await {
+            Err(error) if may_have_several_names(&error) => {
+                let names = match expected {
+                    Some(Identity::Image { tags, .. }) => Some(tags),
+                    _ => None,
+                };
+                all_names(connection, id, names, error).await
+            }
+            answer => answered(answer.map(drop)),
+        },
+    }
+}
+
+/// What is on record of a reference.
+struct Ours<'a> {
+    /// The image that it names.
+    image: &'a str,
+    /// Whether that image may go with its last reference.
+    image_is_ours: bool,
+}
+
+/// Takes one reference away, and its image with it where that is ours and has no other name.
+async fn reference(
+    connection: &Connection,
+    reference: &str,
+    ours: &Ours<'_>,
+) -> Result<Released, Refusal> {
+    let Some(details) = details_of(connection, reference).await? else {
+        return Ok(Released::AlreadyGone);
+    };
+    let image = observe::image_id(&details.id);
+    if image != ours.image {
+        let why = format!("{reference} names the image {image} now, ours was {}", ours.image);
+        return Ok(Released::Kept(IdentityCheck::Replaced { why }));
+    }
+    let library = connection.library().await?;
+    let is_last = observe::real_references(&details.repo_tags).iter().all(|name| name == reference);
+    if is_last && !ours.image_is_ours {
+        let why = format!("with {reference} its image would go, which is not on record as ours");
+        return Ok(Released::Kept(IdentityCheck::Unproven { why }));
+    }
+    if is_last {
+        // By its id: if the reference was moved since, only our image goes.
+        return answered(remove(library, &image).await.map(drop));
+    }
+    let answer = match remove(library, reference).await {
+        Ok(answer) => answer,
+        Err(error) => return answered(Err(error)),
+    };
+    let more = deleted_besides(&answer, reference, ours);
+    if more.is_empty() { answered(Ok(())) } else { Err(Refusal::DeletedMore(more)) }
+}
+
+/// Returns what an engine deleted besides a reference and, where that is ours, its image.
+fn deleted_besides(
+    answer: &[ImageDeleteResponseItem],
+    reference: &str,
+    ours: &Ours<'_>,
+) -> Vec<String> {
+    let untagged = answer.iter().filter_map(|item| item.untagged.as_deref());
+    // An image loses the digest it was pulled by together with its last name.
+    let untagged = untagged.filter(|name| *name != reference && !name.contains('@'));
+    let deleted = answer.iter().filter_map(|item| item.deleted.as_deref());
+    let deleted = deleted.filter(|id| observe::image_id(id) == ours.image && !ours.image_is_ours);
+    untagged.chain(deleted).map(str::to_owned).collect()
+}
+
+/// Returns whether an image was kept, maybe only because it has several names; Podman says so
+/// with a status of 500.
+fn may_have_several_names(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError { status_code: 409, .. } => true,
+        Error::DockerResponseServerError { message, .. } => message.contains("more than one tag"),
+        _ => false,
+    }
+}
+
+/// Takes the names of an image away, one by one; with the last one goes the image.
+///
+/// Who uses it is asked first: a name goes even while a container uses the image, and an image
+/// that cannot go should keep its names. A name that is not among the expected ones keeps all.
+async fn all_names(
+    connection: &Connection,
+    id: &str,
+    expected: Option<&BTreeSet<String>>,
+    conflict: Error,
+) -> Result<Released, Refusal> {
+    let Some(details) = details_of(connection, id).await? else {
+        return Ok(Released::AlreadyGone);
+    };
+    let users = read::users_of_image(connection, &observe::image_id(&details.id)).await?;
+    if !users.is_empty() {
+        return Err(Refusal::UsedBy(users));
+    }
+    let names = observe::real_references(&details.repo_tags);
+    let is_foreign = |name: &&String| expected.is_some_and(|ours| !ours.contains(*name));
+    if let Some(foreign) = names.iter().find(is_foreign) {
+        let why = format!("it has the name {foreign}, which it did not have");
+        return Ok(Released::Kept(IdentityCheck::Unproven { why }));
+    }
+    if names.len() < 2 {
+        return Err(conflict.into());
+    }
+    let library = connection.library().await?;
+    for name in names {
+        match remove(library, &name).await {
+            Err(error) if !is_absence(&error) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    answered(remove(library, id).await.map(drop)).map(|_| Released::Done)
+}
+
+async fn details_of(connection: &Connection, object: &str) -> Result<Option<ImageDetails>, Error> {
+    connection.get_if_any(&format!("/images/{}/json", encoded(object))).await
+}
+
+async fn remove(library: &Docker, reference: &str) -> Result<Vec<ImageDeleteResponseItem>, Error> {
+    let options = RemoveImageOptions { force: false, noprune: false, platforms: None };
+    library.remove_image(reference, Some(options), None).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_names_more_than_our_reference_is_noticed() {
+        let item = |untagged: Option<&str>, deleted: Option<&str>| ImageDeleteResponseItem {
+            untagged: untagged.map(str::to_owned),
+            deleted: deleted.map(str::to_owned),
+        };
+        let (theirs, ours) = (
+            Ours { image: "sha256:11", image_is_ours: false },
+            Ours { image: "sha256:11", image_is_ours: true },
+        );
+        let alone = [item(Some("a:1"), None)];
+        assert!(deleted_besides(&alone, "a:1", &theirs).is_empty());
+        let with_image = [item(Some("a:1"), None), item(None, Some("sha256:11"))];
+        assert_eq!(deleted_besides(&with_image, "a:1", &theirs), ["sha256:11"]);
+        assert!(deleted_besides(&with_image, "a:1", &ours).is_empty());
+        let with_name = [item(Some("a:1"), None), item(Some("b:1"), None)];
+        assert_eq!(deleted_besides(&with_name, "a:1", &ours), ["b:1"]);
+    }
+}

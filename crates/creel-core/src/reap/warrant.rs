@@ -1,0 +1,100 @@
+//! What allows a release: the proof of ownership, or the rule that selected the object.
+//!
+//! An object that this ledger tracks goes only while it is proven to be the
+//! recorded one. One that nobody tracks goes by the rule that selected it, and
+//! only while it is the object that was selected.
+
+use crate::ledger::Record;
+use crate::plan::PlanItem;
+use crate::provider::{Identity, IdentityCheck, Observed};
+
+/// What allows the release of one object.
+#[derive(Debug, Clone)]
+pub(super) struct Warrant {
+    /// What the object is compared with right before each try.
+    pub(super) expected: Option<Identity>,
+    /// What allows it, for the audit.
+    pub(super) evidence: String,
+    /// Whether only proof will do: the object is on record as ours.
+    needs_proof: bool,
+}
+
+/// Whether an object may be released.
+#[derive(Debug)]
+pub(super) enum Permission {
+    /// It may.
+    Granted(Warrant),
+    /// Another object has its name.
+    Replaced(String),
+    /// Nothing proves that it is the recorded one.
+    Unproven(String),
+}
+
+/// Judges an object that was looked at right before its release.
+pub(super) fn judge(item: &PlanItem, record: Option<&Record>, seen: &Observed) -> Permission {
+    let Some(record) = record else { return judge_selected(item, seen) };
+    match record.check(seen) {
+        IdentityCheck::Same { evidence } => {
+            Permission::Granted(Warrant::of_ours(item, record, seen, &evidence))
+        }
+        IdentityCheck::Replaced { why } => Permission::Replaced(why),
+        IdentityCheck::Unproven { why } => Permission::Unproven(why),
+    }
+}
+
+/// Judges an object that nobody tracks: it must still be the one that was selected.
+fn judge_selected(item: &PlanItem, seen: &Observed) -> Permission {
+    let warrant = Warrant::by_rule(item);
+    let Some(now) = seen.identity() else { return Permission::Granted(warrant) };
+    match warrant.check(&now) {
+        Some(IdentityCheck::Replaced { why } | IdentityCheck::Unproven { why }) => {
+            Permission::Replaced(why)
+        }
+        Some(IdentityCheck::Same { .. }) | None => Permission::Granted(warrant),
+    }
+}
+
+impl Warrant {
+    /// Allows the release of an object that a rule selected and nobody tracks.
+    pub(super) fn by_rule(item: &PlanItem) -> Self {
+        let evidence = match &item.evidence {
+            Some(proof) => format!("rule: {}; {proof}", item.rule),
+            None => format!("rule: {}", item.rule),
+        };
+        Self { expected: item.seen.identity(), evidence, needs_proof: false }
+    }
+
+    /// Allows the release of an object that is proven to be the recorded one.
+    pub(super) fn of_ours(
+        item: &PlanItem,
+        record: &Record,
+        seen: &Observed,
+        evidence: &str,
+    ) -> Self {
+        Self {
+            expected: record.identity.clone().or_else(|| seen.identity()),
+            evidence: format!("{}; {evidence}", item.rule),
+            needs_proof: true,
+        }
+    }
+
+    /// Returns whether the object has to be read again right before a try.
+    pub(super) fn can_expire(&self) -> bool {
+        self.expected.as_ref().is_some_and(Identity::can_be_replaced)
+    }
+
+    /// Compares what is there with what the warrant speaks of; returns what forbids the release.
+    pub(super) fn check(&self, observed: &Identity) -> Option<IdentityCheck> {
+        let expected = self.expected.as_ref()?;
+        match Identity::compare(expected, observed) {
+            IdentityCheck::Same { .. } => None,
+            // A volume that nobody labelled is meant by its name, which the rule selected.
+            IdentityCheck::Unproven { .. }
+                if !self.needs_proof && matches!(expected, Identity::Volume { .. }) =>
+            {
+                None
+            }
+            refused => Some(refused),
+        }
+    }
+}

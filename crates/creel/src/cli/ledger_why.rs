@@ -1,0 +1,112 @@
+//! `creel ledger why`: what allowed a release, or why an object was kept.
+
+use creel_core::failure::Code;
+use creel_core::id::ResourceId;
+use creel_core::ledger::{Event, Ledger, Record, RecordFilter, StateName, Try};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+use super::ledger::clock_time;
+
+/// How many rows of the audit are shown at most.
+const MOST_ROWS: u32 = 1000;
+
+#[derive(Serialize)]
+struct WhyJson<'a> {
+    version: u32,
+    asked: &'a str,
+    /// Every request to release it, newest first; `planned` was written before the first one.
+    releases: Vec<Try>,
+    /// What the ledger says about it, where it is one of ours.
+    records: Vec<Reasons>,
+}
+
+/// What the events of one resource say about its end.
+#[derive(Serialize)]
+struct Reasons {
+    resource: ResourceId,
+    name: String,
+    state: StateName,
+    reasons: Vec<Reason>,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    at_ms: i64,
+    /// `release requested`, `replaced`, `quarantined` or `gone`.
+    event: &'static str,
+    why: String,
+}
+
+/// Shows what allowed the release of an object.
+pub(super) async fn why(app: &App, ledger: &Ledger, asked: &str) -> Result<Exit, Failure> {
+    let releases = ledger.releases_of(asked, MOST_ROWS).await?;
+    let mut records = Vec::new();
+    for record in ledger.records(&RecordFilter::default()).await? {
+        let is_released = releases.iter().any(|one| one.resource == Some(record.id));
+        if is_released || is_asked(&record, asked) {
+            records.push(reasons_of(ledger, record).await?);
+        }
+    }
+    if releases.is_empty() && records.is_empty() {
+        let message = format!("no release of `{asked}` is on record");
+        return Err(Failure::new(Code::NoSuch, Exit::Usage, message)
+            .hint("creel ledger --all lists what was ever on record"));
+    }
+    if app.printer.json {
+        app.printer.json(&WhyJson { version: 1, asked, releases, records });
+    } else {
+        show(app, &releases, &records);
+    }
+    Ok(Exit::Done)
+}
+
+fn is_asked(record: &Record, asked: &str) -> bool {
+    record.id.to_string() == asked
+        || record.name == asked
+        || record.state.object().is_some_and(|object| object == asked)
+}
+
+async fn reasons_of(ledger: &Ledger, record: Record) -> Result<Reasons, Failure> {
+    let mut reasons = Vec::new();
+    for stored in ledger.history(record.id).await? {
+        let (event, why) = match stored.event {
+            Event::ReleaseRequested { why } => ("release requested", why),
+            Event::Replaced { why } => ("replaced", why),
+            Event::Quarantined { reason } => ("quarantined", reason),
+            Event::NeverCreated { evidence } => ("never created", evidence),
+            Event::VerifiedGone => ("gone", "its absence was verified".to_owned()),
+            _ => continue,
+        };
+        reasons.push(Reason { at_ms: stored.at_ms, event, why });
+    }
+    let state = record.state.name();
+    Ok(Reasons { resource: record.id, name: record.name, state, reasons })
+}
+
+fn show(app: &App, releases: &[Try], records: &[Reasons]) {
+    let mut rows = table::new(&["WHEN", "KIND", "ID", "NAME", "OUTCOME", "ALLOWED BY"]);
+    for one in releases.iter().rev() {
+        rows.add_row([
+            clock_time(one.at_ms),
+            one.kind.to_string(),
+            table::short_id(&one.object).to_owned(),
+            one.name.clone().unwrap_or_default(),
+            one.outcome.clone(),
+            one.evidence.clone().unwrap_or_default(),
+        ]);
+    }
+    if !releases.is_empty() {
+        app.printer.data(&table::render(&rows));
+    }
+    for record in records {
+        let mut rows = table::new(&["WHEN", "EVENT", "WHY"]);
+        for reason in &record.reasons {
+            rows.add_row([clock_time(reason.at_ms), reason.event.to_owned(), reason.why.clone()]);
+        }
+        let head = format!("\n{} {} is {}", record.resource, record.name, record.state);
+        app.printer.data(&format!("{head}\n{}", table::render(&rows)));
+    }
+}
