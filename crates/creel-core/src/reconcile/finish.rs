@@ -32,7 +32,7 @@ pub(super) enum Search {
 }
 
 /// What has the name of a create and nothing that proves where it came from.
-type Doubtful = Option<Box<Observed>>;
+pub(super) type Doubtful = Option<Box<Observed>>;
 
 impl Reconciler {
     /// Gives back what records speak of; they must be this process's own already.
@@ -227,7 +227,7 @@ impl Reconciler {
 
 impl Status {
     /// Reports something that has the name of a create and may be somebody else's.
-    fn spare_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
+    pub(super) fn spare_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
         let Some(seen) = doubtful else { return };
         let reason = "kept, nothing proves that it came of the create on record: \
                       whoever builds or tags it again gets the same name"

@@ -205,7 +205,7 @@ fn a_ledger_of_a_newer_creel_is_refused_and_not_changed() {
     for line in ["sweep --apply --owned", "reconcile", "rm anything", "ledger check"] {
         let output = bench.run(line).expect_code(2);
         assert!(output.stderr.starts_with("error[CR0014]: "), "{output}");
-        assert!(output.stderr.contains("(schema 99, this one knows 2)"), "{output}");
+        assert!(output.stderr.contains("(schema 99, this one knows "), "{output}");
     }
     refused_hold(&bench, "CR0014").expect_code(2);
     bench.run("ls").expect_code(0);
