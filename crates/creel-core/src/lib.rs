@@ -62,6 +62,7 @@ pub mod owner;
 pub mod plan;
 pub mod provider;
 pub mod reap;
+pub mod rebuild;
 pub mod recipe;
 pub mod reconcile;
 pub mod retry;

@@ -80,6 +80,17 @@ impl Owner {
         }
     }
 
+    /// Returns whether the owner has died with all its threads: nothing that it did itself can
+    /// still take effect.
+    ///
+    /// An owner counts as dead with its first thread, while another one may still be in the
+    /// middle of a system call.
+    pub fn has_ended(&self) -> bool {
+        let is_of_this_boot = os::boot_id().is_ok_and(|boot| boot == self.boot);
+        self.liveness() == Liveness::Dead
+            && (!is_of_this_boot || self.process.is_alive().is_ok_and(|alive| !alive))
+    }
+
     fn liveness_seen_from(
         &self,
         here: &Self,

@@ -87,7 +87,7 @@ impl App {
 
     /// Opens the ledger for a command that only reads; a ledger that cannot be used is noted.
     pub(crate) async fn ledger_if_any(&self) -> Option<Ledger> {
-        if !Ledger::path(&self.environment.home).exists() {
+        if !Ledger::is_begun(&self.environment.home) {
             return None;
         }
         match Ledger::open(&self.environment.home).await {
@@ -105,6 +105,15 @@ impl App {
             Some(ledger) => Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await?),
             None => Roll::default(),
         })
+    }
+
+    /// Returns what labels alone tell, for a ledger that cannot be opened: what carries its id is
+    /// its own, whoever recorded it.
+    pub(crate) fn roll_of_labels(&self) -> Roll {
+        match Ledger::recorded_id(&self.environment.home) {
+            Some(ledger) => Roll::new(ledger, Vec::new()),
+            None => Roll::default(),
+        }
     }
 
     /// Connects to the providers that are asked for, or to all that are configured.
@@ -183,7 +192,7 @@ impl App {
     /// Returns the provider of processes and directories, which needs nothing installed.
     pub(crate) fn process(&self) -> ProcessProvider {
         ProcessProvider::new(ProcessSettings {
-            root: self.environment.home.join("sandboxes"),
+            root: Ledger::sandboxes(&self.environment.home),
             holder: HolderProgram {
                 program: PathBuf::from("/proc/self/exe"),
                 args: vec![crate::cli::holder::NAME.to_owned()],

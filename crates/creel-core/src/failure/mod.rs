@@ -62,6 +62,12 @@ codes! {
     LedgerNewer = "CR0014", "the ledger is from a newer creel";
     /// The state directory cannot be used.
     Home = "CR0015", "the state directory cannot be used";
+    /// The ledger is gone, and traces of it are left.
+    LedgerVanished = "CR0016", "the ledger has vanished";
+    /// The ledger belongs to another directory.
+    LedgerOther = "CR0017", "the ledger is another one";
+    /// A rebuild is not needed, or not possible.
+    Rebuild = "CR0018", "the ledger cannot be rebuilt";
     /// A provider does not answer.
     Unreachable = "CR0020", "a provider does not answer";
     /// A provider denies us.

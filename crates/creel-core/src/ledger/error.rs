@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::id::{ResourceId, RunId};
+use crate::id::{LedgerId, ResourceId, RunId};
 
 use super::IllegalTransition;
 
@@ -43,6 +43,24 @@ pub enum LedgerError {
         path: PathBuf,
         /// What is wrong with it.
         detail: String,
+    },
+    /// There was a ledger here, and it is missing or empty.
+    #[error("the ledger {} is missing or empty, but {traces} are left of it", path.display())]
+    Vanished {
+        /// Where it should be.
+        path: PathBuf,
+        /// What is left of it.
+        traces: String,
+    },
+    /// The ledger is not the one that this directory belongs to.
+    #[error("the ledger {} is {found}, but its directory belongs to {expected}", path.display())]
+    OtherLedger {
+        /// The ledger.
+        path: PathBuf,
+        /// The id it has.
+        found: LedgerId,
+        /// The id in the file beside it.
+        expected: LedgerId,
     },
     /// The ledger was written by a newer creel.
     #[error("the ledger {} was written by a newer creel (schema {found}, this one knows {known})", path.display())]

@@ -79,6 +79,11 @@ pub enum Event {
         /// When.
         from: Moment,
     },
+    /// The time since its create is not known: it is searched for in full from here.
+    SearchRestarted {
+        /// When.
+        from: Moment,
+    },
 }
 
 impl Event {
@@ -98,6 +103,7 @@ impl Event {
             Self::Kept { .. } => "kept",
             Self::Reused { .. } => "put to use again",
             Self::LeaseGranted { .. } => "granted a lease",
+            Self::SearchRestarted { .. } => "searched for again",
         }
     }
 }
@@ -158,6 +164,7 @@ pub(super) mod tests {
             Just(Event::Quarantined { reason: "stuck".to_owned() }),
             Just(Event::Vanished),
             Just(Event::OwnerChanged { owner: some_owner() }),
+            Just(Event::SearchRestarted { from: Moment { wall_ms: 7, awake_ms: 5 } }),
         ]
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{Moment, millis};
 
 /// How far the two clocks may drift apart before it counts as a jump.
-const JUMP_TOLERANCE_MS: i64 = 5_000;
+pub(super) const JUMP_TOLERANCE_MS: i64 = 5_000;
 
 /// A lease and when it was last renewed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

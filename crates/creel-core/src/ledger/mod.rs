@@ -29,11 +29,13 @@
 mod error;
 mod event;
 mod lease;
+pub(crate) mod presence;
 mod record;
 mod run;
 mod sqlite;
 mod state;
 mod store;
+mod window;
 
 pub use error::LedgerError;
 pub use event::{Event, StoredEvent};
@@ -44,6 +46,7 @@ pub use sqlite::SqliteStore;
 pub(crate) use sqlite::{database, queue, write};
 pub use state::{IllegalTransition, State, StateName};
 pub use store::{Ledger, Store};
+pub use window::{SearchStatus, SearchWindow};
 
 /// The result of a ledger operation.
 pub type Result<T> = std::result::Result<T, LedgerError>;

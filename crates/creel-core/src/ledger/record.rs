@@ -11,7 +11,7 @@ use crate::os;
 use crate::owner::{Liveness, Owner};
 use crate::provider::{Identity, IdentityCheck, Kind, Marks, Observed, ProviderName, UnknownName};
 
-use super::{Lease, State, StateName};
+use super::{Lease, SearchWindow, State, StateName};
 
 /// What becomes of a resource when its owner dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,8 @@ pub struct Record {
     pub on_owner_death: OnOwnerDeath,
     /// How long it may live without a renewal.
     pub lease: Lease,
+    /// Since when its object is searched for, while no answer has named it.
+    pub search: SearchWindow,
     /// When the intent was recorded, in milliseconds since the epoch.
     pub intended_at_ms: i64,
     /// When the state changed last, in milliseconds since the epoch.

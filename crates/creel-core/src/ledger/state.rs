@@ -188,6 +188,12 @@ impl State {
                 }
                 _ => Err(illegal()),
             },
+            (Some(state), Event::SearchRestarted { .. }) => match state {
+                Self::Intended
+                | Self::Releasing { object: None }
+                | Self::Quarantined { object: None, .. } => Ok(state.clone()),
+                _ => Err(illegal()),
+            },
             (
                 Some(state),
                 Event::OwnerChanged { .. }

@@ -16,7 +16,7 @@ use crate::run::records::EventLog;
 
 use super::{
     Event, Intent, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
-    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, WorkflowRecord,
+    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, WorkflowRecord, presence,
 };
 
 /// Keeps records. Every write is one durable transaction: after a crash it is there in
@@ -241,6 +241,21 @@ impl Ledger {
     /// Returns where the time comes from.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.log.clock
+    }
+
+    /// Returns the id of the ledger in a directory without opening it, as its id file has it.
+    pub fn recorded_id(home: &Path) -> Option<LedgerId> {
+        presence::recorded_id(home)
+    }
+
+    /// Returns whether a ledger was begun in a directory, even where it has vanished since.
+    pub fn is_begun(home: &Path) -> bool {
+        presence::has_content(&Self::path(home)) || !presence::traces(home).is_empty()
+    }
+
+    /// Returns where the sandboxes of the process provider are in a directory.
+    pub fn sandboxes(home: &Path) -> PathBuf {
+        home.join("sandboxes")
     }
 
     /// Returns the path of the ledger file in a directory.

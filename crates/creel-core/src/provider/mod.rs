@@ -121,6 +121,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Duration::from_secs(120)
     }
 
+    /// Returns whether nothing can appear any more of a create whose caller has died: true where
+    /// the calling process makes the object itself, rather than asking another one for it.
+    fn creates_end_with_caller(&self) -> bool {
+        false
+    }
+
     /// Says what to expect of an object that was asked to go and is still there.
     fn outlook(&self, _seen: &Observed) -> Outlook {
         Outlook::Leaving(None)

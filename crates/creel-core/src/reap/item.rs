@@ -150,6 +150,9 @@ impl Job<'_> {
     /// Records the release of a tracked resource before it happens.
     async fn record_request(&self, item: &PlanItem, why: &str) -> Result<(), ItemReport> {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(()) };
+        if self.options.is_second_try {
+            return Ok(());
+        }
         let event = Event::ReleaseRequested { why: why.to_owned() };
         match ledger.append(&[(resource, event)]).await {
             Ok(_) => Ok(()),
@@ -266,7 +269,7 @@ impl Job<'_> {
             "failed after {tries} tries: {error}"
         );
         let report = failed(item, error, tries);
-        if error.class.may_pass() {
+        if error.class.may_pass() && !self.options.is_second_try {
             // It stays in release, for the next round to try again.
             return report;
         }

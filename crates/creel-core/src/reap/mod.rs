@@ -59,6 +59,9 @@ pub struct ReapOptions {
     pub selectors: Vec<Selector>,
     /// When the items were seen, if they were seen by whoever carries out the plan now.
     pub seen_at: Option<Instant>,
+    /// The releases are on record from an earlier try: only what comes of them is recorded, and
+    /// what fails again stays quarantined, with the newest reason.
+    pub is_second_try: bool,
     /// Start nothing more once this is cancelled.
     pub cancel: CancellationToken,
 }

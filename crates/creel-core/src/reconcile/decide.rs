@@ -8,8 +8,10 @@ use crate::owner::Liveness;
 pub enum Decision {
     /// Leave it to its owner.
     Keep,
-    /// Leave it; it will not go by itself.
+    /// It will not go, and is its owner's to try again.
     Quarantined,
+    /// It would not go, and nobody answers for it: try once more.
+    Retry,
     /// A clock jumped: give it one more lease.
     GrantLease,
     /// Take it over and give it back.
@@ -29,6 +31,10 @@ pub fn decide(record: &Record, liveness: Liveness, lease: LeaseStatus) -> Decisi
     };
     match (record.state.name(), liveness, record.on_owner_death) {
         (StateName::Gone | StateName::Lost, _, _) => Decision::Keep,
+        (StateName::Quarantined, Liveness::Dead, _) => Decision::Retry,
+        (StateName::Quarantined, Liveness::Unknown, _) if lease == LeaseStatus::Expired => {
+            Decision::Retry
+        }
         (StateName::Quarantined, _, _) => Decision::Quarantined,
         (_, Liveness::Alive, _) => Decision::Keep,
         (_, Liveness::Unknown, _) => by_lease,
@@ -43,7 +49,7 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::id::ResourceId;
-    use crate::ledger::{Lease, OwnerRecord, State};
+    use crate::ledger::{Lease, OwnerRecord, SearchWindow, State};
     use crate::os::ProcessKey;
     use crate::owner::Owner;
     use crate::provider::{Kind, ProviderName};
@@ -71,6 +77,7 @@ mod tests {
                 renewed: Moment { wall_ms: 0, awake_ms: 0 },
                 boot: "b".to_owned(),
             },
+            search: SearchWindow { from: Moment { wall_ms: 0, awake_ms: 0 }, boot: "b".to_owned() },
             intended_at_ms: 0,
             changed_at_ms: 0,
         }
@@ -112,10 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quarantined_is_not_tried_again_by_itself() {
+    fn what_is_quarantined_is_tried_again_once_nobody_answers_for_it() {
         let state = State::Quarantined { object: None, reason: "stuck".to_owned() };
-        let record = record(state, OnOwnerDeath::Release);
-        let decision = decide(&record, Liveness::Dead, LeaseStatus::Expired);
-        assert_eq!(decision, Decision::Quarantined);
+        let record = record(state, OnOwnerDeath::Hold);
+        let decide = |liveness, lease| decide(&record, liveness, lease);
+        assert_eq!(decide(Liveness::Dead, LeaseStatus::Running), Decision::Retry);
+        assert_eq!(decide(Liveness::Unknown, LeaseStatus::Expired), Decision::Retry);
+        assert_eq!(decide(Liveness::Unknown, LeaseStatus::Running), Decision::Quarantined);
+        assert_eq!(decide(Liveness::Alive, LeaseStatus::Expired), Decision::Quarantined);
     }
 }

@@ -3,12 +3,12 @@
 use futures::StreamExt;
 use tracing::{debug, info};
 
-use crate::clock::millis;
 use crate::ledger::{Event, LedgerError, Record};
 use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{Kind, Observed, ProviderError};
 use crate::reap::ItemReport;
 
+use super::intent::Landing;
 use super::{Reconciler, Status};
 
 /// How many searches are under way at once.
@@ -26,9 +26,9 @@ pub(super) enum Search {
     /// Its recorded object is absent.
     Absent,
     /// Nothing came of the create yet; it may land late.
-    NothingYet(Doubtful),
-    /// Nothing came of the create, and nothing can any more.
-    Nothing(Doubtful),
+    NothingYet(Landing, Doubtful),
+    /// Nothing came of the create, and nothing can any more: how that is known.
+    Nothing(&'static str, Doubtful),
 }
 
 /// What has the name of a create and nothing that proves where it came from.
@@ -79,13 +79,13 @@ impl Reconciler {
                 Search::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
                 Search::Several(objects) => self.keep_all(&record, objects, status).await?,
                 Search::Absent => self.close_absent(&record).await?,
-                Search::NothingYet(doubtful) => {
+                Search::NothingYet(landing, doubtful) => {
                     debug!(resource = %record.id, "nothing came of the create yet");
-                    status.open_intents += 1;
+                    self.note_waiting(&record, landing, status).await?;
                     status.spare_doubtful(&record, doubtful);
                 }
-                Search::Nothing(doubtful) => {
-                    self.close_intent(&record, status).await?;
+                Search::Nothing(evidence, doubtful) => {
+                    self.close_intent(&record, evidence, status).await?;
                     status.spare_doubtful(&record, doubtful);
                 }
             }
@@ -106,7 +106,7 @@ impl Reconciler {
             });
         }
         // Judged before the search: what lands during it is seen, or is within the window.
-        let may_land = self.may_still_land(record);
+        let landing = self.landing(record, provider.as_ref());
         let mut found = provider.find(&record.marks()).await?;
         if found.len() > 1 {
             return Ok(Search::Several(found));
@@ -120,16 +120,18 @@ impl Reconciler {
             _ => None,
         };
         let doubtful = doubtful.map(Box::new);
-        Ok(if may_land { Search::NothingYet(doubtful) } else { Search::Nothing(doubtful) })
-    }
-
-    fn may_still_land(&self, record: &Record) -> bool {
-        let age = self.clock.now().wall_ms - record.intended_at_ms;
-        age < millis(self.intent_window)
+        Ok(match landing {
+            Landing::Never(evidence) => Search::Nothing(evidence, doubtful),
+            landing => Search::NothingYet(landing, doubtful),
+        })
     }
 
     /// Records what was found, and makes a plan item of it.
-    async fn plan_release(&self, record: &Record, seen: Observed) -> Result<PlanItem, LedgerError> {
+    pub(super) async fn plan_release(
+        &self,
+        record: &Record,
+        seen: Observed,
+    ) -> Result<PlanItem, LedgerError> {
         if record.state.object().is_none() {
             info!(resource = %record.id, object = %seen.id, "found the object of a lost answer");
             let (object, identity) = (seen.id.clone(), seen.identity());
@@ -177,7 +179,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn close_absent(&self, record: &Record) -> Result<(), LedgerError> {
+    pub(super) async fn close_absent(&self, record: &Record) -> Result<(), LedgerError> {
         let why = "found absent after its owner's end".to_owned();
         let events =
             [(record.id, Event::ReleaseRequested { why }), (record.id, Event::VerifiedGone)];
@@ -188,9 +190,14 @@ impl Reconciler {
         }
     }
 
-    /// Closes an unanswered create whose window has passed.
-    async fn close_intent(&self, record: &Record, status: &mut Status) -> Result<(), LedgerError> {
-        let evidence = "nothing of its name or label appeared within the window".to_owned();
+    /// Closes an unanswered create of which nothing can come any more.
+    async fn close_intent(
+        &self,
+        record: &Record,
+        evidence: &str,
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        let evidence = evidence.to_owned();
         self.ledger.append(&[(record.id, Event::NeverCreated { evidence })]).await?;
         status.closed_intents += 1;
         Ok(())

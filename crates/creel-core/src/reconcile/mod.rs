@@ -7,8 +7,8 @@
 //! - *ledger to world* ([`decide`]): records whose owner is dead, or whose
 //!   lease ended, are released; interrupted releases are finished; unanswered
 //!   creates are searched for until their window has passed. What is
-//!   quarantined is looked at and never touched: its record is closed if it
-//!   has gone since.
+//!   quarantined is tried once more by every full round: the obstacle may have
+//!   gone since.
 //! - *world to ledger*: objects that carry this ledger's label without an open
 //!   record are put on record and released.
 //! - *runs* whose driver died are closed with a named cause, once all they took
@@ -20,8 +20,13 @@
 
 mod decide;
 mod finish;
+mod intent;
+mod quarantine;
 mod recover;
 mod runs;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +35,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde::Serialize;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::id::RunId;
 use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
 use crate::owner::Owner;
@@ -39,6 +44,7 @@ use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
 use finish::Search;
+pub use intent::WaitingCreate;
 
 /// What one round did.
 #[derive(Debug, Default, Serialize)]
@@ -48,12 +54,14 @@ pub struct Status {
     pub examined: usize,
     /// Records left alone: their owner lives, or their lease runs.
     pub kept: usize,
-    /// Records that will not go; `creel rm` tries them again.
+    /// Records that will not go; the next full round tries them again.
     pub quarantined: usize,
-    /// Records that would not go, and whose object has gone since.
+    /// Records that were quarantined, and whose object has gone now.
     pub left_quarantine: usize,
     /// Unanswered creates that may still land.
     pub open_intents: usize,
+    /// The same, one by one.
+    pub waiting: Vec<WaitingCreate>,
     /// Unanswered creates of which nothing came within their window.
     pub closed_intents: usize,
     /// Resources found absent without our doing.
@@ -82,10 +90,19 @@ pub struct Unreachable {
 }
 
 impl Status {
-    /// Returns whether nothing is left unverified.
+    /// Returns whether nothing is left unverified: every provider answered, every release
+    /// succeeded, no create may land late, and no run waits to be closed.
     pub fn is_settled(&self) -> bool {
         self.unreachable.is_empty()
+            && self.open_intents == 0
+            && self.runs_waiting == 0
             && self.items.iter().all(|item| matches!(item.result, Outcome::Gone | Outcome::Spared))
+    }
+
+    /// Returns whether something is still there, or quarantined.
+    pub fn is_left(&self) -> bool {
+        let is_settled = |item: &ItemReport| matches!(item.result, Outcome::Gone | Outcome::Spared);
+        self.quarantined > 0 || !self.items.iter().all(is_settled)
     }
 
     /// Returns whether another round could achieve nothing more: nothing may land late, all
@@ -119,6 +136,19 @@ fn is_quarantined(record: &Record) -> bool {
     record.state.name() == StateName::Quarantined
 }
 
+/// Open records, by what is to be done about them.
+#[derive(Debug, Default)]
+struct Sorted {
+    /// Left to their owners.
+    kept: Vec<Record>,
+    /// To be taken over and released.
+    due: Vec<Record>,
+    /// Quarantined by an owner that lives, or may live.
+    stuck: Vec<Record>,
+    /// Quarantined, and tried again by a full round.
+    retried: Vec<Record>,
+}
+
 /// Makes one ledger agree with its worlds.
 #[derive(Debug)]
 pub struct Reconciler {
@@ -136,13 +166,14 @@ pub struct Reconciler {
 impl Reconciler {
     /// Makes a reconciler that acts as this process.
     pub fn new(ledger: Ledger, providers: Providers, me: OwnerRecord) -> Self {
+        let clock = Arc::clone(ledger.clock());
         Self {
             ledger,
             providers,
             me,
             intent_window: Duration::from_secs(600),
             options: ReapOptions::default(),
-            clock: Arc::new(SystemClock),
+            clock,
         }
     }
 
@@ -173,13 +204,12 @@ impl Reconciler {
     pub async fn round(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
-        let stuck: Vec<Record> =
-            open.iter().filter(|record| is_quarantined(record)).cloned().collect();
-        let (kept, due) = self.sort(open, &mut status).await?;
-        self.settle(due, &mut status).await?;
-        self.look_at_stuck(stuck, &mut status).await?;
+        let sorted = self.sort(open, &mut status).await?;
+        self.settle(sorted.due, &mut status).await?;
+        self.look_at_stuck(sorted.stuck, &mut status).await?;
+        self.retry_quarantined(sorted.retried, &mut status).await?;
         let inventory = self.inventory(&mut status).await;
-        self.note_lost(&kept, &inventory, &mut status).await?;
+        self.note_lost(&sorted.kept, &inventory, &mut status).await?;
         self.recover(&inventory, &mut status).await?;
         self.close_runs(None, &mut status).await?;
         Ok(status)
@@ -194,8 +224,8 @@ impl Reconciler {
     pub async fn finish(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
-        let (_, due) = self.sort(open, &mut status).await?;
-        self.settle(due, &mut status).await?;
+        let sorted = self.sort(open, &mut status).await?;
+        self.settle(sorted.due, &mut status).await?;
         self.close_runs(None, &mut status).await?;
         Ok(status)
     }
@@ -208,9 +238,9 @@ impl Reconciler {
     pub async fn inherit(&self, dead: &Owner) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
-        let (_, due) = self.sort(left, &mut status).await?;
+        let sorted = self.sort(left, &mut status).await?;
         // Taken over first, found or not: an heir stays until nothing can land any more.
-        let mine = self.take_over(due).await?;
+        let mine = self.take_over(sorted.due).await?;
         self.release(mine, &mut status).await?;
         self.close_runs(Some(dead), &mut status).await?;
         Ok(status)
@@ -246,30 +276,28 @@ impl Reconciler {
         Ok(status)
     }
 
-    /// Decides about records; returns those that are left alone and those to give back.
-    async fn sort(
-        &self,
-        records: Vec<Record>,
-        status: &mut Status,
-    ) -> Result<(Vec<Record>, Vec<Record>), LedgerError> {
+    /// Decides about records, one by one.
+    async fn sort(&self, records: Vec<Record>, status: &mut Status) -> Result<Sorted, LedgerError> {
         status.examined += records.len();
-        let (now, boot) = (self.clock.now(), crate::os::boot_id().unwrap_or_default());
-        let (mut kept, mut due) = (Vec::new(), Vec::new());
+        let (now, boot) = (self.clock.now(), &self.me.owner.boot);
+        let mut sorted = Sorted::default();
         for record in records {
-            match decide(&record, record.owner_liveness(), record.lease.status(now, &boot)) {
-                Decision::Keep => kept.push(record),
-                Decision::Quarantined => status.quarantined += 1,
+            match decide(&record, record.owner_liveness(), record.lease.status(now, boot)) {
+                Decision::Keep => sorted.kept.push(record),
+                Decision::Quarantined => sorted.stuck.push(record),
+                Decision::Retry => sorted.retried.push(record),
                 Decision::GrantLease => {
                     let event = ledger::Event::LeaseGranted { from: now };
                     self.ledger.append(&[(record.id, event)]).await?;
                     status.granted_leases += 1;
-                    kept.push(record);
+                    sorted.kept.push(record);
                 }
-                Decision::Release => due.push(record),
+                Decision::Release => sorted.due.push(record),
             }
         }
-        status.kept += kept.len();
-        Ok((kept, due))
+        status.kept += sorted.kept.len();
+        status.quarantined += sorted.stuck.len() + sorted.retried.len();
+        Ok(sorted)
     }
 
     /// Gives back what nobody answers for.
@@ -282,10 +310,10 @@ impl Reconciler {
             .search_all(due, status)
             .await
             .into_iter()
-            .partition(|(_, found)| matches!(found, Search::NothingYet(_)));
-        status.open_intents += waiting.len();
+            .partition(|(_, found)| matches!(found, Search::NothingYet(..)));
         for (record, found) in waiting {
-            if let Search::NothingYet(doubtful) = found {
+            if let Search::NothingYet(landing, doubtful) = found {
+                self.note_waiting(&record, landing, status).await?;
                 status.spare_doubtful(&record, doubtful);
             }
         }

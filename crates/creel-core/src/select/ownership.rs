@@ -84,6 +84,11 @@ impl Roll {
         roll
     }
 
+    /// Returns the records.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.by_resource.values()
+    }
+
     /// Says whose an object is.
     ///
     /// Labels are inherited by containers from their image, so a label counts only where no

@@ -144,7 +144,7 @@ fn state_directory(app: &App) -> Check {
 async fn ledger(app: &App) -> Check {
     const NAME: &str = "ledger";
     let path = Ledger::path(&app.environment.home);
-    if !path.exists() {
+    if !Ledger::is_begun(&app.environment.home) {
         return Check::ok(NAME, "none yet; it is begun with the first create");
     }
     let looked = async {
@@ -164,7 +164,12 @@ async fn ledger(app: &App) -> Check {
         }
         Err(error) => {
             let failure = Failure::from(error);
-            let hint = format!("creel explain {}", failure.code);
+            let hint = match failure.code {
+                Code::LedgerVanished | Code::LedgerCorrupt => {
+                    "creel ledger rebuild shows what can be put on record again".to_owned()
+                }
+                code => format!("creel explain {code}"),
+            };
             Check::problem(NAME, failure.exit, failure.sentence(), &hint)
         }
     }

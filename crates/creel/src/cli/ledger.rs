@@ -13,6 +13,7 @@ use crate::output::{Exit, Failure, table};
 
 use super::ledger_why;
 use super::ls::OwnerJson;
+use super::rebuild::Rebuild;
 
 /// Show what is on record: resources, their events, every try
 #[derive(Debug, Args)]
@@ -24,7 +25,8 @@ Examples:
   creel ledger --all            everything that ever was
   creel ledger show res_…       one resource: its events and every try
   creel ledger why NAME         what allowed a release
-  creel ledger check            prove that the ledger is sound"
+  creel ledger check            prove that the ledger is sound
+  creel ledger rebuild          make it again after it was lost or damaged"
 )]
 pub(crate) struct LedgerCommand {
     #[command(subcommand)]
@@ -60,6 +62,7 @@ Examples:
     /// Check the ledger: the file's integrity, and that its events give its states
     #[command(after_help = "Example:\n  creel ledger check --json | jq .sound")]
     Check,
+    Rebuild(Rebuild),
 }
 
 #[derive(Serialize)]
@@ -127,12 +130,14 @@ struct CheckJson {
 
 impl LedgerCommand {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let ledger = app.ledger().await?;
         match self.command {
-            None => self.list(app, &ledger).await,
-            Some(LedgerSubcommand::Show { id }) => show(app, &ledger, id).await,
-            Some(LedgerSubcommand::Why { id }) => ledger_why::why(app, &ledger, &id).await,
-            Some(LedgerSubcommand::Check) => check(app, &ledger).await,
+            None => self.list(app, &app.ledger().await?).await,
+            Some(LedgerSubcommand::Show { id }) => show(app, &app.ledger().await?, id).await,
+            Some(LedgerSubcommand::Why { id }) => {
+                ledger_why::why(app, &app.ledger().await?, &id).await
+            }
+            Some(LedgerSubcommand::Check) => check(app, &app.ledger().await?).await,
+            Some(LedgerSubcommand::Rebuild(command)) => command.run(app).await,
         }
     }
 

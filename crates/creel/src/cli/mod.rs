@@ -20,6 +20,7 @@ mod message;
 mod named;
 mod named_run;
 mod order;
+mod rebuild;
 mod recipes;
 mod reconcile;
 mod release_args;

@@ -2,10 +2,10 @@
 
 use creel_core::failure::Code;
 use creel_core::id::ResourceId;
-use creel_core::ledger::Ledger;
+use creel_core::ledger::{Ledger, Record};
 use creel_core::owner::Liveness;
 use creel_core::plan::{Binding, PlanItem};
-use creel_core::provider::{Kind, Observed};
+use creel_core::provider::{Kind, Observed, Providers};
 use creel_core::select::{Ownership, Roll, protection};
 use jiff::Timestamp;
 
@@ -26,6 +26,8 @@ pub(crate) struct Finder<'a> {
     pub(crate) ledger: Option<&'a Ledger>,
     pub(crate) listing: &'a Listing,
     pub(crate) roll: &'a Roll,
+    /// Where what a list does not show is asked for.
+    pub(crate) providers: &'a Providers,
     /// Take also what a live owner holds.
     pub(crate) force: bool,
 }
@@ -50,8 +52,14 @@ impl Finder<'_> {
         if let Ok(resource) = name.parse::<ResourceId>() {
             return self.find_resource(resource).await;
         }
-        let seen = self.find_object(name)?;
-        self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item)))
+        match self.find_object(name) {
+            Ok(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
+            Err(failure) if failure.code == Code::NoSuch => match self.find_record(name) {
+                Some(record) => self.look_up(record).await,
+                None => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        }
     }
 
     async fn find_resource(&self, resource: ResourceId) -> Result<Meant, Failure> {
@@ -68,18 +76,56 @@ impl Finder<'_> {
         match self.listing.inventory.iter().find(is_it) {
             Some(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
             None if !record.state.name().is_open() => Ok(Meant::AlreadyGone(resource)),
-            None => Err(self
-                .no_such(&resource.to_string())
-                .hint("creel reconcile closes records whose object is gone")),
+            None => self.look_up(&record).await,
+        }
+    }
+
+    /// Finds an open record by the name or the id of its object, or the start of that id.
+    fn find_record(&self, name: &str) -> Option<&Record> {
+        let (kind, wanted) = kind_and_name(name);
+        let fits = |record: &&Record| {
+            let object = record.state.object().map(bare);
+            let is_prefix = |id: &str| wanted.len() >= 4 && id.starts_with(bare(wanted));
+            kind.is_none_or(|kind| kind == record.kind)
+                && (record.name == wanted || object.is_some_and(is_prefix))
+        };
+        let mut fitting = self.roll.records().filter(fits);
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+
+    /// Asks the provider for the object of a record that no list shows. One that is absent is
+    /// released all the same: that closes its record.
+    async fn look_up(&self, record: &Record) -> Result<Meant, Failure> {
+        if let Some(failure) = self.listing.refusal() {
+            return Err(failure);
+        }
+        let provider = self.providers.get(record.provider)?;
+        let seen = match record.state.object() {
+            Some(object) => provider.inspect(record.kind, object).await?,
+            None => provider.find(&record.marks()).await?.into_iter().next(),
+        };
+        match (seen, record.state.object()) {
+            (Some(seen), _) => self.admit(seen).map(|item| Meant::Object(Box::new(item))),
+            (None, Some(object)) => {
+                let gone = Observed::known_by_id(record.provider, record.kind, object);
+                let seen = Observed { name: record.name.clone(), ..gone };
+                self.refuse_held(&seen, record.owner_liveness())?;
+                let (rule, resource) = ("named".to_owned(), Some(record.id));
+                let binding = Binding::Identity;
+                let item = PlanItem { seen, rule, resource, binding, evidence: None };
+                Ok(Meant::Object(Box::new(item)))
+            }
+            (None, None) => {
+                let message = format!("nothing came of the create of {} yet", record.id);
+                Err(Failure::new(Code::NoSuch, Exit::Usage, message)
+                    .hint("creel reconcile tells until when it is searched for"))
+            }
         }
     }
 
     /// Finds by kind/name, by whole name or id, or by the start of an id.
     fn find_object(&self, name: &str) -> Result<&Observed, Failure> {
-        let (kind, wanted) = match name.split_once('/') {
-            Some((kind, rest)) if kind.parse::<Kind>().is_ok() => (kind.parse().ok(), rest),
-            _ => (None, name),
-        };
+        let (kind, wanted) = kind_and_name(name);
         let of_kind = |seen: &&Observed| kind.is_none_or(|kind: Kind| kind == seen.kind);
         let all = || self.listing.inventory.iter().filter(of_kind);
         let whole: Vec<&Observed> =
@@ -110,6 +156,16 @@ impl Finder<'_> {
             .hint("creel ls lists what is there")
     }
 
+    /// Refuses what an owner holds that lives, or may live.
+    fn refuse_held(&self, seen: &Observed, liveness: Liveness) -> Result<(), Failure> {
+        if liveness == Liveness::Dead || self.force {
+            return Ok(());
+        }
+        let message = format!("{} {} is held by an owner that is {liveness}", seen.kind, seen.name);
+        Err(Failure::new(Code::Held, Exit::Refused, message)
+            .hint("end that process, or take it away with --force"))
+    }
+
     /// Refuses what is protected or held by somebody who lives.
     fn admit(&self, seen: Observed) -> Result<PlanItem, Failure> {
         let what = format!("{} {}", seen.kind, seen.name);
@@ -125,14 +181,18 @@ impl Finder<'_> {
             | Ownership::Unrecorded { liveness, .. }
             | Ownership::OtherLedger { liveness, .. } => *liveness,
         };
-        if liveness != Liveness::Dead && !self.force {
-            let message = format!("{what} is held by an owner that is {liveness}");
-            return Err(Failure::new(Code::Held, Exit::Refused, message)
-                .hint("end that process, or take it away with --force"));
-        }
+        self.refuse_held(&seen, liveness)?;
         let resource = ownership.record().map(|record| record.id);
         let rule = "named".to_owned();
         Ok(PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None })
+    }
+}
+
+/// Splits a kind off a name, where one is given.
+fn kind_and_name(name: &str) -> (Option<Kind>, &str) {
+    match name.split_once('/') {
+        Some((kind, rest)) if kind.parse::<Kind>().is_ok() => (kind.parse().ok(), rest),
+        _ => (None, name),
     }
 }
 

@@ -13,7 +13,7 @@ const MOST_LISTED: usize = 5;
 
 /// Opens the ledger for a command that needs a run to be there; it makes none.
 pub(crate) async fn ledger_of(app: &App, name: &str) -> Result<Ledger, Failure> {
-    if !Ledger::path(&app.environment.home).exists() {
+    if !Ledger::is_begun(&app.environment.home) {
         return Err(no_run(name));
     }
     app.ledger().await

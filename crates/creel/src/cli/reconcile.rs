@@ -3,6 +3,7 @@
 use clap::Args;
 use creel_core::failure::Code;
 use creel_core::reconcile::Status;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::app::App;
@@ -13,8 +14,9 @@ use super::report::items_table;
 /// Finish what was interrupted: release orphans, close records
 ///
 /// Looks at every open record and at everything that carries this ledger's
-/// labels. What a dead owner left is released and verified; creates whose answer
-/// never came are searched for until they can no longer land. Running it twice
+/// labels. What a dead owner left is released and verified, what is quarantined
+/// is tried once more; creates whose answer never came are searched for until
+/// they can no longer land, and until then the exit code is 3. Running it twice
 /// changes nothing the second time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -77,14 +79,46 @@ fn verdict(status: &Status) -> Result<Exit, Failure> {
             .hint("creel doctor shows what was tried and what answered")
             .after_answer());
     }
-    if !status.is_settled() || status.quarantined > 0 {
-        return Err(Failure::new(
-            Code::NotGone,
-            Exit::Unverified,
-            "something is not verified gone, or quarantined",
-        )
-        .hint("creel ledger lists what is left; creel rm ID tries it again")
-        .after_answer());
+    if status.is_settled() && status.quarantined == 0 {
+        return Ok(Exit::Done);
     }
-    Ok(Exit::Done)
+    let mut failure = Failure::new(Code::NotGone, Exit::Unverified, unsettled(status));
+    if status.is_left() {
+        failure = failure.hint("creel ledger lists what is left; creel rm ID tries it again");
+    }
+    if !status.waiting.is_empty() {
+        failure = failure.hint("creel reconcile finds what lands late; run it again until then");
+    }
+    Err(failure.after_answer())
+}
+
+/// Says what is left, and what is waited for until when.
+fn unsettled(status: &Status) -> String {
+    let mut parts = Vec::new();
+    if status.is_left() {
+        parts.push("something is not verified gone, or quarantined".to_owned());
+    }
+    if let (Some(first), Some(until)) = (status.waiting.first(), last_end(status)) {
+        let others = match status.waiting.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        parts.push(format!(
+            "{} {}{others} may still land: a create was not answered, and is searched for until \
+             {until:.0}",
+            first.kind, first.name
+        ));
+    }
+    if status.runs_waiting > 0 {
+        let (runs, wait) =
+            if status.runs_waiting == 1 { ("run", "waits") } else { ("runs", "wait") };
+        let what = if parts.is_empty() { "for its records" } else { "for that" };
+        parts.push(format!("{} {runs} {wait} {what}", status.runs_waiting));
+    }
+    parts.join("; ")
+}
+
+/// Returns when the last search ends.
+fn last_end(status: &Status) -> Option<Timestamp> {
+    status.waiting.iter().map(|waiting| waiting.until).max()
 }

@@ -52,7 +52,14 @@ impl Rm {
         let listing = app.list(&providers, &[]).await;
         let roll = App::roll(Some(&ledger)).await?;
         let (ledger_ref, force) = (Some(&ledger), self.force);
-        let finder = Finder { app, ledger: ledger_ref, listing: &listing, roll: &roll, force };
+        let finder = Finder {
+            app,
+            ledger: ledger_ref,
+            listing: &listing,
+            roll: &roll,
+            providers: &providers,
+            force,
+        };
         let items = finder.find_all(&self.ids).await?;
         let plan = Plan {
             version: VERSION,

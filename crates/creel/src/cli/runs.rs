@@ -91,7 +91,7 @@ impl<'a> RunJson<'a> {
 
 impl Runs {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let runs = if Ledger::path(&app.environment.home).exists() {
+        let runs = if Ledger::is_begun(&app.environment.home) {
             app.ledger().await?.runs(&self.filter(Timestamp::now())).await?
         } else {
             Vec::new()

@@ -62,7 +62,8 @@ impl Stop {
         let listing = app.list(&providers, &[]).await;
         let roll = App::roll(ledger.as_ref()).await?;
         let (ledger, force) = (ledger.as_ref(), self.force);
-        let finder = Finder { app, ledger, listing: &listing, roll: &roll, force };
+        let (listing, roll, providers_ref) = (&listing, &roll, &providers);
+        let finder = Finder { app, ledger, listing, roll, providers: providers_ref, force };
         let items = finder.find_all(&self.ids).await?;
         let timeout = self.stop_timeout;
         let stops = items.into_iter().map(|item| {

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use clap::Args;
 use creel_core::failure::Code;
-use creel_core::ledger::Ledger;
+use creel_core::ledger::{Ledger, LedgerError};
+use creel_core::owner::Liveness;
 use creel_core::plan::{self, Plan, PlanInput};
-use creel_core::provider::Providers;
+use creel_core::provider::{Observed, Providers};
 use creel_core::reap::{Certificate, Evidence, Reaper, Report};
 use creel_core::recipe::Findings;
-use creel_core::select::{Ownership, Preset, Selector};
+use creel_core::select::{Ownership, Preset, Roll, Selector};
 use creel_core::task;
 use futures::join;
 use jiff::Timestamp;
@@ -112,13 +113,19 @@ impl Sweep {
         options.seen_at = Some(Instant::now());
         // All kinds are listed, whatever is meant: containers show what is in use.
         let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
-        let ledger = ledger?;
+        let (ledger, unwritable) = ledger?;
         let findings = match &recipe {
             Some(recipe) => Some(recipes::judge(recipe, &mut listing, &providers).await?),
             None => None,
         };
         let input = Meant { selectors: &selectors, findings: findings.as_ref() };
-        let plan = self.plan(app, &listing, ledger.as_ref(), input).await?;
+        let roll = match unwritable {
+            Some(_) => app.roll_of_labels(),
+            None => App::roll(ledger.as_ref()).await?,
+        };
+        let plan = self.plan(app, &listing, &roll, input);
+        let plan = if unwritable.is_some() { spare_tracked(plan, &roll) } else { plan };
+        let left = unwritable.and_then(|error| orphans_left(error, &listing, &roll));
         if let Some(path) = &self.plan_out {
             keep(app, &providers, &plan, path).await?;
         }
@@ -152,7 +159,16 @@ impl Sweep {
         if let Some(failure) = listing.failure() {
             return Err(failure);
         }
-        if self.apply { verdict(&report, options.cancel.is_cancelled()) } else { Ok(Exit::Done) }
+        let done = if self.apply {
+            verdict(&report, options.cancel.is_cancelled())
+        } else {
+            Ok(Exit::Done)
+        };
+        match (done, left) {
+            (Ok(_), Some(left)) => Err(left),
+            (Err(failure), Some(left)) => Err(failure.and(&left)),
+            (done, None) => done,
+        }
     }
 
     /// Returns what is meant; refuses what would mean foreign resources by accident.
@@ -183,45 +199,34 @@ impl Sweep {
     }
 
     /// Opens the ledger. Releasing foreign things may go on without one that cannot be
-    /// written: somebody with a full disk must be able to clean up.
-    async fn ledger(&self, app: &App) -> Result<Option<Ledger>, Failure> {
+    /// written: somebody with a full disk must be able to clean up. Then the error comes with it.
+    async fn ledger(&self, app: &App) -> Result<(Option<Ledger>, Option<LedgerError>), Failure> {
         if !self.apply {
-            return Ok(app.ledger_if_any().await);
+            return Ok((app.ledger_if_any().await, None));
         }
         match Ledger::open(&app.environment.home).await {
-            Ok(ledger) => Ok(Some(ledger)),
+            Ok(ledger) => Ok((Some(ledger), None)),
             Err(error) if error.allows_untracked_release() => {
                 app.printer.warn(&format!(
                     "warning: {error}; what creel tracks is spared, the rest is released without audit"
                 ));
-                Ok(None)
+                Ok((None, Some(error)))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn plan(
-        &self,
-        app: &App,
-        listing: &Listing,
-        ledger: Option<&Ledger>,
-        meant: Meant<'_>,
-    ) -> Result<Plan, Failure> {
-        let roll = App::roll(ledger).await?;
-        let mut plan = plan::build(PlanInput {
+    fn plan(&self, app: &App, listing: &Listing, roll: &Roll, meant: Meant<'_>) -> Plan {
+        plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &listing.inventory,
-            roll: &roll,
+            roll,
             selectors: meant.selectors,
             findings: meant.findings,
             protect: &app.config.protect,
             force: self.force,
             now: Timestamp::now(),
-        });
-        if self.apply && ledger.is_none() {
-            spare_tracked(&mut plan, &roll);
-        }
-        Ok(plan)
+        })
     }
 
     /// Refuses plans that are too large or that nobody confirmed.
@@ -287,7 +292,7 @@ async fn keep(
 }
 
 /// Takes out of a plan what creel tracks, because it could not be recorded.
-fn spare_tracked(plan: &mut Plan, roll: &creel_core::select::Roll) {
+fn spare_tracked(mut plan: Plan, roll: &Roll) -> Plan {
     let (free, tracked): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
         .into_iter()
         .partition(|item| roll.ownership(&item.seen) == Ownership::Foreign);
@@ -297,6 +302,26 @@ fn spare_tracked(plan: &mut Plan, roll: &creel_core::select::Roll) {
         rule: item.rule,
         reason: "creel tracks it, and the ledger cannot be written".to_owned(),
     }));
+    plan
+}
+
+/// Says that orphans were left because the ledger cannot be written, where there are any.
+fn orphans_left(error: LedgerError, listing: &Listing, roll: &Roll) -> Option<Failure> {
+    let is_orphan = |seen: &&Observed| {
+        matches!(
+            roll.ownership(seen),
+            Ownership::Unrecorded { liveness: Liveness::Dead, .. }
+                | Ownership::Ours { liveness: Liveness::Dead, .. }
+        )
+    };
+    let count = listing.inventory.iter().filter(is_orphan).count();
+    (count > 0).then(|| {
+        let failure = Failure::from(error).exiting(Exit::Unverified);
+        let after = format!("orphans that creel made and did not release: {count}");
+        failure
+            .hint(format!("{after}; creel reconcile, once the ledger can be written"))
+            .after_answer()
+    })
 }
 
 async fn confirm(app: &App, count: usize, cancel: &CancellationToken) -> Result<(), Failure> {

@@ -178,7 +178,14 @@ impl From<LedgerError> for Failure {
                 (Code::LedgerDiskFull, "free some space: creel sweep --preset stopped --apply")
             }
             LedgerError::Corrupt { .. } => {
-                (Code::LedgerCorrupt, "keep a copy, then: creel explain CR0013")
+                (Code::LedgerCorrupt, "creel ledger rebuild shows what can be put on record again")
+            }
+            LedgerError::Vanished { .. } => (
+                Code::LedgerVanished,
+                "put a copy back, or: creel ledger rebuild shows what can be put on record again",
+            ),
+            LedgerError::OtherLedger { .. } => {
+                (Code::LedgerOther, "put the right file back: creel explain CR0017")
             }
             LedgerError::NewerSchema { .. } => {
                 (Code::LedgerNewer, "use that newer creel, or set CREEL_HOME elsewhere")
@@ -193,7 +200,9 @@ impl From<LedgerError> for Failure {
             }
         };
         let exit = match code {
-            Code::Home | Code::LedgerNewer | Code::NoSuch | Code::NoRun => Exit::Usage,
+            Code::Home | Code::LedgerNewer | Code::LedgerOther | Code::NoSuch | Code::NoRun => {
+                Exit::Usage
+            }
             Code::RunTaken => Exit::Refused,
             _ => Exit::Internal,
         };

@@ -87,7 +87,7 @@ fn of_eighty_creates_whose_client_is_cut_and_killed_no_ghost_remains() {
     let wires = wires.unwrap();
 
     let settled = eventually(Duration::from_secs(60), || {
-        home.creel.run(["reconcile"]).expect_code(0);
+        home.reconcile_or_wait();
         home.open_records().is_empty()
     });
     assert!(settled, "{:#?}", home.open_records());

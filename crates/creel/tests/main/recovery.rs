@@ -73,7 +73,8 @@ fn a_volume_that_a_late_container_brings_back_is_given_back_again() {
     let home = Home::on(&wire.engine());
     let volume = ended_during_a_create(&home, &wire, &["--no-watchdog"], "KILL");
     // The volume goes at once, and comes back with the container.
-    home.creel.run(["reconcile"]).expect_code(0);
+    let waiting = home.creel.run(["reconcile"]).expect_code(3);
+    assert!(waiting.stderr.contains("may still land"), "{waiting}");
     assert!(engine.docker().inspect_volume(&volume).unwrap().is_none());
     let back = || engine.docker().inspect_volume(&volume).unwrap().is_some();
     assert!(eventually(PATIENCE, back), "the engine made no volume of its own");

@@ -125,6 +125,14 @@ impl Home {
         (output, reached)
     }
 
+    /// Reconciles; all may be done, or a create may still land, and nothing else.
+    #[track_caller]
+    pub(crate) fn reconcile_or_wait(&self) {
+        let output = self.creel.run(["reconcile", "--json"]);
+        let code = if output.json()["waiting"] == serde_json::json!([]) { 0 } else { 3 };
+        output.expect_code(code);
+    }
+
     /// Returns what this home's ledger made and an engine still has.
     pub(crate) fn on_engine(&self, engine: &Engine) -> Inventory {
         World::snapshot(engine).unwrap().with_label(LEDGER_LABEL, &self.ledger_id())

@@ -77,6 +77,30 @@ impl SqliteStore {
     pub async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
         Ok(Self { inner: Arc::new(open::open(home, clock).await?) })
     }
+
+    /// Begins a ledger with this id in a directory that has none.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the exact reason, as [`SqliteStore::open`] does.
+    pub(crate) async fn begin(home: &Path, id: LedgerId, clock: Arc<dyn Clock>) -> Result<Self> {
+        Ok(Self { inner: Arc::new(open::open_as(home, clock, Some(id)).await?) })
+    }
+
+    /// Closes the file: when this returns everything is in it, and nothing beside it.
+    pub(crate) async fn close(self) {
+        self.inner.pool.close().await;
+    }
+
+    /// Puts a run on record as it was before.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    pub(crate) async fn restore_run(&self, run: &RunRecord) -> Result<()> {
+        let (inner, run) = (Arc::clone(&self.inner), run.clone());
+        task::finish(async move { inner.restore_run(&run).await }).await
+    }
 }
 
 #[async_trait]

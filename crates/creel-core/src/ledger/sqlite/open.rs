@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sqlx::sqlite::SqlitePool;
+use tracing::debug;
 
 use crate::clock::Clock;
 use crate::id::LedgerId;
 use crate::os;
 use crate::owner::Owner;
 
-use super::super::{Ledger, LedgerError, Result};
+use super::super::{Ledger, LedgerError, Result, presence};
 use super::Inner;
 use super::database::{
     connect, connect_current, explain, make_private_directory, migrate, queue_of, while_locked,
@@ -18,20 +19,43 @@ use super::database::{
 use super::queue::WriteQueue;
 
 /// The steps from nothing to the newest schema this code knows.
-pub(super) const MIGRATIONS: [&str; 3] = [
+pub(super) const MIGRATIONS: [&str; 4] = [
     include_str!("../migrations/sqlite/0001_ledger.sql"),
     include_str!("../migrations/sqlite/0002_runs.sql"),
     include_str!("../migrations/sqlite/0003_identity.sql"),
+    include_str!("../migrations/sqlite/0004_search_window.sql"),
 ];
 
+/// Opens the ledger of a directory, and begins one where there never was one.
 pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {
+    presence::require(home)?;
+    let inner = open_as(home, clock, None).await?;
+    presence::require_same(home, inner.id)?;
+    if presence::recorded_id(home).is_none()
+        && let Err(error) = presence::record_id(home, inner.id)
+    {
+        // An older creel wrote no such file; the ledger is good without it.
+        debug!(%error, "the id of the ledger could not be written to its file");
+    }
+    Ok(inner)
+}
+
+/// Opens a ledger, or begins one with this id.
+pub(super) async fn open_as(
+    home: &Path,
+    clock: Arc<dyn Clock>,
+    wanted: Option<LedgerId>,
+) -> Result<Inner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     make_private_directory(home).map_err(in_home)?;
     let path = Ledger::path(home);
     let queue = queue_of(&path)?;
     let (pool, id) = match open_current(&path).await? {
         Some(opened) => opened,
-        None => build(&path, &queue, clock.now().wall_ms).await?,
+        None => {
+            let id = wanted.or_else(|| presence::recorded_id(home)).unwrap_or_else(LedgerId::new);
+            build(&path, &queue, id, clock.now().wall_ms).await?
+        }
     };
     let owner = Owner::this_process().map_err(in_home)?;
     Ok(Inner {
@@ -53,15 +77,20 @@ async fn open_current(path: &Path) -> Result<Option<(SqlitePool, LedgerId)>> {
 }
 
 /// Builds a ledger, or brings it up to date: two processes at once must not both do that.
-async fn build(path: &Path, queue: &WriteQueue, now_ms: i64) -> Result<(SqlitePool, LedgerId)> {
+async fn build(
+    path: &Path,
+    queue: &WriteQueue,
+    id: LedgerId,
+    now_ms: i64,
+) -> Result<(SqlitePool, LedgerId)> {
     let in_queue = |source| LedgerError::Home { path: path.to_owned(), source };
     let _turn = queue.turn().await.map_err(in_queue)?;
     let pool = connect(path).await?;
     while_locked(|| migrate(path, &pool, &MIGRATIONS)).await?;
     let known = while_locked(|| ledger_id(path, &pool)).await?;
     let id = match known {
-        Some(id) => id,
-        None => while_locked(|| name_ledger(path, &pool, now_ms)).await?,
+        Some(known) => known,
+        None => while_locked(|| name_ledger(path, &pool, id, now_ms)).await?,
     };
     Ok((pool, id))
 }
@@ -79,9 +108,14 @@ async fn ledger_id(path: &Path, pool: &SqlitePool) -> Result<Option<LedgerId>> {
     known.map(|text| text.parse().map_err(damaged)).transpose()
 }
 
-/// Gives a fresh ledger its id.
-async fn name_ledger(path: &Path, pool: &SqlitePool, now_ms: i64) -> Result<LedgerId> {
-    let id = LedgerId::new();
+/// Gives a fresh ledger its id. The file comes first: a ledger is known by it even when it is lost.
+async fn name_ledger(
+    path: &Path,
+    pool: &SqlitePool,
+    id: LedgerId,
+    now_ms: i64,
+) -> Result<LedgerId> {
+    presence::record_id(path.parent().unwrap_or(path), id)?;
     sqlx::query("INSERT INTO ledger (id, created_at_ms) VALUES (?, ?)")
         .bind(id.to_string())
         .bind(now_ms)

@@ -9,7 +9,8 @@ use sqlx::sqlite::SqliteRow;
 use crate::clock::Moment;
 
 use super::super::{
-    Lease, LedgerError, OwnerRecord, Record, Result, State, StateName, StoredEvent, Try,
+    Lease, LedgerError, OwnerRecord, Record, Result, SearchWindow, State, StateName, StoredEvent,
+    Try,
 };
 
 /// Reads the columns of one row, naming the one that is not as we wrote it.
@@ -35,6 +36,10 @@ impl Columns<'_> {
     }
 
     pub(super) fn number(&self, column: &str) -> Result<i64> {
+        self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    fn optional_number(&self, column: &str) -> Result<Option<i64>> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
     }
 
@@ -101,9 +106,21 @@ impl Columns<'_> {
                 },
                 boot: self.text("renewed_boot")?,
             },
+            search: self.search()?,
             intended_at_ms: self.number("intended_at_ms")?,
             changed_at_ms: self.number("changed_at_ms")?,
         })
+    }
+
+    /// Reads since when the object is searched for. A record of an older schema names no boot,
+    /// and so fits none.
+    fn search(&self) -> Result<SearchWindow> {
+        let wall_ms = self.optional_number("search_wall_ms")?;
+        let from = Moment {
+            wall_ms: wall_ms.unwrap_or(self.number("intended_at_ms")?),
+            awake_ms: self.optional_number("search_awake_ms")?.unwrap_or_default(),
+        };
+        Ok(SearchWindow { from, boot: self.optional("search_boot")?.unwrap_or_default() })
     }
 
     pub(super) fn event(&self) -> Result<StoredEvent> {

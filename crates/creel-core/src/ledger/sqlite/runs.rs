@@ -34,6 +34,14 @@ impl Inner {
         Ok(record)
     }
 
+    pub(super) async fn restore_run(&self, run: &RunRecord) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        let blank = RunRecord { state: RunState::new(), ..run.clone() };
+        self.insert_run(&mut transaction, &blank).await?;
+        self.update_run(&mut transaction, run.id, &run.owner.owner, &run.state).await?;
+        self.commit(transaction).await
+    }
+
     async fn insert_run(&self, to: &mut SqliteConnection, run: &RunRecord) -> Result<()> {
         sqlx::query(
             "INSERT INTO runs (id, name, provider, owner, owner_command, owner_started_ms,

@@ -12,7 +12,7 @@ use crate::owner::Owner;
 use super::super::event::VERSION;
 use super::super::{
     Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Result,
-    State, Try,
+    SearchWindow, State, Try,
 };
 use super::Inner;
 use super::rows::Columns;
@@ -47,6 +47,7 @@ impl Inner {
             owner: intent.owner.clone(),
             on_owner_death: intent.on_owner_death,
             lease: Lease::starting(intent.lease, now, self.boot.clone()),
+            search: self.search_from(now),
             intended_at_ms: now.wall_ms,
             changed_at_ms: now.wall_ms,
         };
@@ -64,8 +65,9 @@ impl Inner {
         sqlx::query(
             "INSERT INTO resources (id, run, provider, kind, name, labels, state, owner,
                  owner_command, owner_started_ms, on_owner_death, lease_ms, renewed_wall_ms,
-                 renewed_awake_ms, renewed_boot, intended_at_ms, changed_at_ms)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 renewed_awake_ms, renewed_boot, search_wall_ms, search_awake_ms, search_boot,
+                 intended_at_ms, changed_at_ms)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(record.id.to_string())
         .bind(record.run.map(|run| run.to_string()))
@@ -82,6 +84,9 @@ impl Inner {
         .bind(record.lease.renewed.wall_ms)
         .bind(record.lease.renewed.awake_ms)
         .bind(&record.lease.boot)
+        .bind(record.search.from.wall_ms)
+        .bind(record.search.from.awake_ms)
+        .bind(&record.search.boot)
         .bind(record.intended_at_ms)
         .bind(record.changed_at_ms)
         .execute(to)
@@ -152,6 +157,7 @@ impl Inner {
                 after.lease.renewed = *from;
                 after.lease.boot.clone_from(&self.boot);
             }
+            Event::SearchRestarted { from } => after.search = self.search_from(*from),
             Event::Kept { lease_ms } => {
                 after.on_owner_death = OnOwnerDeath::Hold;
                 after.lease = self.lease_from(now, *lease_ms);
@@ -176,6 +182,10 @@ impl Inner {
         Lease::starting(lease, now, self.boot.clone())
     }
 
+    fn search_from(&self, from: Moment) -> SearchWindow {
+        SearchWindow { from, boot: self.boot.clone() }
+    }
+
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
         let identity = record.identity.as_ref();
         let identity =
@@ -183,7 +193,8 @@ impl Inner {
         sqlx::query(
             "UPDATE resources SET state = ?, object = ?, identity = ?, reason = ?, owner = ?,
                  owner_command = ?, owner_started_ms = ?, on_owner_death = ?, lease_ms = ?,
-                 renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?, changed_at_ms = ?
+                 renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?, search_wall_ms = ?,
+                 search_awake_ms = ?, search_boot = ?, changed_at_ms = ?
              WHERE id = ?",
         )
         .bind(record.state.name().name())
@@ -198,6 +209,9 @@ impl Inner {
         .bind(record.lease.renewed.wall_ms)
         .bind(record.lease.renewed.awake_ms)
         .bind(&record.lease.boot)
+        .bind(record.search.from.wall_ms)
+        .bind(record.search.from.awake_ms)
+        .bind(&record.search.boot)
         .bind(record.changed_at_ms)
         .bind(record.id.to_string())
         .execute(to)

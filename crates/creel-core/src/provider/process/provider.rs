@@ -160,6 +160,11 @@ impl Provider for ProcessProvider {
         &[Kind::Process, Kind::Directory]
     }
 
+    /// The record of an object is written by the caller before anything else is made.
+    fn creates_end_with_caller(&self) -> bool {
+        true
+    }
+
     async fn identity(&self) -> Result<String> {
         self.blocking(|world| {
             let operation = "identify this machine";

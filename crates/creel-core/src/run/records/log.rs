@@ -84,6 +84,15 @@ impl EventLog {
         while_locked(|| self.inner.read(run, from, limit)).await
     }
 
+    /// Returns the runs of which there are events, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the log cannot be read.
+    pub async fn runs(&self) -> Result<Vec<RunId>> {
+        self.inner.runs().await
+    }
+
     /// Returns the number of the newest event of a run; 0 where there is none.
     ///
     /// # Errors
@@ -139,6 +148,14 @@ impl Inner {
                 .await
                 .map_err(|e| self.error(e))?;
         u64::try_from(newest.unwrap_or(0)).map_err(|e| self.damaged(e))
+    }
+
+    async fn runs(&self) -> Result<Vec<RunId>> {
+        let runs: Vec<String> = sqlx::query_scalar("SELECT DISTINCT run FROM events ORDER BY run")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        runs.iter().map(|run| run.parse().map_err(|e| self.damaged(e))).collect()
     }
 
     async fn read(&self, run: RunId, from: u64, limit: u32) -> Result<Vec<Logged>> {

@@ -29,6 +29,7 @@ pub use log::EventLog;
 use crate::id::RunId;
 use crate::ledger::{Ledger, RunFilter, RunRecord};
 
+use super::Logged;
 use super::state::RunState;
 
 /// The result of an operation on the records of a run.
@@ -81,6 +82,21 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
     }
     let differs = replayed != *held;
     Ok(differs.then(|| format!("{run} is stored otherwise than its events make it")))
+}
+
+/// Returns what the events of a run make of it, and when the first and the newest were written, in
+/// milliseconds since the epoch.
+///
+/// # Errors
+///
+/// Fails when the log cannot be read, or its events do not fit together.
+pub(crate) async fn replay(log: &EventLog, run: RunId) -> Result<(RunState, i64, i64)> {
+    let mut state = RunState::new();
+    catch_up(log, run, &mut state).await?;
+    let at_ms = |events: Vec<Logged>| events.first().map_or(0, |logged| logged.at_ms);
+    let began_at_ms = at_ms(log.read(run, 1, 1).await?);
+    let changed_at_ms = at_ms(log.read(run, state.sequence, 1).await?);
+    Ok((state, began_at_ms, changed_at_ms))
 }
 
 /// Applies what the log has beyond a state.

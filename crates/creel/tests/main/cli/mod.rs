@@ -12,6 +12,7 @@ pub(crate) mod cloud;
 mod daytona;
 mod doctor;
 mod errors;
+mod killed;
 mod ledger;
 mod library;
 mod ls;

@@ -341,7 +341,7 @@ fn kill_at(seed: u64, victim: Victim) {
         }
     }
     let settled = eventually(PATIENCE, || {
-        stage.home.creel.run(["reconcile"]).expect_code(0);
+        stage.home.reconcile_or_wait();
         stage.home.open_records().is_empty()
     });
     assert!(settled, "{:#?}", stage.home.open_records());

@@ -6,6 +6,7 @@ mod kills;
 mod many;
 mod orders;
 mod records;
+mod recovery;
 mod scene;
 mod stage;
 mod streams;

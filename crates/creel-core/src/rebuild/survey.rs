@@ -1,0 +1,162 @@
+//! Looking for everything that a vanished ledger had on record; changes nothing.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use futures::future::join_all;
+
+use crate::id::{LedgerId, ResourceId};
+use crate::labels;
+use crate::ledger::{Ledger, OwnerRecord, presence};
+use crate::os::ProcessKey;
+use crate::owner::Owner;
+use crate::provider::{Marks, Observed, Provider, ProviderName, Providers};
+use crate::run::records::{self, EventLog, RecordsError};
+
+use super::{FoundResource, FoundRun, RebuildError, Survey, Unproven};
+
+/// Evidence of an object at a provider.
+const NAME_AND_LABELS: &str = "it has the name and the labels of its create";
+/// Evidence of a sandbox whose own record is gone or cannot be read.
+const OWN_DIRECTORY: &str = "it lies in this ledger's directory, under the name of its create";
+
+/// What one object turned out to be.
+enum Claim {
+    /// It is of this ledger.
+    Ours(Box<FoundResource>),
+    /// It may be, without proof.
+    Unproven(&'static str),
+    /// It is not.
+    Foreign,
+}
+
+/// Looks for what the ledger of a directory had on record. Its id is the given one, or the one in
+/// its id file, or the one that all sandboxes in the directory carry.
+///
+/// # Errors
+///
+/// Fails when the id is not known. Providers that cannot be asked and runs that cannot be read are
+/// in the answer.
+pub async fn survey(
+    home: &Path,
+    providers: &Providers,
+    id: Option<LedgerId>,
+) -> Result<Survey, RebuildError> {
+    let mut unreachable = Vec::new();
+    let mut inventory = Vec::new();
+    let lists = providers.iter().map(|provider| provider.list(provider.kinds()));
+    for listed in join_all(lists).await {
+        match listed {
+            Ok(seen) => inventory.extend(seen),
+            Err(error) => unreachable.push(error),
+        }
+    }
+    let ledger = id
+        .or_else(|| Ledger::recorded_id(home))
+        .or_else(|| id_of_sandboxes(&inventory))
+        .ok_or(RebuildError::NoId)?;
+    let (mut resources, mut unproven) = (Vec::new(), Vec::new());
+    for seen in inventory {
+        let Ok(provider) = providers.get(seen.provider) else { continue };
+        match claim(ledger, provider.as_ref(), &seen).await {
+            Claim::Ours(found) => resources.push(*found),
+            Claim::Unproven(reason) => unproven.push(Unproven { seen, reason }),
+            Claim::Foreign => {}
+        }
+    }
+    resources.sort_by_key(|found| found.resource);
+    let mut unreadable = Vec::new();
+    let runs = match runs_of(home, &mut unreadable).await {
+        Ok(runs) => runs,
+        Err(error) => {
+            unreadable.push(error.to_string());
+            Vec::new()
+        }
+    };
+    Ok(Survey { ledger, resources, runs, unproven, unreadable, unreachable })
+}
+
+/// Returns the ledger that the local sandboxes name, if they agree.
+fn id_of_sandboxes(inventory: &[Observed]) -> Option<LedgerId> {
+    let local = inventory.iter().filter(|seen| seen.provider == ProviderName::Process);
+    let named: HashSet<LedgerId> =
+        local.filter_map(|seen| labels::claimed_ledger(&seen.labels)).collect();
+    let mut named = named.into_iter();
+    named.next().filter(|_| named.next().is_none())
+}
+
+async fn claim(ledger: LedgerId, provider: &dyn Provider, seen: &Observed) -> Claim {
+    match labels::claimed_ledger(&seen.labels) {
+        Some(claimed) if claimed == ledger => {}
+        Some(_) => return Claim::Foreign,
+        None => return claim_of_unlabelled(seen),
+    }
+    let Some(resource) = labels::claimed_resource(&seen.labels) else { return Claim::Foreign };
+    if seen.name != resource.object_name() {
+        return Claim::Unproven("its name is not the one that creel gave: guarded, or a copy");
+    }
+    let marks = Marks { kind: seen.kind, resource, name: seen.name.clone() };
+    match provider.find(&marks).await {
+        Ok(found) => match found.as_slice() {
+            [one] if one.id == seen.id => Claim::Ours(Box::new(found_as(resource, seen))),
+            [] | [_] => Claim::Unproven("it only inherited its labels"),
+            [_, _, ..] => Claim::Unproven("several objects have its name and labels"),
+        },
+        Err(_) => Claim::Unproven("its provider could not be asked again"),
+    }
+}
+
+/// Judges what carries no ledger's label: only a sandbox in this ledger's own directory is ours.
+fn claim_of_unlabelled(seen: &Observed) -> Claim {
+    let resource = match seen.provider {
+        ProviderName::Process => ResourceId::of_object(&seen.id),
+        ProviderName::Docker | ProviderName::Daytona => None,
+    };
+    match resource {
+        Some(resource) => {
+            let found = found_as(resource, seen);
+            Claim::Ours(Box::new(FoundResource { evidence: OWN_DIRECTORY, ..found }))
+        }
+        None => Claim::Foreign,
+    }
+}
+
+fn found_as(resource: ResourceId, seen: &Observed) -> FoundResource {
+    let owner = labels::claimed_owner(&seen.labels).unwrap_or_else(unknown_owner);
+    FoundResource {
+        resource,
+        run: labels::claimed_run(&seen.labels),
+        seen: seen.clone(),
+        owner: OwnerRecord { owner, command: "rebuilt".to_owned(), started_at_ms: 0 },
+        evidence: NAME_AND_LABELS,
+    }
+}
+
+/// An owner that cannot be judged: what it held is kept until its lease ends.
+fn unknown_owner() -> Owner {
+    Owner {
+        host: "unknown".to_owned(),
+        boot: "unknown".to_owned(),
+        pid_namespace: 0,
+        process: ProcessKey { pid: 0, started_ticks: 0 },
+    }
+}
+
+/// Replays the runs of the event log, where there is one. One that cannot be replayed does not
+/// hide the others.
+async fn runs_of(home: &Path, unreadable: &mut Vec<String>) -> Result<Vec<FoundRun>, RecordsError> {
+    if !presence::has_content(&EventLog::path(home)) {
+        return Ok(Vec::new());
+    }
+    let log = EventLog::open(home).await?;
+    let mut runs = Vec::new();
+    for run in log.runs().await? {
+        match records::replay(&log, run).await {
+            Ok((state, began_at_ms, changed_at_ms)) => {
+                runs.push(FoundRun { run, state, began_at_ms, changed_at_ms });
+            }
+            Err(error) => unreadable.push(format!("{run}: {error}")),
+        }
+    }
+    Ok(runs)
+}

@@ -1,0 +1,269 @@
+//! `creel ledger rebuild`: make a ledger again that has vanished or is damaged.
+
+use clap::Args;
+use creel_core::failure::Code;
+use creel_core::id::{LedgerId, ResourceId, RunId};
+use creel_core::owner::Liveness;
+use creel_core::provider::{Kind, ProviderError, ProviderName};
+use creel_core::rebuild::{self, FoundResource, RebuildError, Survey};
+use creel_core::run::Phase;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::output::{Exit, Failure, table};
+
+/// Make the ledger again after it has vanished or was damaged; a dry run until --apply
+///
+/// Looks for what the ledger had on record: objects that carry its label and the
+/// name of their create, sandboxes in the state directory, runs of the event log.
+/// Nothing is released; creel reconcile does that afterwards for what dead owners
+/// left. The ledger keeps its id, and a damaged file is kept under another name.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  creel ledger rebuild                     show what would be on record
+  creel ledger rebuild --apply             write it
+  creel ledger rebuild --new --apply       begin an empty ledger with a new id instead")]
+pub(crate) struct Rebuild {
+    /// Write the ledger; without it the records are only shown
+    #[arg(long)]
+    apply: bool,
+    /// Begin an empty ledger with a new id: what the old one made is foreign from then on
+    #[arg(long, conflicts_with = "id")]
+    new: bool,
+    /// The id of the ledger, where neither its id file nor a sandbox tells
+    #[arg(long, value_name = "LEDGER")]
+    id: Option<LedgerId>,
+}
+
+#[derive(Serialize)]
+struct RebuildJson<'a> {
+    version: u32,
+    ledger: LedgerId,
+    applied: bool,
+    damage: &'a str,
+    kept_as: Vec<String>,
+    resources: Vec<ResourceJson<'a>>,
+    runs: Vec<RunJson>,
+    unproven: Vec<UnprovenJson<'a>>,
+    unreadable: &'a [String],
+    unreachable: Vec<UnreachableJson>,
+}
+
+#[derive(Serialize)]
+struct ResourceJson<'a> {
+    resource: ResourceId,
+    run: Option<RunId>,
+    provider: ProviderName,
+    kind: Kind,
+    id: &'a str,
+    name: &'a str,
+    owner: Liveness,
+    evidence: &'a str,
+}
+
+#[derive(Serialize)]
+struct RunJson {
+    run: RunId,
+    phase: Phase,
+    events: u64,
+}
+
+#[derive(Serialize)]
+struct UnprovenJson<'a> {
+    provider: ProviderName,
+    kind: Kind,
+    id: &'a str,
+    name: &'a str,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct UnreachableJson {
+    provider: ProviderName,
+    error: String,
+}
+
+#[derive(Serialize)]
+struct NewJson<'a> {
+    version: u32,
+    ledger: Option<LedgerId>,
+    applied: bool,
+    damage: &'a str,
+    kept_as: Vec<String>,
+}
+
+impl<'a> ResourceJson<'a> {
+    fn of(found: &'a FoundResource) -> Self {
+        Self {
+            resource: found.resource,
+            run: found.run,
+            provider: found.seen.provider,
+            kind: found.seen.kind,
+            id: &found.seen.id,
+            name: &found.seen.name,
+            owner: found.owner.owner.liveness(),
+            evidence: found.evidence,
+        }
+    }
+}
+
+impl Rebuild {
+    pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        let home = &app.environment.home;
+        let damage = rebuild::damage(home).await?.ok_or(RebuildError::NotNeeded)?;
+        if self.new {
+            return self.begin_anew(app, &damage).await;
+        }
+        let providers = app.providers(&[])?;
+        let survey = rebuild::survey(home, &providers, self.id).await?;
+        let aside = if self.apply { rebuild::write(home, &survey).await? } else { None };
+        let kept_as: Vec<String> = aside.iter().map(|path| path.display().to_string()).collect();
+        if app.printer.json {
+            app.printer.json(&self.answer(&survey, &damage, kept_as));
+        } else {
+            self.show(app, &survey, &damage, &kept_as);
+        }
+        match survey.unreachable.into_iter().next() {
+            Some(error) => Err(Failure::from(error).after_answer()),
+            None => Ok(Exit::Done),
+        }
+    }
+
+    async fn begin_anew(self, app: &App, damage: &str) -> Result<Exit, Failure> {
+        let home = &app.environment.home;
+        let old = creel_core::ledger::Ledger::recorded_id(home);
+        let (ledger, aside) = if self.apply {
+            let (ledger, aside) = rebuild::begin_anew(home).await?;
+            (Some(ledger), aside)
+        } else {
+            (None, Vec::new())
+        };
+        let kept_as: Vec<String> = aside.iter().map(|path| path.display().to_string()).collect();
+        let printer = &app.printer;
+        if printer.json {
+            printer.json(&NewJson { version: 1, ledger, applied: self.apply, damage, kept_as });
+            return Ok(Exit::Done);
+        }
+        printer.say(damage);
+        match ledger {
+            Some(ledger) => printer.say(&format!("begun: an empty ledger, {ledger}")),
+            None => printer.say("--apply begins an empty ledger with a new id"),
+        }
+        for path in kept_as {
+            printer.say(&format!("kept: {path}"));
+        }
+        if let Some(old) = old {
+            printer.say(&format!("creel sweep --ledger {old} finds what the old ledger made"));
+        }
+        Ok(Exit::Done)
+    }
+
+    fn answer<'a>(
+        &self,
+        survey: &'a Survey,
+        damage: &'a str,
+        kept_as: Vec<String>,
+    ) -> RebuildJson<'a> {
+        let shown = |error: &ProviderError| UnreachableJson {
+            provider: error.provider,
+            error: error.message.clone(),
+        };
+        RebuildJson {
+            version: 1,
+            ledger: survey.ledger,
+            applied: self.apply,
+            damage,
+            kept_as,
+            resources: survey.resources.iter().map(ResourceJson::of).collect(),
+            runs: survey
+                .runs
+                .iter()
+                .map(|found| RunJson {
+                    run: found.run,
+                    phase: found.state.phase,
+                    events: found.state.sequence,
+                })
+                .collect(),
+            unproven: survey
+                .unproven
+                .iter()
+                .map(|one| UnprovenJson {
+                    provider: one.seen.provider,
+                    kind: one.seen.kind,
+                    id: &one.seen.id,
+                    name: &one.seen.name,
+                    reason: one.reason,
+                })
+                .collect(),
+            unreadable: &survey.unreadable,
+            unreachable: survey.unreachable.iter().map(shown).collect(),
+        }
+    }
+
+    fn show(&self, app: &App, survey: &Survey, damage: &str, kept_as: &[String]) {
+        let printer = &app.printer;
+        printer.say(damage);
+        if !survey.resources.is_empty() || !survey.unproven.is_empty() {
+            printer.data(&table::render(&resources_table(survey)));
+        }
+        let unfinished = survey.runs.iter().filter(|found| !found.state.phase.is_final()).count();
+        let verb = if self.apply { "on record again" } else { "to be put on record" };
+        printer.say(&format!(
+            "{} {verb}: {} resources, {} runs ({unfinished} not finished); {} left alone",
+            survey.ledger,
+            survey.resources.len(),
+            survey.runs.len(),
+            survey.unproven.len()
+        ));
+        for unreadable in &survey.unreadable {
+            printer.warn(&format!("warning: not read: {unreadable}"));
+        }
+        for path in kept_as {
+            printer.say(&format!("the damaged file is kept as {path}"));
+        }
+        printer.say(if self.apply {
+            "creel reconcile releases what dead owners left"
+        } else {
+            "creel ledger rebuild --apply writes this; nothing is released by it"
+        });
+    }
+}
+
+fn resources_table(survey: &Survey) -> comfy_table::Table {
+    let mut table = table::new(&["RECORD", "KIND", "ID", "NAME", "OWNER", "WHY"]);
+    for found in &survey.resources {
+        table.add_row([
+            found.resource.to_string(),
+            found.seen.kind.to_string(),
+            table::short_id(&found.seen.id).to_owned(),
+            found.seen.name.clone(),
+            found.owner.owner.liveness().to_string(),
+            found.evidence.to_owned(),
+        ]);
+    }
+    for one in &survey.unproven {
+        table.add_row([
+            "none".to_owned(),
+            one.seen.kind.to_string(),
+            table::short_id(&one.seen.id).to_owned(),
+            one.seen.name.clone(),
+            String::new(),
+            format!("left alone: {}", one.reason),
+        ]);
+    }
+    table
+}
+
+impl From<RebuildError> for Failure {
+    fn from(error: RebuildError) -> Self {
+        let hint = match error {
+            RebuildError::Ledger(error) => return error.into(),
+            RebuildError::NotNeeded => "creel ledger check proves it",
+            RebuildError::NoId => {
+                "name it with --id led_…; creel ls --json shows the label dev.creel.ledger"
+            }
+        };
+        Self::new(Code::Rebuild, Exit::Refused, error.to_string()).hint(hint)
+    }
+}

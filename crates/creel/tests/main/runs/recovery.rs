@@ -1,0 +1,83 @@
+//! Runs that nobody drives any more: closed by the next reconcile, whatever was lost with them.
+
+use std::fs;
+use std::time::Duration;
+
+use creel_core::provider::ProviderName;
+use serde_json::json;
+
+use super::stage::{Moment, Stage, agent, classes, processes_of, unique_sleep};
+use crate::support::kill;
+
+/// How many runs are killed.
+const KILLS: u32 = 24;
+/// The range of instants, from the moment a run is on record, in which they are.
+const SPREAD: Duration = Duration::from_millis(240);
+
+/// Kills the driver and its watchdog, as a service manager does that ends a control group.
+fn kill_all(stage: &Stage) {
+    for pid in stage.home.processes() {
+        kill(pid);
+    }
+    stage.home.await_quiet();
+}
+
+#[test]
+fn a_run_that_is_killed_while_its_sandbox_is_made_is_closed_by_the_next_reconcile() {
+    let mut stage = Stage::set(ProviderName::Process);
+    stage.plant("provisioning");
+    // As a user has it: an unanswered create is searched for ten minutes.
+    stage.home.configure("[retry]\ninitial = \"50ms\"\n");
+    let mut phases = Vec::new();
+    for number in 0..KILLS {
+        let mut cell = stage.start("10m", &agent("echo one; sleep 100"));
+        std::thread::sleep(SPREAD * number / KILLS);
+        kill_all(&stage);
+        drop(cell.driver.take());
+        phases.push(cell.show()["phase"].as_str().unwrap().to_owned());
+        let told = stage.home.creel.run(["reconcile", "--json"]).expect_code(0).json();
+        assert_eq!((&told["open_intents"], &told["runs_waiting"]), (&json!(0), &json!(0)));
+        let shown = cell.show();
+        assert_eq!(shown["phase"], "failed", "kill {number} in {:?}: {shown:#}", phases.last());
+        assert_eq!(classes(&shown), ["hub_error"], "kill {number}: {shown:#}");
+        assert_eq!(shown["certificate"]["verified"], true, "kill {number}: {shown:#}");
+        cell.assert_events_whole();
+        stage.assert_nothing_left();
+    }
+    stage.assert_strangers_untouched();
+    println!("report: {KILLS} runs killed in {phases:?}, all closed by one reconcile");
+}
+
+#[test]
+fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt() {
+    let mut stage = Stage::set(ProviderName::Process);
+    stage.plant("lost-ledger");
+    let done = stage.run(0, &agent("echo done"));
+    let sleep = unique_sleep();
+    let mut cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
+    cell.await_moment(Moment::Turn, &sleep);
+    kill_all(&stage);
+    drop(cell.driver.take());
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+        let _ = fs::remove_file(stage.home.creel.state().join(name));
+    }
+    let lost = stage.home.creel.run(["show", &cell.run]).expect_code(1);
+    assert!(lost.stderr.starts_with("error[CR0016]: "), "{lost}");
+
+    let rebuilt = stage.home.creel.run(["ledger", "rebuild", "--apply", "--json"]);
+    let rebuilt = rebuilt.expect_code(0).json();
+    let runs = rebuilt["runs"].as_array().unwrap();
+    let phases: Vec<_> = runs.iter().map(|run| (&run["run"], &run["phase"])).collect();
+    let (finished, killed) = (&done["run"], &json!(cell.run));
+    assert_eq!(phases, [(finished, &json!("succeeded")), (killed, &json!("running"))]);
+    assert_eq!(cell.show()["phase"], "running");
+
+    stage.home.creel.run(["reconcile"]).expect_code(0);
+    let shown = cell.show();
+    assert_eq!((&shown["phase"], classes(&shown)), (&json!("failed"), vec!["hub_error"]));
+    assert!(processes_of(&sleep).is_empty(), "{sleep} still runs");
+    cell.assert_events_whole();
+    stage.home.creel.run(["ledger", "check"]).expect_code(0);
+    stage.assert_nothing_left();
+    stage.assert_strangers_untouched();
+}

@@ -1,0 +1,310 @@
+//! A ledger that has vanished or is damaged: noticed by every command, and made again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use creel_testkit::docker::{ContainerSpec, Labels};
+use creel_testkit::engine::Engine;
+use creel_testkit::image;
+use serde_json::{Value, json};
+use sqlx::Connection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+
+use crate::support::{Home, LEDGER_LABEL, assert_killed, assignments_of, unique};
+
+/// Commands that need the ledger.
+const COMMANDS: [&str; 8] = [
+    "reconcile",
+    "sweep --apply",
+    "sweep --apply --state exited",
+    "rm something",
+    "ledger",
+    "ledger check",
+    "runs",
+    "dev hold --directory --for 1ms",
+];
+
+fn run(home: &Home, line: &str) -> creel_testkit::creel::Output {
+    home.creel.run(line.split_whitespace())
+}
+
+fn ledger_files(home: &Home) -> [PathBuf; 3] {
+    ["ledger.db", "ledger.db-wal", "ledger.db-shm"].map(|name| home.creel.state().join(name))
+}
+
+/// Takes what the flags say, and kills the owner; nobody is left to release it.
+fn orphan(home: &Home, flags: &[&str]) -> Vec<String> {
+    let holding = home.hold(&[&["--no-watchdog"], flags].concat());
+    let resources = holding.resources();
+    assert_killed(&holding.running.kill());
+    resources
+}
+
+/// Ways in which a ledger is lost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Loss {
+    Deleted,
+    Emptied,
+    Overwritten,
+    Truncated,
+}
+
+impl Loss {
+    fn strike(self, home: &Home) {
+        let [database, wal, shm] = ledger_files(home);
+        gather(&database);
+        for beside in [wal, shm] {
+            let _ = fs::remove_file(beside);
+        }
+        match self {
+            Self::Deleted => fs::remove_file(database).unwrap(),
+            Self::Emptied => fs::write(database, "").unwrap(),
+            Self::Overwritten => fs::write(database, "no database at all").unwrap(),
+            Self::Truncated => {
+                let whole = fs::read(&database).unwrap();
+                fs::write(database, &whole[..whole.len() / 2]).unwrap();
+            }
+        }
+    }
+
+    fn code(self) -> &'static str {
+        match self {
+            Self::Deleted | Self::Emptied => "error[CR0016]: ",
+            Self::Overwritten | Self::Truncated => "error[CR0013]: ",
+        }
+    }
+}
+
+/// Puts everything into the one file, where the loss meets it.
+fn gather(database: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = SqliteConnectOptions::new().filename(database);
+        let mut database = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut database).await.unwrap();
+        database.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_fresh_state_directory_is_begun_without_a_word() {
+    let home = Home::without_engine();
+    let output = run(&home, "reconcile").expect_code(0);
+    assert_eq!(output.stderr, "0 records examined, 0 released\n");
+    let id = fs::read_to_string(home.creel.state().join("ledger.id")).unwrap();
+    assert_eq!(id.trim(), home.ledger_id());
+}
+
+#[test]
+fn an_older_ledger_gets_its_id_file_with_the_next_command() {
+    let home = Home::without_engine();
+    let id = home.ledger_id();
+    let file = home.creel.state().join("ledger.id");
+    fs::remove_file(&file).unwrap();
+    assert_eq!(home.ledger_id(), id);
+    assert_eq!(fs::read_to_string(file).unwrap().trim(), id);
+}
+
+/// Loses the ledger over two orphans, and checks that every command says so and changes nothing.
+fn lose(home: &Home, loss: Loss) -> Vec<String> {
+    let resources = orphan(home, &["--process", "--directory"]);
+    loss.strike(home);
+    let left = fs::read(&ledger_files(home)[0]).ok();
+    for line in COMMANDS {
+        let output = run(home, line).expect_code(1);
+        assert!(output.stderr.starts_with(loss.code()), "{loss:?}\n{output}");
+        assert!(output.stderr.contains("creel ledger rebuild"), "{output}");
+    }
+    let listed = run(home, "ls").expect_code(0);
+    assert!(listed.stderr.starts_with("warning: owners are told from labels alone"), "{listed}");
+    let doctor = run(home, "doctor --json").expect_code(1).json();
+    let checks = doctor["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == "ledger").unwrap();
+    assert_eq!(check["status"], "problem", "{doctor}");
+    assert!(check["hint"].as_str().unwrap().contains("creel ledger rebuild"), "{doctor}");
+    assert_eq!(fs::read(&ledger_files(home)[0]).ok(), left, "the file was changed");
+    resources
+}
+
+#[test]
+fn a_lost_ledger_is_noticed_by_every_command_and_made_again() {
+    for loss in [Loss::Deleted, Loss::Emptied, Loss::Overwritten, Loss::Truncated] {
+        let home = Home::without_engine();
+        let id = home.ledger_id();
+        let foreign = home.creel.state().join("sandboxes/notes");
+        let resources = lose(&home, loss);
+        fs::create_dir_all(&foreign).unwrap();
+
+        let shown = run(&home, "ledger rebuild --json").expect_code(0).json();
+        let found: Vec<&Value> =
+            shown["resources"].as_array().unwrap().iter().map(|one| &one["resource"]).collect();
+        assert_eq!((&shown["applied"], &shown["ledger"]), (&json!(false), &json!(id)), "{loss:?}");
+        assert_eq!(json!(found), json!(resources), "{loss:?}");
+        run(&home, "reconcile").expect_code(1);
+
+        // What an interrupted rebuild left is no obstacle.
+        fs::create_dir(home.creel.state().join("ledger.rebuild")).unwrap();
+        let output = run(&home, "ledger rebuild --apply").expect_code(0);
+        assert!(output.stdout.contains(&resources[0]), "{output}");
+        assert!(output.stderr.contains("2 resources"), "{output}");
+        assert_eq!(home.ledger_id(), id, "the ledger has another id");
+        assert_eq!(home.open_records().len(), 2);
+        run(&home, "ledger check").expect_code(0);
+        assert!(!home.creel.state().join("ledger.rebuild").exists(), "a draft was left");
+        let entries = fs::read_dir(home.creel.state()).unwrap().flatten();
+        let kept = entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("ledger.db.damaged-"));
+        assert_eq!(kept.count(), usize::from(loss != Loss::Deleted), "{loss:?}");
+
+        run(&home, "reconcile").expect_code(0);
+        assert!(foreign.is_dir(), "a foreign directory was removed");
+        fs::remove_dir(&foreign).unwrap();
+        assert_eq!(home.on_machine(), [""; 0]);
+        assert!(home.open_records().is_empty());
+        run(&home, "ledger rebuild").expect_code(4);
+    }
+}
+
+#[test]
+fn what_a_live_owner_holds_is_kept_by_a_ledger_that_was_made_again() {
+    let home = Home::without_engine();
+    let holding = home.hold(&["--process", "--directory"]);
+    for file in ledger_files(&home) {
+        let _ = fs::remove_file(file);
+    }
+    run(&home, "reconcile").expect_code(1);
+    let shown = run(&home, "ledger rebuild --apply --json").expect_code(0).json();
+    let owners: Vec<&Value> =
+        shown["resources"].as_array().unwrap().iter().map(|one| &one["owner"]).collect();
+    assert_eq!(json!(owners), json!(["alive", "alive"]));
+    let kept = run(&home, "reconcile --json").expect_code(0).json();
+    assert_eq!((&kept["kept"], &kept["items"]), (&json!(2), &json!([])));
+    holding.running.signal("INT");
+    holding.running.wait();
+    home.await_quiet();
+    run(&home, "reconcile").expect_code(0);
+    assert!(home.open_records().is_empty());
+    assert_eq!(home.on_machine(), [""; 0]);
+}
+
+#[test]
+fn a_sandbox_without_a_readable_record_is_put_on_record_by_its_name_and_kept_for_a_lease() {
+    let home = Home::without_engine();
+    let resource = orphan(&home, &["--directory"]).remove(0);
+    let sandboxes = home.creel.state().join("sandboxes");
+    fs::write(sandboxes.join(format!("{}.json", &resource[4..])), "damaged").unwrap();
+    Loss::Deleted.strike(&home);
+    let shown = run(&home, "ledger rebuild --apply --json").expect_code(0).json();
+    let found = &shown["resources"][0];
+    assert_eq!((&found["resource"], &found["owner"]), (&json!(resource), &json!("unknown")));
+    assert!(found["evidence"].as_str().unwrap().contains("this ledger's directory"), "{shown}");
+    let kept = run(&home, "reconcile --json").expect_code(0).json();
+    assert_eq!(kept["kept"], 1, "{kept}");
+}
+
+#[test]
+fn without_an_id_file_the_sandboxes_tell_which_ledger_it_was_and_else_the_user_does() {
+    let home = Home::without_engine();
+    let id = home.ledger_id();
+    orphan(&home, &["--directory"]);
+    Loss::Deleted.strike(&home);
+    let id_file = home.creel.state().join("ledger.id");
+    fs::remove_file(&id_file).unwrap();
+    let shown = run(&home, "ledger rebuild --json").expect_code(0).json();
+    assert_eq!(shown["ledger"], json!(id));
+
+    // Only an event log is left.
+    fs::remove_dir_all(home.creel.state().join("sandboxes")).unwrap();
+    assert_eq!(run(&home, "reconcile").code(), Some(0), "nothing is left of it");
+    Loss::Deleted.strike(&home);
+    fs::remove_file(&id_file).unwrap();
+    fs::write(home.creel.state().join("events.db"), "damaged").unwrap();
+    run(&home, "reconcile").expect_code(1);
+    let refused = run(&home, "ledger rebuild").expect_code(4);
+    assert!(refused.stderr.starts_with("error[CR0018]: "), "{refused}");
+    let shown = run(&home, &format!("ledger rebuild --json --id {id}")).expect_code(0).json();
+    assert_eq!(shown["ledger"], json!(id));
+    assert_eq!(shown["unreadable"].as_array().unwrap().len(), 1, "{shown}");
+}
+
+#[test]
+fn a_new_ledger_is_begun_only_on_purpose_and_keeps_the_old_files() {
+    let home = Home::without_engine();
+    let (old, resources) = (home.ledger_id(), lose(&home, Loss::Emptied));
+    run(&home, "ledger rebuild --new").expect_code(0);
+    run(&home, "reconcile").expect_code(1);
+    let output = run(&home, "ledger rebuild --new --apply").expect_code(0);
+    assert!(output.stderr.contains(&format!("creel sweep --ledger {old}")), "{output}");
+    assert_ne!(home.ledger_id(), old);
+    run(&home, "reconcile").expect_code(0);
+    assert!(home.open_records().is_empty());
+    // What the old one made is found by its id, and goes only when it is named.
+    let line = format!("sweep --ledger {old} --apply --json");
+    let swept = run(&home, &line).expect_code(0).json();
+    assert_eq!(swept["items"].as_array().unwrap().len(), resources.len(), "{swept}");
+    assert_eq!(home.on_machine(), [""; 0]);
+}
+
+#[test]
+fn what_is_left_in_a_state_directory_that_was_moved_is_released_where_it_is_now() {
+    let home = Home::without_engine();
+    let resources = orphan(&home, &["--process", "--directory"]);
+    let moved = home.path("moved");
+    fs::rename(home.creel.state(), &moved).unwrap();
+    let creel = home.creel.clone().env("CREEL_HOME", &moved);
+    let told = creel.run(["reconcile", "--json"]).expect_code(0).json();
+    assert_eq!(told["items"].as_array().unwrap().len(), 2, "{told}");
+    assert_eq!(fs::read_dir(moved.join("sandboxes")).unwrap().count(), 0);
+    let running = assignments_of("CREEL_RESOURCE");
+    assert!(!running.iter().any(|(_, resource)| resources.contains(resource)), "{running:?}");
+}
+
+#[test]
+fn the_ledger_of_another_directory_is_refused() {
+    let (home, other) = (Home::without_engine(), Home::without_engine());
+    let (mine, theirs) = (home.ledger_id(), other.ledger_id());
+    let file = &ledger_files(&home)[0];
+    gather(file);
+    gather(&ledger_files(&other)[0]);
+    let own = fs::read(file).unwrap();
+    fs::copy(&ledger_files(&other)[0], file).unwrap();
+    for line in COMMANDS {
+        let output = run(&home, line).expect_code(2);
+        assert!(output.stderr.starts_with("error[CR0017]: "), "{output}");
+        assert!(output.stderr.contains(&mine) && output.stderr.contains(&theirs), "{output}");
+    }
+    fs::write(file, own).unwrap();
+    assert_eq!(home.ledger_id(), mine);
+}
+
+#[test]
+fn objects_on_an_engine_are_found_again_and_copies_of_their_labels_are_not() {
+    let engine = Engine::from_env();
+    let home = Home::on(&engine);
+    let id = home.ledger_id();
+    let flags = ["--container", image::REFERENCE, "--network", "--volume"];
+    let resources = orphan(&home, &flags);
+    // One with the labels of ours under another name, one of another ledger under such a name.
+    let copied = Labels::from([
+        (LEDGER_LABEL.to_owned(), id.clone()),
+        ("dev.creel.resource".to_owned(), resources[0].clone()),
+    ]);
+    let docker = engine.docker();
+    let copy = docker.run(&ContainerSpec::sleeping(&unique("vanished.copy")).labels(&copied));
+    let copy = copy.unwrap();
+    let other = docker.create_volume(&unique("vanished.other"), &Labels::new()).unwrap();
+    Loss::Deleted.strike(&home);
+    run(&home, "reconcile").expect_code(1);
+    run(&home, "sweep --apply").expect_code(1);
+
+    let shown = run(&home, "ledger rebuild --json --apply").expect_code(0).json();
+    assert_eq!(shown["resources"].as_array().unwrap().len(), 3, "{shown:#}");
+    let unproven: Vec<&Value> = shown["unproven"].as_array().unwrap().iter().collect();
+    assert_eq!((unproven.len(), &unproven[0]["id"]), (1, &json!(copy)), "{shown:#}");
+    run(&home, "reconcile").expect_code(0);
+    let left = home.on_engine(&engine);
+    assert_eq!(left.objects().map(|one| one.id.as_str()).collect::<Vec<_>>(), [copy.as_str()]);
+    assert!(docker.inspect_volume(&other).unwrap().is_some());
+    docker.remove_container(&copy).unwrap();
+    docker.remove_volume(&other).unwrap();
+}
