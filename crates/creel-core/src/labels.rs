@@ -127,6 +127,8 @@ pub const RUN: &str = "dev.creel.run";
 pub const OWNER: &str = "dev.creel.owner";
 /// The ledger that recorded the intent.
 pub const LEDGER: &str = "dev.creel.ledger";
+/// Only on the record of a reference of an image: the id of the image that it named before.
+pub const REPLACED_IMAGE: &str = "dev.creel.replaced-image";
 /// Spares an object from every release; any value but `false` protects.
 pub const PROTECT: &str = "dev.creel.protect";
 /// The name of the program for sandboxes that was put into this one.

@@ -10,12 +10,13 @@
 //! its work.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use crate::ledger::LedgerError;
 use crate::os::ProcessKey;
@@ -96,7 +97,7 @@ pub async fn reclaim(
     if status.examined == 0 {
         return Ok(());
     }
-    let mut pause = FIRST_SEARCH;
+    let (mut pause, started) = (FIRST_SEARCH, Instant::now());
     while !status.is_final() {
         tokio::time::sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
@@ -106,6 +107,14 @@ pub async fn reclaim(
         // An engine that stays away, or somebody who goes on using what is ours, is left to the
         // next reconcile once nothing can land late.
         if status.open_intents == 0 && pause == LONGEST_SEARCH {
+            break;
+        }
+        // A window that is told by a clock which was set back would not end.
+        if started.elapsed() > reconciler.intent_window() + LONGEST_SEARCH {
+            warn!(
+                open_intents = status.open_intents,
+                "late creates are left to the next reconcile"
+            );
             break;
         }
     }

@@ -11,7 +11,7 @@ use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, Daytona
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
-use creel_core::reap::ReapOptions;
+use creel_core::reap::{ReapOptions, Unread};
 use creel_core::reconcile::Reconciler;
 use creel_core::select::Roll;
 use futures::future::join_all;
@@ -53,6 +53,11 @@ impl Listing {
             error: error.message.clone(),
         };
         self.unreachable.iter().map(shown).collect()
+    }
+
+    /// Returns the providers that could not be read, for a certificate.
+    pub(crate) fn unread(&self) -> Vec<Unread> {
+        self.unreachable.iter().map(Unread::from).collect()
     }
 
     /// Returns whether a world could be asked.

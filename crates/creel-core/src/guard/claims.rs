@@ -12,7 +12,8 @@ use crate::labels::{self, Labels};
 use crate::ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
 };
-use crate::provider::{Identity, Kind, Marks, Provider, ProviderName, ReleaseMode};
+use crate::provider::{Identity, Kind, Marks, Provider, ProviderName, Providers};
+use crate::reap::{ItemReport, ReapOptions, Reaper};
 
 /// On what terms things are claimed.
 #[derive(Debug, Clone)]
@@ -88,6 +89,11 @@ impl Claims {
         Self { ledger, terms, listener }
     }
 
+    /// Returns the run that everything is claimed for.
+    pub fn run(&self) -> RunId {
+        self.terms.run
+    }
+
     /// Returns the label that everything of this guard carries, where its kind can.
     pub(super) fn run_label(&self) -> String {
         format!("{}={}", labels::RUN, self.terms.run)
@@ -100,9 +106,30 @@ impl Claims {
         kind: Kind,
         name: Option<String>,
     ) -> Result<Claim, LedgerError> {
+        self.intend_with(provider, kind, name, None).await
+    }
+
+    /// Records that a reference of an image is about to be made, with the image that it names now.
+    pub(super) async fn intend_reference(
+        &self,
+        reference: &str,
+        names: Option<&str>,
+    ) -> Result<Claim, LedgerError> {
+        let name = Some(reference.to_owned());
+        self.intend_with(ProviderName::Docker, Kind::Image, name, names).await
+    }
+
+    async fn intend_with(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        name: Option<String>,
+        replaced: Option<&str>,
+    ) -> Result<Claim, LedgerError> {
         let resource = ResourceId::new();
         let (ledger, run) = (self.ledger.id(), Some(&self.terms.run));
-        let labels = labels::of_resource(&resource, &ledger, &self.terms.owner.owner, run);
+        let mut labels = labels::of_resource(&resource, &ledger, &self.terms.owner.owner, run);
+        labels.extend(replaced.map(|image| (labels::REPLACED_IMAGE, image)));
         let name = name.unwrap_or_else(|| resource.object_name());
         let intent = Intent {
             id: resource,
@@ -137,6 +164,12 @@ impl Claims {
     /// Records that nothing came of a create.
     pub(super) async fn refute(&self, claim: &Claim, evidence: String) {
         self.append(claim, Event::NeverCreated { evidence }).await;
+    }
+
+    /// Records another identity of something: a name of its image was moved by the same command.
+    pub(super) async fn refresh(&self, record: &Record, identity: Identity) {
+        let Some(object) = record.state.object().map(str::to_owned) else { return };
+        self.note(record, Event::Created { object, identity: Some(identity) }).await;
     }
 
     /// Claims something that exists already and is known to be the command's.
@@ -196,18 +229,12 @@ impl Claims {
     /// Releases something at once, before the end of the command.
     pub(super) async fn give_back(
         &self,
-        provider: &dyn Provider,
+        provider: Arc<dyn Provider>,
         claim: &Claim,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let why = "the create it was made for came to nothing".to_owned();
-        self.ledger.append(&[(claim.resource, Event::ReleaseRequested { why })]).await?;
-        let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
-        // Whatever it answers, only the look afterwards proves anything.
-        let _ = provider.release(claim.kind, &claim.name, mode).await?;
-        if provider.inspect(claim.kind, &claim.name).await?.is_none() {
-            self.ledger.append(&[(claim.resource, Event::VerifiedGone)]).await?;
-        }
-        Ok(())
+    ) -> Result<ItemReport, LedgerError> {
+        let reaper = Reaper::new(Providers::new(vec![provider]), Some(self.ledger.clone()));
+        let why = "the create it was made for came to nothing";
+        reaper.release_record(claim.resource, why, &ReapOptions::default()).await
     }
 
     async fn append(&self, claim: &Claim, event: Event) {
@@ -218,6 +245,17 @@ impl Claims {
 }
 
 impl Claim {
+    /// Returns the claim that a record is of.
+    pub(super) fn of(record: &Record) -> Self {
+        Self {
+            resource: record.id,
+            kind: record.kind,
+            provider: record.provider,
+            name: record.name.clone(),
+            labels: record.labels.clone(),
+        }
+    }
+
     /// Returns the name it is to have.
     pub(super) fn name(&self) -> &str {
         &self.name

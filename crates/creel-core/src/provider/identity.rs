@@ -76,6 +76,9 @@ pub enum Identity {
         /// All references of the image.
         #[serde(default)]
         tags: BTreeSet<String>,
+        /// The image that the reference named before, and is put back on at the end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<String>,
     },
     /// An image by its id, which comes back when the same content is built again.
     Image {
@@ -143,6 +146,22 @@ impl Identity {
     /// Makes the identity of something whose id never comes back.
     pub fn id(id: impl Into<String>) -> Self {
         Self::Id { id: id.into() }
+    }
+
+    /// Returns the identity of a reference after another name was put on its image.
+    pub(crate) fn tagged_again(mut self, at: Timestamp) -> Self {
+        if let Self::Tag { tagged_at, .. } = &mut self {
+            *tagged_at = Some(at);
+        }
+        self
+    }
+
+    /// Returns the identity of a reference that named another image before.
+    pub(crate) fn replacing(mut self, before: Option<String>) -> Self {
+        if let Self::Tag { replaces, .. } = &mut self {
+            *replaces = before;
+        }
+        self
     }
 
     /// Returns whether the provider's name for it can lead to another object later, so that it
@@ -265,7 +284,7 @@ fn compare_volumes(recorded: &Identity, observed: &Identity) -> IdentityCheck {
 
 fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
     let (
-        Identity::Tag { reference, image, tagged_at, image_is_ours, tags },
+        Identity::Tag { reference, image, tagged_at, image_is_ours, tags, replaces },
         Identity::Tag {
             reference: seen_reference,
             image: seen_image,
@@ -296,7 +315,8 @@ fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
         ));
     }
     let is_last = seen_tags.iter().all(|tag| tag == reference || tags.contains(tag));
-    if is_last && !image_is_ours {
+    // One that goes back to the image it named before takes no image with it.
+    if is_last && !image_is_ours && replaces.is_none() {
         return IdentityCheck::unproven(format!(
             "with {reference} its image would go, which is not on record as ours"
         ));
@@ -367,6 +387,7 @@ mod tests {
             tagged_at,
             image_is_ours: ours,
             tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+            replaces: None,
         }
     }
 

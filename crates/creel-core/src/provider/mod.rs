@@ -171,6 +171,17 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// label. An object that only inherited the label is not among them.
     async fn find(&self, order: &Marks) -> Result<Vec<Observed>>;
 
+    /// Finds steps of builds that were made upon images of ours after the client was gone, so that
+    /// no answer told of them. They keep those images from going. `recorded` are the names that the
+    /// same runs have on record.
+    async fn unrecorded_steps(
+        &self,
+        _images: &[String],
+        _recorded: &[String],
+    ) -> Result<Vec<Observed>> {
+        Ok(Vec::new())
+    }
+
     /// Creates and, where the kind runs, starts an object; returns its provider id.
     ///
     /// A create that failed half-way removes what it made before it answers, where it can.

@@ -39,7 +39,7 @@ use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
 
 use audit::Audit;
-pub use certificate::{Certificate, Difference, Entry, Evidence, Verdict};
+pub use certificate::{Certificate, Difference, Entry, Evidence, Unread, Verdict, appeared};
 use dispatch::Dispatcher;
 
 /// How a plan is carried out.

@@ -3,6 +3,7 @@
 use futures::StreamExt;
 use tracing::{debug, info};
 
+use crate::labels;
 use crate::ledger::{Event, LedgerError, Record};
 use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{Kind, Observed, ProviderError};
@@ -16,6 +17,9 @@ const SEARCH_CONCURRENCY: usize = 16;
 
 /// The rule named in reports.
 const RULE: &str = "reconcile: its owner is gone";
+
+/// Said of a create when something has its name that may be somebody else's.
+const DOUBTFUL: &str = "kept, nothing proves that what has its name came of it";
 
 /// What a search for a record's object showed.
 pub(super) enum Search {
@@ -85,6 +89,7 @@ impl Reconciler {
                     status.spare_doubtful(&record, doubtful);
                 }
                 Search::Nothing(evidence, doubtful) => {
+                    let evidence = doubtful.as_ref().map_or(evidence, |_| DOUBTFUL);
                     self.close_intent(&record, evidence, status).await?;
                     status.spare_doubtful(&record, doubtful);
                 }
@@ -119,7 +124,7 @@ impl Reconciler {
             Kind::Image => provider.inspect(record.kind, &record.name).await.ok().flatten(),
             _ => None,
         };
-        let doubtful = doubtful.map(Box::new);
+        let doubtful = doubtful.filter(|seen| !names_what_it_named(record, seen)).map(Box::new);
         Ok(match landing {
             Landing::Never(evidence) => Search::Nothing(evidence, doubtful),
             landing => Search::NothingYet(landing, doubtful),
@@ -230,6 +235,12 @@ impl Reconciler {
         }
         Ok(())
     }
+}
+
+/// Returns whether a reference names the image that it named before its create.
+fn names_what_it_named(record: &Record, seen: &Observed) -> bool {
+    let before = record.labels.get(labels::REPLACED_IMAGE);
+    before.is_some() && before == seen.references().last()
 }
 
 impl Status {

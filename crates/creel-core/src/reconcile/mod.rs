@@ -24,6 +24,7 @@ mod intent;
 mod quarantine;
 mod recover;
 mod runs;
+mod steps;
 
 #[cfg(test)]
 mod tests;
@@ -110,6 +111,7 @@ impl Status {
     pub fn is_final(&self) -> bool {
         let may_pass = |item: &ItemReport| item.class.is_some_and(ErrorClass::may_pass);
         self.open_intents == 0
+            && self.recovered == 0
             && self.unreachable.is_empty()
             && !self.items.iter().any(|item| item.result == Outcome::Failed && may_pass(item))
     }
@@ -241,6 +243,7 @@ impl Reconciler {
         let sorted = self.sort(left, &mut status).await?;
         // Taken over first, found or not: an heir stays until nothing can land any more.
         let mine = self.take_over(sorted.due).await?;
+        let mine = self.with_steps(mine, &mut status).await?;
         self.release(mine, &mut status).await?;
         self.close_runs(Some(dead), &mut status).await?;
         Ok(status)
@@ -271,6 +274,7 @@ impl Reconciler {
         status.examined = mine.len();
         let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();
+        let mine = self.with_steps(mine, &mut status).await?;
         self.release(mine, &mut status).await?;
         self.look_at_stuck(stuck, &mut status).await?;
         Ok(status)
@@ -324,7 +328,12 @@ impl Reconciler {
             let found = found.remove(&record.id)?;
             Some((record, found))
         });
-        self.act_on(mine.collect(), status).await
+        let mine: Vec<_> = mine.collect();
+        let known = mine.iter().map(|(record, _)| record.clone()).collect();
+        let steps = self.with_steps(known, status).await?.split_off(mine.len());
+        // What is built upon an image keeps it from going.
+        self.release(steps, status).await?;
+        self.act_on(mine, status).await
     }
 
     /// Becomes the owner of records, where nobody else was quicker.

@@ -55,7 +55,7 @@ impl Demo {
         wait_until_all_is_back(&ledger, killed).await?;
         let took = killed.elapsed();
         tell_story(app, &ledger).await?;
-        let after = app.list(&providers, &[]).await.inventory;
+        let after = app.list(&providers, &[]).await;
         let report = report_of(&ledger).await?;
         let certificate = Certificate::issue(Evidence {
             ledger: Some(ledger.id()),
@@ -63,7 +63,10 @@ impl Demo {
             started_at: Timestamp::now(),
             baseline: &during,
             report: &report,
-            inventory: &after,
+            inventory: &after.inventory,
+            unread: after.unread(),
+            outstanding: Vec::new(),
+            unexplained: Vec::new(),
         });
         tell_certificate(app, &certificate, &baseline, took);
         supervisor.wait_for_watchdog(&held);
@@ -282,6 +285,7 @@ fn tell_certificate(app: &App, certificate: &Certificate, before: &[Observed], t
     let verdict = match certificate.verdict {
         Verdict::Clean => "CLEAN".green().bold().to_string(),
         Verdict::Leaking => "LEAKING".red().bold().to_string(),
+        Verdict::InventoryUnread => "INVENTORY UNREAD".yellow().bold().to_string(),
     };
     let difference = &certificate.difference;
     app.printer.data(&format!(

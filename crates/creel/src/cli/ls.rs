@@ -14,6 +14,7 @@ use crate::output::{Exit, Failure, table};
 
 use super::recipes;
 use super::selector_args::SelectorArgs;
+use super::waiting::{self, Waiting};
 
 /// List what is there, and whose it is
 #[derive(Debug, Args)]
@@ -40,6 +41,7 @@ struct LsJson<'a> {
     version: u32,
     resources: Vec<ResourceJson<'a>>,
     unreachable: Vec<UnreachableJson>,
+    waiting: &'a [Waiting],
 }
 
 #[derive(Serialize)]
@@ -124,11 +126,16 @@ impl Ls {
                 rows.push((seen, ownership));
             }
         }
+        let waiting = match &ledger {
+            Some(ledger) => waiting::for_late_creates(app, ledger).await?,
+            None => Vec::new(),
+        };
         if app.printer.json {
-            print_json(app, &rows, &listing, now);
+            print_json(app, &rows, &listing, &waiting);
         } else {
             print_table(app, rows, now, listing.unreachable.is_empty());
         }
+        waiting.iter().for_each(|one| app.printer.say(&one.to_string()));
         // Reading never deletes; it only tells how much there is to give back.
         if ledger.is_some() && orphans > 0 {
             app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
@@ -149,7 +156,8 @@ fn is_orphan(ownership: &Ownership) -> bool {
     }
 }
 
-fn print_json(app: &App, rows: &[Row], listing: &Listing, now: Timestamp) {
+fn print_json(app: &App, rows: &[Row], listing: &Listing, waiting: &[Waiting]) {
+    let now = Timestamp::now();
     let resources = rows.iter().map(|(seen, ownership)| ResourceJson {
         provider: seen.provider,
         kind: seen.kind,
@@ -166,7 +174,8 @@ fn print_json(app: &App, rows: &[Row], listing: &Listing, now: Timestamp) {
         size: seen.size,
     });
     let resources = resources.collect();
-    app.printer.json(&LsJson { version: 1, resources, unreachable: listing.unreachable_json() });
+    let unreachable = listing.unreachable_json();
+    app.printer.json(&LsJson { version: 1, resources, unreachable, waiting });
 }
 
 fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {

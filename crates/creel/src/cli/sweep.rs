@@ -264,6 +264,9 @@ impl Sweep {
             baseline: &before.inventory,
             report,
             inventory: &after.inventory,
+            unread: before.unread().into_iter().chain(after.unread()).collect(),
+            outstanding: Vec::new(),
+            unexplained: Vec::new(),
         });
         certificate.write(path).map_err(|error| {
             let message = format!("cannot write the certificate {}", path.display());

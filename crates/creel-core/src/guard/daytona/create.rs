@@ -281,10 +281,14 @@ impl DaytonaGate {
     /// Looks for what a create made.
     async fn find(&self, claim: &Claim, origin: Origin) -> Result<Option<String>, ()> {
         let found = match origin {
-            Origin::Order => {
-                let found = self.provider.find(&claim.marks()).await;
-                found.map(|all| all.into_iter().next().map(|seen| seen.id))
-            }
+            Origin::Order => match self.provider.find(&claim.marks()).await {
+                // At most one of them came of this create, and nothing tells which.
+                Ok(all) if all.len() > 1 => {
+                    warn!(resource = %claim.resource, "several sandboxes carry the marks of a create");
+                    return Err(());
+                }
+                found => found.map(|mut all| all.pop().map(|seen| seen.id)),
+            },
             // It has no label yet, but a name that nothing else can have.
             Origin::Fork { named: true } => {
                 let found = self.provider.inspect(Kind::Sandbox, claim.name()).await;

@@ -17,8 +17,17 @@ pub(super) struct Named {
     pub(super) references: Vec<String>,
     /// Ids that were made.
     pub(super) ids: Vec<String>,
-    /// The containers in which steps of a build run.
-    pub(super) steps: Vec<String>,
+    /// The steps of a build that run in containers.
+    pub(super) steps: Vec<Step>,
+}
+
+/// A step of a build that runs in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    /// The id of the container, in whole or in part.
+    pub(super) container: String,
+    /// The id of the image that it is built upon, where the answer told it.
+    pub(super) upon: Option<String>,
 }
 
 impl Named {
@@ -36,6 +45,10 @@ pub(super) struct AnswerWatch {
     chunks: Dechunker,
     left: u64,
     named: Named,
+    /// The id that was told last.
+    newest: Option<String>,
+    /// Whether a line of it reports an error.
+    has_failed: bool,
 }
 
 /// Watches what an engine says about images.
@@ -46,8 +59,19 @@ pub(super) trait Watch: Default + Send {
     /// Returns what was named since it was last asked.
     fn named(&mut self) -> Option<Named>;
 
-    /// Returns whether everything was said, rather than broken off.
-    fn is_over(&self) -> bool;
+    /// Returns how the answer ended.
+    fn watched(&self) -> Watched;
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// It is complete, and says that the request was carried out.
+    Made,
+    /// It is complete, and says that the request failed.
+    Failed,
+    /// It broke off.
+    Cut,
 }
 
 impl AnswerWatch {
@@ -96,7 +120,11 @@ impl AnswerWatch {
     fn read_line(&mut self) {
         let line = std::mem::take(&mut self.pending);
         if let Ok(value) = serde_json::from_slice::<Value>(&line) {
-            self.named.read(&value);
+            self.has_failed |= value.get("error").is_some() || value.get("errorDetail").is_some();
+            self.named.read(&value, self.newest.as_deref());
+            if let Some(id) = self.named.ids.last() {
+                self.newest = Some(id.clone());
+            }
         }
     }
 
@@ -123,14 +151,20 @@ impl Watch for AnswerWatch {
         Some(std::mem::take(&mut self.named)).filter(|named| !named.is_empty())
     }
 
-    fn is_over(&self) -> bool {
-        self.is_complete()
+    fn watched(&self) -> Watched {
+        let is_success = self.head.as_ref().is_some_and(|head| head.status() / 100 == 2);
+        match (self.is_complete(), is_success && !self.has_failed) {
+            (false, _) => Watched::Cut,
+            (true, false) => Watched::Failed,
+            (true, true) => Watched::Made,
+        }
     }
 }
 
 impl Named {
-    /// Reads one message of a build, a load, a pull, an import or a commit.
-    fn read(&mut self, message: &Value) {
+    /// Reads one message of a build, a load, a pull, an import or a commit; `newest` is the id that
+    /// was told last.
+    fn read(&mut self, message: &Value, newest: Option<&str>) {
         let text = |key: &str| message.get(key).and_then(Value::as_str).unwrap_or_default().trim();
         let said = [text("stream"), text("status")];
         let after = |prefix: &str| said.iter().find_map(|text| text.strip_prefix(prefix));
@@ -140,7 +174,9 @@ impl Named {
         self.references.extend(reference.map(|name| name.trim().to_owned()));
         let aux = message.pointer("/aux/ID").and_then(Value::as_str);
         // The classic builder tells each step, and a build that fails leaves the last one.
-        self.steps.extend(after("---> Running in ").map(|id| id.trim().to_owned()));
+        let upon = newest.map(str::to_owned);
+        let container = after("---> Running in ").map(|id| id.trim().to_owned());
+        self.steps.extend(container.map(|container| Step { container, upon }));
         let step = after("---> ").filter(|id| is_short_id(id));
         let id = after("Loaded image ID: ").or_else(|| after("Successfully built ")).or(aux);
         let id = id.or(step);
@@ -187,8 +223,8 @@ impl Watch for SessionWatch {
     }
 
     /// A session says nothing at its end.
-    fn is_over(&self) -> bool {
-        false
+    fn watched(&self) -> Watched {
+        Watched::Cut
     }
 }
 
@@ -303,7 +339,8 @@ mod tests {
         let mut watch = AnswerWatch::default();
         answer.chunks(piece).for_each(|bytes| watch.feed(bytes));
         let named = watch.named().unwrap_or_default();
-        watch.is_over().then_some((watch.head.as_ref()?.status(), named))
+        let is_over = watch.watched() != Watched::Cut;
+        is_over.then_some((watch.head.as_ref()?.status(), named))
     }
 
     #[test]
@@ -319,13 +356,28 @@ mod tests {
         let expected = Named {
             references: vec!["a:1".to_owned(), "b:2".to_owned()],
             ids: ["0123456789ab", "sha256:22", "0123"].map(str::to_owned).to_vec(),
-            steps: vec!["11".to_owned()],
+            steps: vec![Step { container: "11".to_owned(), upon: Some("0123456789ab".to_owned()) }],
         };
         for piece in [1, 2, 7, 64, 4096] {
             assert_eq!(watched(answer.as_bytes(), piece), Some((200, expected.clone())));
         }
         let cut = &answer.as_bytes()[..answer.len() - 3];
         assert_eq!(watched(cut, 64), None);
+    }
+
+    #[test]
+    fn an_error_in_a_complete_answer_is_a_failure() {
+        let ended = |status: &str, body: &str| {
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+            let mut watch = AnswerWatch::default();
+            watch.feed(answer.as_bytes());
+            watch.watched()
+        };
+        assert_eq!(ended("201 Created", ""), Watched::Made);
+        assert_eq!(ended("200 OK", "{\"stream\":\"x\"}\n"), Watched::Made);
+        assert_eq!(ended("200 OK", "{\"errorDetail\":{},\"error\":\"x\"}\n"), Watched::Failed);
+        assert_eq!(ended("404 Not Found", "{\"message\":\"x\"}\n"), Watched::Failed);
     }
 
     #[test]

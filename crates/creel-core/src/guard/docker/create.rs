@@ -4,6 +4,7 @@
 //! leaves an open intent, which a search by label settles.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing::warn;
@@ -11,7 +12,7 @@ use tracing::warn;
 use crate::guard::claims::Claim;
 use crate::labels;
 use crate::provider::docker::advice;
-use crate::provider::{ErrorClass, Kind, Provider, ProviderName};
+use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderName};
 
 use super::chunked::Dechunker;
 use super::container::{ContainerBody, NamedVolume, add_labels, device_of};
@@ -219,7 +220,7 @@ impl DockerGate {
         let made = self.engine.make_volume(&volume.name, driver, &claim.labels).await;
         match made {
             Ok(labels) if labels.get(labels::RESOURCE) == claim.labels.get(labels::RESOURCE) => {
-                self.claims.confirm(&claim, &volume.name).await;
+                self.confirm_volume(&claim, &volume.name).await;
                 Ok(Some(claim))
             }
             // Somebody was quicker, and it is theirs.
@@ -238,7 +239,8 @@ impl DockerGate {
     /// Takes back volumes that were made for a container which came to nothing.
     async fn give_back_unused(&self, volumes: Vec<Claim>) {
         for volume in volumes {
-            if let Err(error) = self.claims.give_back(&self.engine, &volume).await {
+            let engine = Arc::clone(&self.engine);
+            if let Err(error) = self.claims.give_back(engine, &volume).await {
                 warn!(resource = %volume.resource, %error, "an unused volume stays until the end");
             }
         }
@@ -308,19 +310,38 @@ impl DockerGate {
         let Outcome::Answered(answer) = outcome else { return };
         let nonce = answer.body.object("Labels").text(labels::RESOURCE);
         let is_ours = nonce.as_deref() == claim.labels.get(labels::RESOURCE);
-        if answer.status / 100 == 2 && !is_ours {
-            self.claims.refute(claim, "it existed already".to_owned()).await;
-        } else {
-            self.settle(claim, outcome, "Name").await;
+        match answer.body.text("Name") {
+            _ if answer.status / 100 != 2 => drop(self.settle(claim, outcome, "Name").await),
+            Some(name) if is_ours => self.confirm_volume(claim, &name).await,
+            _ => self.claims.refute(claim, "it existed already".to_owned()).await,
         }
+    }
+
+    /// Records a volume of this claim with what tells it from a replacement. One that was replaced
+    /// already, or cannot be looked at, is known by the label of the claim alone.
+    async fn confirm_volume(&self, claim: &Claim, name: &str) {
+        let is_ours = |seen: &Observed| {
+            seen.labels.get(labels::RESOURCE) == claim.labels.get(labels::RESOURCE)
+        };
+        let seen = match self.engine.inspect(Kind::Volume, name).await {
+            Ok(seen) => seen.filter(is_ours),
+            Err(error) => {
+                warn!(name, %error, "the identity of a volume could not be read");
+                None
+            }
+        };
+        self.claims.confirm_as(claim, name, seen.and_then(|seen| seen.identity())).await;
     }
 
     /// Records the volumes that the mounts of a container made.
     async fn settle_mounts(&self, mounts: &[Claim]) {
         for mount in mounts {
             match self.engine.find(&mount.marks()).await.as_deref() {
-                Ok([volume, ..]) => self.claims.confirm(mount, &volume.id).await,
+                Ok([volume]) => {
+                    self.claims.confirm_as(mount, &volume.id, volume.identity()).await;
+                }
                 Ok([]) => self.claims.refute(mount, "it existed already".to_owned()).await,
+                Ok([..]) => warn!(name = mount.name(), "several volumes carry the label of one"),
                 Err(error) => warn!(%error, "a mounted volume is left to the end"),
             }
         }
@@ -349,11 +370,13 @@ impl DockerGate {
         }
         let known = self.claims.open(Kind::Volume).await.unwrap_or_default();
         for name in anonymous {
-            let is_known = known.iter().any(|record| record.state.object() == Some(name));
-            if !is_known
-                && let Err(error) =
-                    self.claims.adopt(ProviderName::Docker, Kind::Volume, name, None).await
-            {
+            if known.iter().any(|record| record.state.object() == Some(name)) {
+                continue;
+            }
+            let seen = self.engine.inspect(Kind::Volume, name).await.ok().flatten();
+            let identity = seen.and_then(|seen| seen.identity());
+            let adopted = self.claims.adopt(ProviderName::Docker, Kind::Volume, name, identity);
+            if let Err(error) = adopted.await {
                 warn!(name, %error, "a volume goes only with its container");
             }
         }

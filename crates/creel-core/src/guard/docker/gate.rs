@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -19,6 +20,7 @@ use super::chunked::Dechunker;
 use super::head::{self, Framing, Head};
 use super::route::{self, Pruned, Route};
 use super::stream::{self, Foresight};
+use super::tag_times::TagTimes;
 
 /// The longest body of a create that is read; an engine refuses such long ones too.
 const BODY_LIMIT: usize = 16 << 20;
@@ -31,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Stands between a command and an engine.
 #[derive(Debug)]
 pub struct DockerGate {
-    pub(super) engine: DockerProvider,
+    pub(super) engine: Arc<DockerProvider>,
     pub(super) claims: Claims,
     pub(super) policy: Policy,
     /// The socket that clients are given.
@@ -40,6 +42,8 @@ pub struct DockerGate {
     pub(super) stop: CancellationToken,
     /// Whose volumes are somebody else's.
     pub(super) borrowed: Borrowers,
+    /// When the command put names on images.
+    pub(super) tag_times: TagTimes,
 }
 
 /// A request whose head is read.
@@ -54,7 +58,8 @@ impl DockerGate {
     /// Makes a gate in front of an engine; `socket` is where clients will find it.
     pub fn new(engine: DockerProvider, claims: Claims, policy: Policy, socket: PathBuf) -> Self {
         let (stop, borrowed) = (CancellationToken::new(), Borrowers::default());
-        Self { engine, claims, policy, socket, stop, borrowed }
+        let (engine, tag_times) = (Arc::new(engine), TagTimes::default());
+        Self { engine, claims, policy, socket, stop, borrowed, tag_times }
     }
 
     /// Returns what stops it: streams are cut, creates that were begun are finished.

@@ -1,14 +1,15 @@
 //! Images: what a build, a pull, a load, an import, a commit or a tag adds.
 //!
-//! Images are never labelled: containers would inherit it. What a request
-//! names, or the answer to it, is claimed by reference, and only if no such
-//! reference existed before. Somebody else's names of the same image stay.
+//! Images are never labelled: containers would inherit it. They are known by
+//! what the engine's answers tell: ids that were not there before, and
+//! references (see `references`). Somebody else's names of the same image stay.
 //!
 //! What the request names is on record before it is passed on; what only the
 //! answer names is put on record while the answer streams, so that a crash in
-//! the middle of a long build leaves the last step of it at most.
+//! the middle of a long build leaves the last steps of it at most. Those are
+//! found by the images they are built upon.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::time::Duration;
 
@@ -21,27 +22,40 @@ use crate::labels;
 use crate::provider::docker::{ImageNames, familiar, joined, step_name};
 use crate::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
 
-use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch};
+use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch, Watched};
 use super::archive::ArchiveWishes;
 use super::gate::{DockerGate, Request};
+use super::references::{Answer, Asked};
 use super::route::{self, Route};
 use super::stream::Foresight;
 
 /// A request that makes images.
-struct Work {
+pub(super) struct Work {
     /// What existed before, or is claimed since.
-    before: Before,
-    /// The references it asks for, each with its claim.
-    asked: Vec<(String, Claim)>,
+    pub(super) before: Before,
+    /// The references it asks for that are not settled.
+    pub(super) asked: Vec<Asked>,
+    /// The references that are.
+    pub(super) settled: HashSet<String>,
+    /// The ids of images that the answer told, in whole or in part.
+    pub(super) told: HashSet<String>,
+    /// The ids that were claimed since it began.
+    claimed: HashSet<String>,
     /// The steps of a build that were begun last: what they make has no name yet.
     steps: Vec<Claim>,
+    /// Whether it is a session of BuildKit, which tells images when their names are in place.
+    is_session: bool,
+    /// Whether it loads an archive.
+    is_load: bool,
 }
 
 /// How a request that makes images ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// With the whole answer.
-    Answered,
+    /// With the whole answer, which says that it was carried out.
+    Made,
+    /// With the whole answer, which says that it failed.
+    Failed,
     /// Without it, and the engine gives such work up when its client is gone.
     GivenUp,
     /// Without it, and the engine may go on.
@@ -52,9 +66,10 @@ enum Ending {
 const NOTICE: Duration = Duration::from_millis(500);
 
 /// The images that existed before a request.
-struct Before {
-    references: HashSet<String>,
-    ids: HashSet<String>,
+pub(super) struct Before {
+    /// Each reference with the id of the image that it named.
+    pub(super) references: HashMap<String, String>,
+    pub(super) ids: HashSet<String>,
 }
 
 impl DockerGate {
@@ -64,11 +79,11 @@ impl DockerGate {
         if self.policy.keep_images {
             return self.pass(request).await;
         }
-        let work = match self.begin(asked_for(&route, &target)).await {
+        let work = match self.begin(&route, &target).await {
             Ok(work) => Mutex::new(work),
             Err(reason) => return request.refuse(500, &reason).await,
         };
-        let (passed, is_over) = match route {
+        let (passed, watched) = match route {
             Route::BuildSession => {
                 let wishes = Wishes { gate: self, work: &work, asks: SessionWishes::default() };
                 self.watch_images::<SessionWatch>(request, wishes, &work).await
@@ -80,10 +95,11 @@ impl DockerGate {
             }
             _ => self.watch_images::<AnswerWatch>(request, (), &work).await,
         };
-        let ending = match route {
-            _ if is_over => Ending::Answered,
-            Route::Build | Route::BuildSession => Ending::GivenUp,
-            _ => Ending::Unknown,
+        let ending = match (watched, &route) {
+            (Watched::Made, _) => Ending::Made,
+            (Watched::Failed, _) => Ending::Failed,
+            (Watched::Cut, Route::Build | Route::BuildSession) => Ending::GivenUp,
+            (Watched::Cut, _) => Ending::Unknown,
         };
         self.end(work.into_inner(), ending).await;
         passed
@@ -96,7 +112,7 @@ impl DockerGate {
         request: Request,
         wishes: impl Foresight,
         work: &Mutex<Work>,
-    ) -> (io::Result<()>, bool) {
+    ) -> (io::Result<()>, Watched) {
         let (tell, named) = unbounded_channel();
         let mut watch = W::default();
         let passing = async {
@@ -110,29 +126,23 @@ impl DockerGate {
             passed
         };
         let (passed, ()) = tokio::join!(passing, self.claim_named(work, named));
-        (passed, watch.is_over())
+        (passed, watch.watched())
     }
 
-    async fn begin(&self, asked: Vec<String>) -> Result<Work, String> {
+    async fn begin(&self, route: &Route, target: &str) -> Result<Work, String> {
+        self.check_tag_times().await;
         let names = self.engine.image_names().await.map_err(|error| error.to_string())?;
-        let mut work = Work { before: Before::of(&names), asked: Vec::new(), steps: Vec::new() };
-        self.intend_references(&mut work, asked).await?;
-        Ok(work)
-    }
-
-    /// Records that references are about to be made, where they do not exist.
-    async fn intend_references(&self, work: &mut Work, asked: Vec<String>) -> Result<(), String> {
-        for reference in asked {
-            if work.before.references.contains(&reference) {
-                continue;
-            }
-            let name = Some(reference.clone());
-            match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
-                Ok(claim) => work.asked.push((reference, claim)),
-                Err(error) => return Err(format!("nothing was created: {error}")),
-            }
+        let mut work = Work::upon(Before::of(&names));
+        if let Route::Tag(source) = route
+            && let Ok(Some(seen)) = self.engine.inspect(Kind::Image, source).await
+        {
+            // The answer to such a request has no words: this is what it will name.
+            work.told.extend(seen.references().last().map(str::to_owned));
         }
-        Ok(())
+        work.is_session = *route == Route::BuildSession;
+        work.is_load = *route == Route::LoadImages;
+        self.intend_references(&mut work, asked_for(route, target)).await?;
+        Ok(work)
     }
 
     /// Claims what is named, as it is named.
@@ -157,8 +167,8 @@ impl DockerGate {
             return Vec::new();
         }
         let over = std::mem::take(&mut work.steps);
-        for container in &named.steps {
-            let name = Some(step_name(container));
+        for step in &named.steps {
+            let name = Some(step_name(&step.container, step.upon.as_deref()));
             match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
                 Ok(claim) => work.steps.push(claim),
                 Err(error) => warn!(%error, "a step of a build is not on record"),
@@ -169,31 +179,24 @@ impl DockerGate {
 
     /// Claims what was named and is new.
     async fn claim_new(&self, work: &mut Work, named: &Named) -> Result<(), ProviderError> {
-        if named.references.is_empty() && named.ids.is_empty() {
-            return Ok(());
-        }
-        let names = self.engine.image_names().await?;
-        for object in newly_named(work, &names, named) {
-            let identity = self.identity_of(&work.before, &object).await;
-            let adopted =
-                self.claims.adopt(ProviderName::Docker, Kind::Image, &object, identity).await;
-            if let Err(error) = adopted {
-                warn!(object, %error, "an image could not be claimed, and stays");
+        work.told.extend(named.ids.iter().cloned());
+        if !named.ids.is_empty() {
+            let names = self.engine.image_names().await?;
+            for id in newly_named(work, &names, named) {
+                let identity = Identity::Image { id: id.clone(), tags: BTreeSet::new() };
+                let adopted =
+                    self.claims.adopt(ProviderName::Docker, Kind::Image, &id, Some(identity));
+                if let Err(error) = adopted.await {
+                    warn!(id, %error, "an image could not be claimed, and stays");
+                }
+                work.claimed.insert(id);
             }
-            work.before.note(object);
+        }
+        self.claim_told(work, &named.references).await;
+        if work.is_session && !named.ids.is_empty() {
+            self.claim_asked(work, Answer::TellsImages).await;
         }
         Ok(())
-    }
-
-    /// Reads what tells a new image or reference from a replacement; without it the object stays.
-    async fn identity_of(&self, before: &Before, object: &str) -> Option<Identity> {
-        match self.engine.image_identity(object, |id| !before.ids.contains(id)).await {
-            Ok(identity) => identity,
-            Err(error) => {
-                warn!(object, %error, "the identity of an image could not be read");
-                None
-            }
-        }
     }
 
     /// Records what came of steps whose images nobody named; the engine is done with them.
@@ -211,45 +214,18 @@ impl DockerGate {
 
     /// Records what came of the references that were asked for.
     async fn end(&self, mut work: Work, ending: Ending) {
-        if ending == Ending::GivenUp && !work.steps.is_empty() {
+        if ending == Ending::GivenUp {
             tokio::time::sleep(NOTICE).await;
         }
         self.settle_steps(std::mem::take(&mut work.steps)).await;
-        let mut there = self.references(&work).await;
-        let is_absent = |there: &Option<Before>| {
-            let has =
-                |reference| there.as_ref().is_some_and(|now| now.references.contains(reference));
-            work.asked.iter().any(|(reference, _)| !has(reference))
-        };
-        if ending == Ending::GivenUp && is_absent(&there) {
-            tokio::time::sleep(NOTICE).await;
-            there = self.references(&work).await;
-        }
-        // Without a list the intents stay open, and are searched for at the end.
-        let Some(now) = there else { return };
-        for (reference, claim) in &work.asked {
-            if now.references.contains(reference) {
-                let identity = self.identity_of(&work.before, reference).await;
-                self.claims.confirm_as(claim, reference, identity).await;
-            } else if ending != Ending::Unknown {
-                let evidence = "the engine is done with it, and there is no such reference";
-                self.claims.refute(claim, evidence.to_owned()).await;
+        match ending {
+            Ending::Made => self.claim_asked(&mut work, Answer::Made).await,
+            Ending::GivenUp if self.is_any_unmade(&work).await => {
+                tokio::time::sleep(NOTICE).await;
             }
+            Ending::Failed | Ending::GivenUp | Ending::Unknown => {}
         }
-    }
-
-    /// Lists what is there, if anything was asked for.
-    async fn references(&self, work: &Work) -> Option<Before> {
-        if work.asked.is_empty() {
-            return None;
-        }
-        match self.engine.image_names().await {
-            Ok(names) => Some(Before::of(&names)),
-            Err(error) => {
-                warn!(%error, "new images cannot be listed");
-                None
-            }
-        }
+        self.refute_asked(&mut work, ending == Ending::Unknown).await;
     }
 }
 
@@ -270,7 +246,7 @@ impl<A: Asks> Foresight for Wishes<'_, A> {
         let mut work = self.work.lock().await;
         // Such a request takes long: somebody may have made a reference since it began.
         match self.gate.engine.image_names().await {
-            Ok(names) => work.before.references.extend(Before::of(&names).references),
+            Ok(names) => work.before.references = Before::of(&names).references,
             Err(error) => return warn!(%error, "images cannot be listed"),
         }
         // If it fails, the answer names it once more.
@@ -280,44 +256,51 @@ impl<A: Asks> Foresight for Wishes<'_, A> {
     }
 }
 
-/// Returns what the answer named, is there now, was not there before, and is not claimed yet:
-/// references, and ids that have none.
+/// Returns the ids that the answer named, that are there now without a name, were not there
+/// before, and are not claimed yet.
 fn newly_named(work: &Work, now: &[ImageNames], named: &Named) -> Vec<String> {
-    let is_asked = |reference: &String| work.asked.iter().any(|(asked, _)| asked == reference);
-    let is_new = |reference: &String| !work.before.references.contains(reference);
-    let is_there =
-        |reference: &String| now.iter().any(|image| image.references.contains(reference));
-    let references = named.references.iter().map(|reference| familiar(reference));
-    let references = references.filter(|one| is_new(one) && is_there(one) && !is_asked(one));
-    let is_named = |image: &&ImageNames| {
-        let digest = image.id.trim_start_matches("sha256:");
-        named.ids.iter().any(|id| {
-            let id = id.trim_start_matches("sha256:");
-            !id.is_empty() && digest.starts_with(id)
-        })
-    };
+    let is_named = |image: &&ImageNames| named.ids.iter().any(|id| is_id_of(id, &image.id));
+    let is_new = |id: &String| !work.before.ids.contains(id) && !work.claimed.contains(id);
     let nameless = now.iter().filter(|image| image.references.is_empty()).filter(is_named);
-    let ids = nameless.map(|image| image.id.clone()).filter(|id| !work.before.ids.contains(id));
-    let mut objects: Vec<String> = references.chain(ids).collect();
-    objects.sort_unstable();
-    objects.dedup();
-    objects
+    let mut ids: Vec<String> = nameless.map(|image| image.id.clone()).filter(is_new).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Returns whether an id, in whole or in part, is that of an image.
+fn is_id_of(told: &str, image: &str) -> bool {
+    let (told, image) = (told.trim_start_matches("sha256:"), image.trim_start_matches("sha256:"));
+    !told.is_empty() && image.starts_with(told)
+}
+
+impl Work {
+    fn upon(before: Before) -> Self {
+        let (asked, settled, told, claimed, steps) = Default::default();
+        Self { before, asked, settled, told, claimed, steps, is_session: false, is_load: false }
+    }
+
+    /// Returns whether the answer told the images that its references name. That to a load tells
+    /// only those that have no reference.
+    pub(super) fn has_told_images(&self) -> bool {
+        !self.is_load && !self.told.is_empty()
+    }
+
+    /// Returns whether the answer told the id of an image.
+    pub(super) fn tells(&self, image: &str) -> bool {
+        self.told.iter().any(|told| is_id_of(told, image))
+    }
 }
 
 impl Before {
     fn of(names: &[ImageNames]) -> Self {
-        let mut before = Self { references: HashSet::new(), ids: HashSet::new() };
+        let mut before = Self { references: HashMap::new(), ids: HashSet::new() };
         for image in names {
             before.ids.insert(image.id.clone());
-            before.references.extend(image.references.iter().cloned());
+            let named = image.references.iter().map(|name| (name.clone(), image.id.clone()));
+            before.references.extend(named);
         }
         before
-    }
-
-    /// Adds a reference or an id, so that it is not claimed again.
-    fn note(&mut self, object: String) {
-        self.ids.insert(object.clone());
-        self.references.insert(object);
     }
 }
 
@@ -371,24 +354,23 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_and_named_is_claimed() {
+    fn only_ids_that_are_new_named_and_nameless_are_claimed() {
         let image = |id: &str, references: &[&str]| ImageNames {
             id: format!("sha256:{id}"),
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
-        let before = Before::of(&[image("11", &["old:1"]), image("22", &[])]);
-        let work = Work { before, asked: Vec::new(), steps: Vec::new() };
+        let work = Work::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
         let now = [
-            image("11", &["old:1", "new:1", "foreign:1"]),
+            image("11", &["old:1", "new:1"]),
             image("22", &[]),
             image("33", &[]),
             image("44", &[]),
+            image("55", &["named:1"]),
         ];
         let named = Named {
-            references: vec!["docker.io/library/new:1".into(), "old:1".into(), "lost:1".into()],
-            ids: vec!["22".into(), "sha256:33".into(), "11".into()],
-            steps: Vec::new(),
+            ids: ["22", "sha256:33", "11", "55"].map(str::to_owned).to_vec(),
+            ..Named::default()
         };
-        assert_eq!(newly_named(&work, &now, &named), ["new:1", "sha256:33"]);
+        assert_eq!(newly_named(&work, &now, &named), ["sha256:33"]);
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! - `serve` accepts, `gate` decides, `stream` copies.
 //! - `create` passes containers, networks and volumes on, each with its claim.
-//! - `images` attributes what builds, pulls, loads, commits and tags make.
+//! - `images` attributes what builds, pulls, loads, commits and tags make, `references` the names
+//!   among it, and `tag_times` tells names of the command from those that others moved.
 
 mod answer;
 mod archive;
@@ -18,9 +19,11 @@ mod create;
 mod gate;
 mod head;
 mod images;
+mod references;
 mod route;
 mod serve;
 mod stream;
+mod tag_times;
 
 use super::json;
 pub use gate::DockerGate;

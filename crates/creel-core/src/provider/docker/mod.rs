@@ -35,6 +35,7 @@ mod release;
 mod roll_call;
 mod rows;
 mod ssh;
+mod steps;
 mod tagged;
 mod tls;
 mod transport;

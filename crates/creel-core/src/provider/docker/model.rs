@@ -138,6 +138,9 @@ pub(super) struct Volume {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ImageRow {
     pub id: String,
+    /// The image it was built upon by the classic builder.
+    #[serde(default, deserialize_with = "lenient")]
+    pub parent_id: String,
     #[serde(default, deserialize_with = "lenient")]
     pub repo_tags: Vec<String>,
     #[serde(default, deserialize_with = "lenient")]

@@ -143,6 +143,7 @@ pub(super) fn image_by(asked: &str, details: ImageDetails) -> Observed {
         // Only whoever made the image can say so.
         image_is_ours: false,
         tags: seen.tags().map(str::to_owned).collect(),
+        replaces: None,
     };
     let identity = Some(identity);
     Observed { id: asked.to_owned(), name: asked.to_owned(), identity, ..seen }
@@ -225,7 +226,7 @@ fn generation(id: &str, marks: &[&str]) -> String {
 }
 
 /// Reads an instant; the year 1, which engines send for "never", is none.
-fn instant(text: &str) -> Option<Timestamp> {
+pub(super) fn instant(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().filter(|instant| *instant > Timestamp::UNIX_EPOCH)
 }
 

@@ -179,6 +179,14 @@ impl Provider for DockerProvider {
         })
     }
 
+    async fn unrecorded_steps(
+        &self,
+        images: &[String],
+        recorded: &[String],
+    ) -> Result<Vec<Observed>> {
+        if images.is_empty() { Ok(Vec::new()) } else { self.steps_upon(images, recorded).await }
+    }
+
     async fn create(&self, order: &CreateOrder) -> Result<String> {
         let words = Self::check("create", order.spec.kind(), &order.name)?;
         let answer = match &order.spec {

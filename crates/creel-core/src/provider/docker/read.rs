@@ -161,7 +161,8 @@ fn filters(name: &str, value: &str) -> String {
 /// A label alone proves nothing, because anybody can copy it, and a name alone neither. Images
 /// carry no label of ours, so a reference is never found: whoever built it again has it too.
 pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
-    if let (Kind::Image, Some(container)) = (marks.kind, marks.name.strip_prefix(STEP)) {
+    if let (Kind::Image, Some(step)) = (marks.kind, marks.name.strip_prefix(STEP)) {
+        let container = step.split_once(UPON).map_or(step, |(container, _)| container);
         return step_of(connection, container).await;
     }
     let resource = marks.resource.to_string();
@@ -181,9 +182,20 @@ pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<O
 /// the step runs follows. No reference looks like it.
 const STEP: &str = "step of container ";
 
+/// What follows the container: the image that the step is built upon.
+const UPON: &str = " upon ";
+
 /// Returns the name under which the image of a step is put on record before it exists.
-pub(crate) fn step_name(container: &str) -> String {
-    format!("{STEP}{container}")
+pub(crate) fn step_name(container: &str, upon: Option<&str>) -> String {
+    match upon {
+        Some(image) => format!("{STEP}{container}{UPON}{image}"),
+        None => format!("{STEP}{container}"),
+    }
+}
+
+/// Returns the image that a step is built upon, by the name that it has on record.
+pub(super) fn image_under_step(name: &str) -> Option<&str> {
+    name.strip_prefix(STEP)?.split_once(UPON).map(|(_, image)| image)
 }
 
 /// Finds the image that a step of a build made: nobody but the builder knows its container.

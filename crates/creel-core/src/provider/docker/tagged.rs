@@ -7,12 +7,15 @@
 
 use bollard::errors::Error;
 use bollard::query_parameters::TagImageOptions;
+use jiff::Timestamp;
 
 use crate::provider::{Identity, Kind, Result};
 
 use super::classify::Act;
+use super::encode::encoded;
+use super::model::ImageDetails;
 use super::provider::DockerProvider;
-use super::read;
+use super::{observe, read};
 
 impl DockerProvider {
     /// Reads what tells an image, or a reference of one, from a replacement. `is_new` says
@@ -26,12 +29,21 @@ impl DockerProvider {
         let read = self.read_identity(object).await;
         let read = read.map_err(|error| self.classified(error, Act::Look, words))?;
         Ok(match read {
-            Some(Identity::Tag { reference, image, tagged_at, tags, .. }) => {
+            Some(Identity::Tag { reference, image, tagged_at, tags, replaces, .. }) => {
                 let image_is_ours = is_new(&image);
-                Some(Identity::Tag { reference, image, tagged_at, image_is_ours, tags })
+                Some(Identity::Tag { reference, image, tagged_at, image_is_ours, tags, replaces })
             }
             other => other,
         })
+    }
+
+    /// Returns when a name was put on an image last, if it is there and has one.
+    pub(crate) async fn tagged_at(&self, image: &str) -> Result<Option<Timestamp>> {
+        let words = Self::check("inspect", Kind::Image, image)?;
+        let path = format!("/images/{}/json", encoded(image));
+        let details = self.connection().get_if_any::<ImageDetails>(&path).await;
+        let details = details.map_err(|error| self.classified(error, Act::Look, words))?;
+        Ok(details.and_then(|details| observe::instant(&details.metadata.last_tag_time)))
     }
 
     async fn read_identity(&self, object: &str) -> std::result::Result<Option<Identity>, Error> {
@@ -40,12 +52,7 @@ impl DockerProvider {
         let Some(Identity::Tag { image, tagged_at: None, .. }) = &seen.identity else {
             return Ok(seen.identity);
         };
-        let Some((repository, tag)) = object.rsplit_once(':').filter(|_| !object.contains('@'))
-        else {
-            return Ok(seen.identity);
-        };
-        let options =
-            TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) };
+        let Some(options) = options_for(object) else { return Ok(seen.identity) };
         // By the reference, not by the id: one that was moved meanwhile stays where it is.
         self.connection().library().await?.tag_image(object, Some(options)).await?;
         let again = inspect().await?.and_then(|seen| seen.identity);
@@ -53,4 +60,10 @@ impl DockerProvider {
             |now: &Identity| matches!(now, Identity::Tag { image: now, .. } if now == image);
         Ok(again.filter(is_same))
     }
+}
+
+/// Says which reference a tag request makes; `None` for a digest, which no request makes.
+pub(super) fn options_for(reference: &str) -> Option<TagImageOptions> {
+    let (repository, tag) = reference.rsplit_once(':').filter(|_| !reference.contains('@'))?;
+    Some(TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) })
 }

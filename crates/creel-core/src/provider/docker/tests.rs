@@ -329,8 +329,11 @@ async fn the_image_of_a_step_is_found_by_the_container_that_ran_it() {
         ("GET /images/sha256%3Acc/json", 200, r#"{"Id":"sha256:cc","Container":"012345"}"#),
     ]);
     let find = |container: &str| {
-        let marks =
-            Marks { kind: Kind::Image, resource: ResourceId::new(), name: step_name(container) };
+        let marks = Marks {
+            kind: Kind::Image,
+            resource: ResourceId::new(),
+            name: step_name(container, None),
+        };
         let provider = &engine.provider;
         async move {
             let found = provider.find(&marks).await.unwrap();

@@ -19,6 +19,7 @@ use super::connection::Connection;
 use super::encode::encoded;
 use super::model::ImageDetails;
 use super::release::{Refusal, answered};
+use super::tagged::options_for;
 use super::{observe, read};
 
 /// Ends an image that no container uses, with all its names; or one of its names, if it is
@@ -30,8 +31,8 @@ pub(super) async fn image(
 ) -> Result<Released, Refusal> {
     let library = connection.library().await?;
     match expected {
-        Some(Identity::Tag { image, image_is_ours, .. }) if !observe::is_image_id(id) => {
-            let ours = Ours { image, image_is_ours: *image_is_ours };
+        Some(Identity::Tag { image, image_is_ours, replaces, .. }) if !observe::is_image_id(id) => {
+            let ours = Ours { image, image_is_ours: *image_is_ours, replaces: replaces.as_deref() };
             reference(connection, id, &ours).await
         }
         // A reference is all that is meant: others of the same image stay.
@@ -55,9 +56,12 @@ struct Ours<'a> {
     image: &'a str,
     /// Whether that image may go with its last reference.
     image_is_ours: bool,
+    /// The image that it named before.
+    replaces: Option<&'a str>,
 }
 
-/// Takes one reference away, and its image with it where that is ours and has no other name.
+/// Takes one reference away, and its image with it where that is ours and has no other name; one
+/// that named another image before is put back on that, if it is still there.
 async fn reference(
     connection: &Connection,
     reference: &str,
@@ -72,6 +76,12 @@ async fn reference(
         return Ok(Released::Kept(IdentityCheck::Replaced { why }));
     }
     let library = connection.library().await?;
+    if let (Some(before), Some(options)) = (ours.replaces, options_for(reference)) {
+        match library.tag_image(before, Some(options)).await {
+            Err(error) if is_absence(&error) => {}
+            answer => return answered(answer),
+        }
+    }
     let is_last = observe::real_references(&details.repo_tags).iter().all(|name| name == reference);
     if is_last && !ours.image_is_ours {
         let why = format!("with {reference} its image would go, which is not on record as ours");
@@ -169,8 +179,8 @@ mod tests {
             deleted: deleted.map(str::to_owned),
         };
         let (theirs, ours) = (
-            Ours { image: "sha256:11", image_is_ours: false },
-            Ours { image: "sha256:11", image_is_ours: true },
+            Ours { image: "sha256:11", image_is_ours: false, replaces: None },
+            Ours { image: "sha256:11", image_is_ours: true, replaces: None },
         );
         let alone = [item(Some("a:1"), None)];
         assert!(deleted_besides(&alone, "a:1", &theirs).is_empty());

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use creel_core::failure::Code;
-use creel_core::ledger::Ledger;
+use creel_core::ledger::{Ledger, OnOwnerDeath, Record, RecordFilter};
 use creel_core::provider::{ErrorClass, Kind, Providers};
-use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report};
-use creel_core::reconcile::{Status, Unreachable};
+use creel_core::reap::{Certificate, Entry, Evidence, ItemReport, Outcome, Report, appeared};
+use creel_core::reconcile::Unreachable;
 use jiff::Timestamp;
 
 use crate::app::{App, Listing};
@@ -16,6 +16,7 @@ use crate::output::{Exit, Failure, table};
 
 use super::Post;
 use super::events::Events;
+use super::unexplained::Unexplained;
 
 /// How long creates that were not answered are waited for; after it they are left to the next
 /// reconcile.
@@ -29,6 +30,8 @@ pub(super) struct End<'a> {
     pub(super) post: Post,
     /// Whether everything but processes and temporary files stays.
     pub(super) kept: bool,
+    /// Whether images stay.
+    pub(super) images_stay: bool,
     pub(super) events: &'a Events,
     pub(super) certificate: Option<&'a Path>,
     pub(super) baseline: Listing,
@@ -36,78 +39,121 @@ pub(super) struct End<'a> {
     pub(super) ledger: &'a Ledger,
 }
 
+/// What a guard's end achieved.
+struct Ended {
+    /// What was released, and what came of it.
+    report: Report,
+    /// What is on record as still to go.
+    outstanding: Vec<Record>,
+    /// Providers that could not be asked.
+    unreachable: Vec<Unreachable>,
+}
+
 /// Gives everything back, and says what came of it.
-pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
+pub(super) async fn give_back(mut end: End<'_>) -> Result<(), Failure> {
     let (started_at, started) = (Timestamp::now(), Instant::now());
     let app = end.app;
-    let (items, unsettled) = if end.kept {
-        let mut items = Vec::new();
-        for held in end.post.held {
-            // One that is not gone stays on record, for the next reconcile.
-            items.extend(end.post.supervisor.release(held).await.ok());
-        }
-        (items, Unsettled::default())
-    } else {
-        end.post.held.into_iter().for_each(creel_core::scope::Held::forget);
-        release_all(&end.post.supervisor).await?
-    };
-    for item in &items {
+    let ended = end.release().await?;
+    for item in &ended.report.items {
         end.events.released(item);
     }
-    let report = Report { items };
-    let gone = report.count(Outcome::Gone);
+    let gone = ended.report.count(Outcome::Gone);
     let left: Vec<ItemReport> =
-        report.items.iter().filter(|item| item.result != Outcome::Gone).cloned().collect();
+        ended.report.items.iter().filter(|item| item.result != Outcome::Gone).cloned().collect();
     app.printer.say(&format!("gave back {gone} in {:.1}s", started.elapsed().as_secs_f64()));
     if !left.is_empty() {
         app.printer.say(&table::render(&items_table(&left)));
     }
     if let Some(path) = end.certificate {
-        let after = app.list(end.providers, &[]).await;
-        let certificate = Certificate::issue(Evidence {
-            ledger: Some(end.ledger.id()),
-            worlds: app.worlds(end.providers, |_| true).await.unwrap_or_default(),
-            started_at,
-            baseline: &end.baseline.inventory,
-            report: &report,
-            inventory: &after.inventory,
-        });
+        let certificate = end.certify(started_at, &ended).await?;
         certificate.write(path).map_err(|error| {
             Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
         })?;
     }
-    let not_gone = left.iter().filter(|item| !may_stay(item)).count() + unsettled.open_intents;
-    let failure = |message: String| {
-        Err(Failure::new(Code::NotGone, Exit::Guard, message)
-            .hint("creel ledger lists it; creel reconcile tries again"))
-    };
-    match unsettled.unreachable.first() {
-        Some(world) => failure(format!("what was created may still be there: {}", world.error)),
-        None if not_gone > 0 => failure(format!("{not_gone} not verified gone")),
-        None => Ok(()),
+    ended.verdict()
+}
+
+impl Ended {
+    /// Fails unless everything that was to go is verified gone.
+    fn verdict(&self) -> Result<(), Failure> {
+        let failure = |message: String| {
+            Err(Failure::new(Code::NotGone, Exit::Guard, message)
+                .hint("creel ledger lists it; creel reconcile tries again"))
+        };
+        if let Some(provider) = self.unreachable.first() {
+            return failure(format!("what was created may still be there: {}", provider.error));
+        }
+        let items = &self.report.items;
+        let may_stay = |record: &Record| {
+            items.iter().any(|item| item.resource == Some(record.id) && may_stay(item))
+        };
+        match self.outstanding.iter().filter(|record| !may_stay(record)).count() {
+            0 => Ok(()),
+            not_gone => failure(format!("{not_gone} not verified gone")),
+        }
     }
 }
 
-/// What nobody can say yet.
-#[derive(Debug, Default)]
-struct Unsettled {
-    /// Creates that were not answered, and may still land.
-    open_intents: usize,
-    /// Worlds that could not be asked.
-    unreachable: Vec<Unreachable>,
+impl End<'_> {
+    /// Releases what is to go.
+    async fn release(&mut self) -> Result<Ended, Failure> {
+        let held = std::mem::take(&mut self.post.held);
+        let supervisor = &self.post.supervisor;
+        let (mut items, mut unreachable) = (Vec::new(), Vec::new());
+        if self.kept {
+            for held in held {
+                // One that is not gone stays on record, which is read below.
+                items.extend(supervisor.release(held).await.ok());
+            }
+        } else {
+            held.into_iter().for_each(creel_core::scope::Held::forget);
+            (items, unreachable) = release_all(supervisor).await?;
+        }
+        let mine = RecordFilter::open().of(&supervisor.owner().owner);
+        let mut outstanding = self.ledger.records(&mine).await?;
+        outstanding.retain(|record| !self.kept || record.on_owner_death == OnOwnerDeath::Release);
+        Ok(Ended { report: Report { items }, outstanding, unreachable })
+    }
+
+    /// Compares what is there with what was there before the command.
+    async fn certify(&self, started_at: Timestamp, ended: &Ended) -> Result<Certificate, Failure> {
+        let after = self.app.list(self.providers, &[]).await;
+        let known = self.ledger.records(&RecordFilter::open()).await?;
+        let unexplained = Unexplained {
+            run: self.post.claims.run(),
+            images_stay: self.images_stay,
+            known: &known,
+            inventory: &after.inventory,
+        };
+        let unexplained = unexplained.among(appeared(&self.baseline.inventory, &after.inventory));
+        Ok(Certificate::issue(Evidence {
+            ledger: Some(self.ledger.id()),
+            worlds: self.app.worlds(self.providers, |_| true).await.unwrap_or_default(),
+            started_at,
+            baseline: &self.baseline.inventory,
+            report: &ended.report,
+            inventory: &after.inventory,
+            unread: after.unread(),
+            outstanding: ended.outstanding.iter().map(Entry::from).collect(),
+            unexplained,
+        }))
+    }
 }
 
 /// Returns whether something may stay without a failure of the guard: what is protected, and an
-/// image that somebody else uses by now. That one stays on record, and goes when they are done.
+/// image that a container of somebody else uses by now. That one stays on record, and goes when
+/// they are done.
 fn may_stay(item: &ItemReport) -> bool {
     let is_used = item.kind == Kind::Image && item.class == Some(ErrorClass::InUse);
-    item.result == Outcome::Spared || is_used
+    // An image that only other images depend on is used by nobody: its build was cut.
+    let by_container = item.reason.as_ref().is_some_and(|reason| reason.contains("container"));
+    item.result == Outcome::Spared || (is_used && by_container)
 }
 
 /// Releases what is on record in this process's name, until nothing is left or can land late.
 async fn release_all(
     supervisor: &creel_core::scope::Supervisor,
-) -> Result<(Vec<ItemReport>, Unsettled), Failure> {
+) -> Result<(Vec<ItemReport>, Vec<Unreachable>), Failure> {
     let (deadline, mut pause) = (Instant::now() + LATE, PAUSE);
     let mut items: Vec<ItemReport> = Vec::new();
     loop {
@@ -117,11 +163,11 @@ async fn release_all(
             items.push(item.clone());
         }
         let waits_for_others = status.open_intents == 0
+            && status.recovered == 0
             && status.unreachable.is_empty()
             && items.iter().all(|item| item.result == Outcome::Gone || may_stay(item));
         if status.is_final() || waits_for_others || Instant::now() > deadline {
-            let Status { open_intents, unreachable, .. } = status;
-            return Ok((items, Unsettled { open_intents, unreachable }));
+            return Ok((items, status.unreachable));
         }
         tokio::time::sleep(pause).await;
         pause *= 2;

@@ -4,6 +4,7 @@ mod command;
 mod events;
 mod give_back;
 mod pre_sweep;
+mod unexplained;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -160,6 +161,7 @@ impl Guard {
             app,
             post,
             kept,
+            images_stay: self.keep_images,
             events: &events,
             certificate: self.certificate.as_deref(),
             baseline,

@@ -146,9 +146,10 @@ impl Cell {
             if self.target == Target::GuardAndWatchdog {
                 scene.home.creel.run(["reconcile"]);
             }
-            left_open(scene, owner).is_empty()
+            left_open(scene, owner).iter().all(is_doubtful)
         });
-        let open = left_open(scene, owner);
+        let mut open = left_open(scene, owner);
+        open.retain(|record| !is_doubtful(record));
         assert!(recovered, "{self}: still open: {open:#?}\n{}", guard.stderr());
         let processes = self.processes();
         assert!(processes.is_empty(), "{self}: still running: {processes:?}");
@@ -196,7 +197,7 @@ fn end_command(scene: &Scene, cell: &Cell) {
 }
 
 /// Returns the watchdog that a guard has started, if it has come that far.
-fn watchdog_of(guard: u32) -> Option<u32> {
+pub(crate) fn watchdog_of(guard: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).ok()?;
     let pids = children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok());
     let is_watchdog = |pid: &u32| {
@@ -204,6 +205,31 @@ fn watchdog_of(guard: u32) -> Option<u32> {
         line.split(|byte| *byte == 0).nth(1) == Some(b"watchdog")
     };
     pids.into_iter().find(is_watchdog)
+}
+
+/// Returns whether a record is of a name of an image that is kept because no answer told of it
+/// before the guard died: somebody else may have made it.
+fn is_doubtful(record: &Value) -> bool {
+    let reason = record["reason"].as_str().unwrap_or_default();
+    record["kind"] == "image" && reason.starts_with("kept, nothing proves")
+}
+
+/// Removes the names of images that are kept and reported, as a user does who knows them.
+fn remove_doubtful(scene: &Scene) {
+    let there = scene.outside("docker images --format '{{.Repository}}:{{.Tag}}'");
+    let is_untold = |record: &Value| {
+        let events = scene.home.events(record["resource"].as_str().unwrap());
+        let evidence = events.last().and_then(|event| event["evidence"].as_str());
+        evidence.is_some_and(|evidence| evidence.starts_with("kept, nothing proves"))
+    };
+    for record in scene.home.records() {
+        let name = record["name"].as_str().unwrap();
+        let is_there = record["kind"] == "image" && there.lines().any(|line| line == name);
+        if is_there && (is_doubtful(&record) || is_untold(&record)) {
+            scene.direct(&format!("docker rmi '{name}'"));
+        }
+    }
+    scene.home.creel.run(["reconcile"]);
 }
 
 /// Returns the open records of one guard.
@@ -275,6 +301,7 @@ pub(crate) fn run_all(cells: &[Cell]) {
         concurrently(cells, CONCURRENCY, run).unwrap();
         planting.join().unwrap()
     });
+    remove_doubtful(&scene);
     for look in ["after the recovery", "a while later"] {
         let nothing = Vec::<String>::new();
         assert_eq!(left(&scene, &second.has, &decoys), nothing, "{look}");

@@ -3,6 +3,8 @@
 //! - `transparency`: what the docker CLI shows is the same with and without it.
 //! - `terminal`: so is what a user at a terminal sees, and what keys do.
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
+//! - `replaced`: what others put in the place of the command's things stays.
+//! - `cut_builds`: whoever dies in a build, none of its images stay.
 //! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
 //! - `harbor`: a benchmark harness, with a task of its own.
 //! - `weather`: an engine that restarts, is slow, or has no room.
@@ -13,12 +15,14 @@
 
 mod attribution;
 mod clients;
+mod cut_builds;
 mod daytona;
 mod endings;
 mod harbor;
 mod images;
 pub(crate) mod kills;
 mod limits;
+mod replaced;
 pub(crate) mod scene;
 mod socket;
 pub(crate) mod terminal;

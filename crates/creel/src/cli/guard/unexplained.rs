@@ -1,0 +1,63 @@
+//! What appeared while the command ran, and may be its own without being on record.
+//!
+//! Containers, networks, sandboxes and named volumes that were made through the
+//! guard carry its label, so one without it was made by somebody else. Images
+//! and volumes that nobody named carry none: only a record explains them, or
+//! somebody else's container that uses them.
+
+use std::collections::HashSet;
+
+use creel_core::id::RunId;
+use creel_core::labels;
+use creel_core::ledger::Record;
+use creel_core::provider::{Kind, Observed, ProviderName};
+use creel_core::reap::Entry;
+
+/// What is known when the command has ended.
+pub(super) struct Unexplained<'a> {
+    /// The run whose label everything carries that the command made.
+    pub(super) run: RunId,
+    /// Whether the user wants images to stay.
+    pub(super) images_stay: bool,
+    /// All open records of the ledger, of whatever owner.
+    pub(super) known: &'a [Record],
+    /// What is there now.
+    pub(super) inventory: &'a [Observed],
+}
+
+impl Unexplained<'_> {
+    /// Returns those that nothing explains.
+    pub(super) fn among(&self, appeared: Vec<&Observed>) -> Vec<Entry> {
+        let objects: HashSet<(ProviderName, Kind, &str)> = self
+            .known
+            .iter()
+            .filter_map(|record| Some((record.provider, record.kind, record.state.object()?)))
+            .collect();
+        let is_on_record = |seen: &Observed| {
+            let names = seen.references().chain(seen.tags());
+            names.into_iter().any(|name| objects.contains(&(seen.provider, seen.kind, name)))
+        };
+        let is_unexplained = |seen: &&&Observed| !is_on_record(seen) && self.may_be_ours(seen);
+        appeared.iter().filter(is_unexplained).map(|seen| Entry::of(seen)).collect()
+    }
+
+    fn may_be_ours(&self, seen: &Observed) -> bool {
+        let run = self.run.to_string();
+        let is_labelled = |seen: &Observed| seen.labels.get(labels::RUN) == Some(run.as_str());
+        let is_used_by_others = |seen: &Observed| {
+            self.inventory.iter().any(|user| {
+                !is_labelled(user)
+                    && user.uses.iter().any(|(kind, id)| (*kind, id) == (seen.kind, &seen.id))
+            })
+        };
+        match seen.kind {
+            Kind::Image => !self.images_stay && !is_used_by_others(seen),
+            Kind::Volume => {
+                is_labelled(seen) || (seen.state == "anonymous" && !is_used_by_others(seen))
+            }
+            Kind::Container | Kind::Network | Kind::Sandbox => is_labelled(seen),
+            // Processes and directories of others live in homes of their own.
+            Kind::Process | Kind::Directory => false,
+        }
+    }
+}

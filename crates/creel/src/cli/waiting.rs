@@ -1,0 +1,63 @@
+//! Watchdogs that wait for creates whose answer never came.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use creel_core::ledger::{Ledger, LedgerError, Record, RecordFilter};
+use creel_core::owner::Liveness;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use crate::app::App;
+
+/// How a watchdog is called on the ledger.
+const WATCHDOG: &str = "creel watchdog";
+
+/// A watchdog that stays because creates of a dead supervisor may still land.
+#[derive(Debug, Serialize)]
+pub(crate) struct Waiting {
+    /// The process id of the watchdog.
+    pid: i32,
+    /// What the creates were for: kind and name.
+    creates: Vec<String>,
+    /// When it stops waiting, at the latest.
+    until: Timestamp,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, creates, until } = self;
+        let noun = if creates.len() == 1 { "create" } else { "creates" };
+        write!(
+            f,
+            "watchdog pid {pid} waits for {} unanswered {noun} ({}), until {until:.0} at the latest",
+            creates.len(),
+            creates.join(", ")
+        )
+    }
+}
+
+/// Returns the watchdogs of this ledger that wait for creates.
+pub(crate) async fn for_late_creates(
+    app: &App,
+    ledger: &Ledger,
+) -> Result<Vec<Waiting>, LedgerError> {
+    let is_waited_for = |record: &Record| {
+        record.state.object().is_none()
+            && record.owner.command == WATCHDOG
+            && record.owner_liveness() == Liveness::Alive
+    };
+    let window =
+        SignedDuration::try_from(app.config.ledger.intent_window).unwrap_or(SignedDuration::MAX);
+    let mut waiting: BTreeMap<i32, Waiting> = BTreeMap::new();
+    let open = ledger.records(&RecordFilter::open()).await?;
+    for record in open.iter().filter(|record| is_waited_for(record)) {
+        let pid = record.owner.owner.process.pid;
+        let intended_at = Timestamp::from_millisecond(record.intended_at_ms).unwrap_or_default();
+        let until = intended_at.checked_add(window).unwrap_or(Timestamp::MAX);
+        let one = waiting.entry(pid).or_insert_with(|| Waiting { pid, creates: Vec::new(), until });
+        one.creates.push(format!("{} {}", record.kind, record.name));
+        one.until = one.until.max(until);
+    }
+    Ok(waiting.into_values().collect())
+}
