@@ -21,10 +21,18 @@ pub enum Crashpoint {
     BeforeIntent,
     /// The intent is durable, nothing was sent.
     AfterIntent,
+    /// A directory exists under its private name; nothing says which one it is.
+    DirectoryUnnamed,
+    /// The file of a disk exists, and no file system is on it.
+    DiskUnformatted,
+    /// A loop device has the file, and nothing is mounted.
+    DiskAttached,
     /// The provider has the create, its answer never reached us.
     CreateSent,
     /// The answer is here, the id is not recorded.
     CreatedNotRecorded,
+    /// A disk is unmounted, and its file is still there.
+    DiskUnmounted,
     /// The provider has the release, its answer never reached us.
     ReleaseSent,
     /// The release was answered, the absence is not verified.
@@ -62,6 +70,13 @@ impl Crashpoint {
         Self::VerifiedNotClosed,
     ];
 
+    /// All further places in the life of a directory, in life order.
+    pub const OF_DIRECTORIES: [Self; 1] = [Self::DirectoryUnnamed];
+
+    /// All further places in the life of a directory with a disk, in life order.
+    pub const OF_DISKS: [Self; 3] =
+        [Self::DiskUnformatted, Self::DiskAttached, Self::DiskUnmounted];
+
     /// All places in the records of a run, in life order.
     pub const OF_RUNS: [Self; 3] =
         [Self::RunCreatedNotLogged, Self::RunLoggedNotSaved, Self::RunClaimedNotWritten];
@@ -74,8 +89,12 @@ impl Crashpoint {
         match self {
             Self::BeforeIntent => "before-intent",
             Self::AfterIntent => "after-intent",
+            Self::DirectoryUnnamed => "directory-unnamed",
+            Self::DiskUnformatted => "disk-unformatted",
+            Self::DiskAttached => "disk-attached",
             Self::CreateSent => "create-sent",
             Self::CreatedNotRecorded => "created-not-recorded",
+            Self::DiskUnmounted => "disk-unmounted",
             Self::ReleaseSent => "release-sent",
             Self::ReleasedNotVerified => "released-not-verified",
             Self::VerifiedNotClosed => "verified-not-closed",
@@ -93,6 +112,8 @@ impl FromStr for Crashpoint {
     fn from_str(name: &str) -> Result<Self, UnknownCrashpoint> {
         Self::ALL
             .into_iter()
+            .chain(Self::OF_DIRECTORIES)
+            .chain(Self::OF_DISKS)
             .chain(Self::OF_RUNS)
             .chain(Self::OF_TURNS)
             .find(|point| point.name() == name)

@@ -7,8 +7,10 @@
 //! This is also the one module that may use `unsafe`, for two system calls
 //! that can take file descriptors away from other owners in the process and
 //! that the safe libraries therefore do not offer: [`unshare`] and
-//! [`close_inherited`]; and for [`range_lock`], which they do not offer yet.
+//! [`close_inherited`]; and for [`range_lock`] and [`loop_device`], which they do
+//! not offer yet.
 
+pub mod loop_device;
 pub mod range_lock;
 
 use std::fs;

@@ -50,6 +50,11 @@ pub enum Spec {
     Process(ProcessSpec),
     /// An empty directory.
     Directory,
+    /// A directory with an empty disk of a fixed size, which only root can have.
+    Disk {
+        /// How large it is.
+        bytes: u64,
+    },
 }
 
 impl Spec {
@@ -61,7 +66,7 @@ impl Spec {
             Self::Volume(_) => Kind::Volume,
             Self::Sandbox(_) => Kind::Sandbox,
             Self::Process(_) => Kind::Process,
-            Self::Directory => Kind::Directory,
+            Self::Directory | Self::Disk { .. } => Kind::Directory,
         }
     }
 }

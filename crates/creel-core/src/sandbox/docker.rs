@@ -78,7 +78,7 @@ pub(super) fn container(
         ],
         network: plan.network.clone(),
         limits: plan.limits.clone(),
-        disk_gib: plan.disk_gib,
+        disk_gib: plan.disk.map(|bytes| bytes.div_ceil(1 << 30)),
         ..ContainerSpec::default()
     }
 }
@@ -203,7 +203,7 @@ mod tests {
             snapshot: None,
             env: BTreeMap::from([("TOKEN".to_owned(), "hush".into())]),
             limits: Default::default(),
-            disk_gib: None,
+            disk: None,
             network: None,
             lease: Duration::from_secs(60),
             on_owner_death: OnOwnerDeath::Release,

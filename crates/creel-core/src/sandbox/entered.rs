@@ -70,6 +70,11 @@ pub(super) trait Way: Send + Sync + fmt::Debug {
     /// Stops it.
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError>;
 
+    /// Lets what was frozen or stopped in it go on, where that can be.
+    async fn wake(&self) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
     /// Tells what it uses.
     async fn usage(&self) -> Result<Usage, ProviderError>;
 
@@ -261,6 +266,10 @@ impl<W: Way> Sandbox for Entered<W> {
 
     async fn look(&self) -> Result<Sight, ProviderError> {
         self.way.look().await
+    }
+
+    async fn wake(&self) -> Result<(), ProviderError> {
+        self.way.wake().await
     }
 
     async fn usage(&self) -> Result<Usage, ProviderError> {

@@ -29,6 +29,8 @@ use secrecy::SecretString;
 
 use crate::provider::{ProviderError, ProviderName};
 
+pub(crate) use place::CREEL_DIRECTORY;
+
 pub use crate::provider::Usage;
 pub use take::{SandboxPlan, Sandboxes, Taken};
 
@@ -161,6 +163,13 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// Fails when the provider refuses.
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError>;
+
+    /// Lets what was frozen or stopped in it go on, so that it can be ended with grace.
+    ///
+    /// # Errors
+    ///
+    /// Fails when that cannot be found out.
+    async fn wake(&self) -> Result<(), ProviderError>;
 
     /// Proves by running something in it that it is alive. What the provider says of its state is
     /// not believed.

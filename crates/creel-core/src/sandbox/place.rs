@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use super::BridgeProgram;
 
 /// The name of creel's own directory in a sandbox.
-pub(super) const CREEL_DIRECTORY: &str = ".creel";
+pub(crate) const CREEL_DIRECTORY: &str = ".creel";
 /// The name of the directory in which a relative workspace path begins.
 pub(super) const WORKSPACE: &str = "workspace";
 /// How much of the digest is in the program's name.
@@ -33,12 +33,22 @@ impl Place {
         program: &str,
         env: BTreeMap<String, SecretString>,
     ) -> Self {
-        let directory = directory.trim_end_matches('/');
+        Self::apart(directory, directory, program, env)
+    }
+
+    /// Lays a sandbox out below two directories: creel's own things, and the workspace.
+    pub(super) fn apart(
+        directory: &str,
+        work: &str,
+        program: &str,
+        env: BTreeMap<String, SecretString>,
+    ) -> Self {
+        let (directory, work) = (directory.trim_end_matches('/'), work.trim_end_matches('/'));
         let creel_directory = format!("{directory}/{CREEL_DIRECTORY}");
         Self {
             bridge_path: format!("{creel_directory}/{program}"),
             creel_directory,
-            workspace_root: format!("{directory}/{WORKSPACE}"),
+            workspace_root: format!("{work}/{WORKSPACE}"),
             env,
         }
     }

@@ -7,22 +7,28 @@
 //!   <directory>/workspace/  where a relative workspace path begins
 //! ```
 //!
+//! With a disk of a fixed size all but the first are below `<directory>/disk/`,
+//! where it is mounted. What creel itself writes is not on it: a run whose agent
+//! has filled the disk still ends with its outcome.
+//!
 //! The tree's workload is `creel-bridge hold`, with an environment of its own
 //! and nothing of ours. Every command is started by it, over its socket, so all
 //! of them are in the tree and end with it, whatever they do to get away. The
 //! lease is the business of the tree's own holder, which needs no second one.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use creel_bridge::exec::Order;
 use creel_bridge::file;
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -53,32 +59,51 @@ pub(super) struct ProcessWay {
     pub provider: ProcessProvider,
     /// The id of the process tree.
     pub tree: String,
-    /// The directory that holds everything.
+    /// Where everything is.
+    pub home: Home,
+}
+
+/// Where the parts of a process sandbox are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Home {
+    /// The directory that holds everything, and what is creel's own.
     pub root: PathBuf,
+    /// The directory of what the workload writes: the same one, or its disk.
+    pub work: PathBuf,
+}
+
+impl Home {
+    /// Returns what is where for the commands in it.
+    pub(super) fn place(&self, program: &str, env: BTreeMap<String, SecretString>) -> Place {
+        let (root, work) = (self.root.display().to_string(), self.work.display().to_string());
+        Place::apart(&root, &work, program, env)
+    }
 }
 
 /// Makes the directories of a sandbox, and puts the program there.
 ///
 /// Each sandbox has a copy of its own: a tree is no boundary, and a program that several of them
 /// share could be changed under the others.
-pub(super) fn furnish(root: &Path, name: &str, program: &[u8]) -> io::Result<()> {
-    for name in [CREEL_DIRECTORY, "home", "tmp", WORKSPACE] {
-        DirBuilder::new().mode(0o700).recursive(true).create(root.join(name))?;
+pub(super) fn furnish(home: &Home, name: &str, program: &[u8]) -> io::Result<()> {
+    let own = home.root.join(CREEL_DIRECTORY);
+    let theirs = ["home", "tmp", WORKSPACE].map(|name| home.work.join(name));
+    for directory in std::iter::once(&own).chain(&theirs) {
+        DirBuilder::new().mode(0o700).recursive(true).create(directory)?;
     }
-    file::put(&root.join(CREEL_DIRECTORY).join(name), 0o700, program)
+    file::put(&own.join(name), 0o700, program)
 }
 
 /// Returns what the tree of a sandbox runs.
-pub(super) fn tree_spec(root: &Path, program: &str, limits: Limits) -> ProcessSpec {
+pub(super) fn tree_spec(home: &Home, program: &str, limits: Limits) -> ProcessSpec {
     let command =
         [program, "hold", "--lease-file", "lease", "--lease-ms", ENDLESS_MS, "--socket", SOCKET];
-    let below = |name: &str| root.join(name).display().to_string();
+    let below = |name: &str| home.work.join(name).display().to_string();
     ProcessSpec {
         command: command.map(str::to_owned).to_vec(),
         env: [("HOME", "home"), ("TMPDIR", "tmp")]
             .map(|(name, place)| (name.to_owned(), below(place)))
             .into(),
-        directory: Some(root.join(CREEL_DIRECTORY)),
+        directory: Some(home.root.join(CREEL_DIRECTORY)),
         limits,
     }
 }
@@ -105,7 +130,7 @@ impl ProcessWay {
     /// Connects by way of the directory's handle, because the name of a socket may not be long.
     async fn connect(&self) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, self.root.join(CREEL_DIRECTORY), flags, Mode::empty())?;
+        let directory = openat(CWD, self.home.root.join(CREEL_DIRECTORY), flags, Mode::empty())?;
         UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())).await
     }
 
@@ -178,7 +203,7 @@ impl Way for ProcessWay {
     }
 
     async fn start(&self, place: &Place) -> Result<(), ProviderError> {
-        let spec = tree_spec(&self.root, &place.bridge_path, Limits::default());
+        let spec = tree_spec(&self.home, &place.bridge_path, Limits::default());
         self.provider.restart(&self.tree, &spec).await?;
         self.until_ready().await
     }
@@ -186,8 +211,12 @@ impl Way for ProcessWay {
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError> {
         self.provider.stop(Kind::Process, &self.tree, patience).await?;
         // Whoever connects is to see at once that nobody listens.
-        let _ = fs::remove_file(self.root.join(CREEL_DIRECTORY).join(SOCKET));
+        let _ = fs::remove_file(self.home.root.join(CREEL_DIRECTORY).join(SOCKET));
         Ok(())
+    }
+
+    async fn wake(&self) -> Result<(), ProviderError> {
+        self.provider.wake(&self.tree).await
     }
 
     async fn usage(&self) -> Result<Usage, ProviderError> {

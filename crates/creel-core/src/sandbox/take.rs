@@ -8,7 +8,6 @@
 //! that is there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ use super::daytona::DaytonaWay;
 use super::docker::{self, DockerWay};
 use super::entered::{Entered, Way};
 use super::place::{Place, program_name};
-use super::process::{self, ProcessWay};
+use super::process::{self, Home, ProcessWay};
 use super::{BridgeProgram, Sandbox};
 
 /// How many bytes a GiB has.
@@ -53,8 +52,8 @@ pub struct SandboxPlan {
     pub env: BTreeMap<String, SecretString>,
     /// What it may use.
     pub limits: Limits,
-    /// How large its disk may get, in GiB, where the world can limit that.
-    pub disk_gib: Option<u64>,
+    /// How large its disk may get, in bytes, where the world can limit that.
+    pub disk: Option<u64>,
     /// The network it joins; `None` means the world's default.
     pub network: Option<String>,
     /// How long it may live without a renewal.
@@ -170,10 +169,10 @@ impl Sandboxes {
         let parts = Parts::of(records)?;
         match parts.provider {
             ProviderName::Process => {
-                let root = self.root(parts.directory.as_deref().unwrap_or_default())?;
-                let place = Place::below(&root.display().to_string(), &parts.program, env);
+                let home = self.home(parts.directory.as_deref().unwrap_or_default())?;
+                let place = home.place(&parts.program, env);
                 let (provider, tree) = (self.process.clone(), parts.object);
-                Ok(entered(ProcessWay { provider, tree, root }, place))
+                Ok(entered(ProcessWay { provider, tree, home }, place))
             }
             ProviderName::Docker => {
                 let provider = Arc::clone(self.docker()?);
@@ -198,26 +197,29 @@ impl Sandboxes {
         refuse(plan, &[("image", &plan.image), ("network", &plan.network)])?;
         refuse(plan, &[("snapshot", &plan.snapshot)])?;
         let name = program_name(&self.program);
-        held.push(supervisor.create(request(plan, Spec::Directory, &name, None)).await?);
-        let root = self.root(&held[0].id)?;
+        let directory = plan.disk.map_or(Spec::Directory, |bytes| Spec::Disk { bytes });
+        held.push(supervisor.create(request(plan, directory, &name, None)).await?);
+        let home = self.home(&held[0].id)?;
         let furnished = {
-            let (root, name, bytes) = (root.clone(), name.clone(), self.program.bytes);
-            task::blocking(move || process::furnish(&root, &name, bytes)).await
+            let (home, name, bytes) = (home.clone(), name.clone(), self.program.bytes);
+            task::blocking(move || process::furnish(&home, &name, bytes)).await
         };
         furnished.map_err(|error| failure(plan.provider, "furnish a directory", &error))?;
-        let place = Place::below(&root.display().to_string(), &name, plan.env.clone());
-        let spec = process::tree_spec(&root, &place.bridge_path, plan.limits.clone());
+        let place = home.place(&name, plan.env.clone());
+        let spec = process::tree_spec(&home, &place.bridge_path, plan.limits.clone());
         let tree = supervisor.create(request(plan, Spec::Process(spec), &name, None)).await?;
-        let way = ProcessWay { provider: self.process.clone(), tree: tree.id.clone(), root };
+        let way = ProcessWay { provider: self.process.clone(), tree: tree.id.clone(), home };
         held.insert(0, tree);
         way.until_ready().await?;
         Ok(entered(way, place))
     }
 
-    /// Returns where a directory resource is.
-    fn root(&self, directory: &str) -> Result<PathBuf, ProviderError> {
+    /// Returns where the parts of a process sandbox are.
+    fn home(&self, directory: &str) -> Result<Home, ProviderError> {
         let wrong = || no_sandbox(ProviderName::Process, "its directory is not on record");
-        self.process.directory(directory).ok_or_else(wrong)
+        let root = self.process.directory(directory).ok_or_else(wrong)?;
+        let work = self.process.work_directory(directory).ok_or_else(wrong)?;
+        Ok(Home { root, work })
     }
 
     async fn create_container(
@@ -328,7 +330,7 @@ fn source(plan: &SandboxPlan) -> SandboxSource {
             reference: image.clone(),
             cpus: plan.limits.cpus.map(|cpus| cpus.ceil() as u64),
             memory_gib: plan.limits.memory.map(|bytes| bytes.div_ceil(GIB)),
-            disk_gib: plan.disk_gib,
+            disk_gib: plan.disk.map(|bytes| bytes.div_ceil(GIB)),
         },
         (None, None) => SandboxSource::Default,
     }

@@ -77,7 +77,7 @@ pub(super) struct Sandbox {
     pub cpus: Option<f64>,
     /// How much memory it may use, such as `512m` or `4g`; whole GiB on Daytona.
     pub memory: Option<String>,
-    /// How much disk it may use, such as `20g`: Daytona, started from an image.
+    /// How much disk it may use, such as `20g`: processes as root, or Daytona from an image.
     pub disk: Option<String>,
     /// The network it joins, by name, or `none`: Docker.
     pub network: Option<String>,

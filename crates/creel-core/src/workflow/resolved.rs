@@ -83,8 +83,8 @@ pub struct SandboxSettings {
     pub env: BTreeMap<String, SecretString>,
     /// What it may use.
     pub limits: crate::provider::Limits,
-    /// How much disk it may use, in GiB.
-    pub disk_gib: Option<u64>,
+    /// How much disk it may use, in bytes.
+    pub disk: Option<u64>,
     /// The network it joins.
     pub network: Option<String>,
 }
@@ -308,7 +308,7 @@ pub struct OnFailure {
 shows_only! {
     Resolved { sandbox, workspace, credentials, setup, runtime, model, task, limits, pause,
                teardown, on_failure }
-    SandboxSettings { provider, lease, limits, disk_gib }
+    SandboxSettings { provider, lease, limits, disk }
     Workspace { repositories }
     Repository { required }
     Script { timeout, inactivity, optional, tries }

@@ -535,7 +535,7 @@ fn settings_go_only_with_the_world_they_hold_in() {
     assert!(with("\"docker\"").contains("needs one"));
     assert!(with("\"docker\"\nimage = \"i\"\ndisk = \"1g\"").contains("sandbox.disk"));
     assert!(with("\"process\"\nnetwork = \"none\"").contains("sandbox.network"));
-    assert!(with("\"process\"\ndisk = \"1g\"").contains("sandbox.disk"));
+    assert!(with("\"process\"\ndisk = \"1m\"").contains("sandbox.disk"));
     assert!(with("\"daytona\"\nnetwork = \"none\"").contains("sandbox.network"));
     assert!(with("\"daytona\"\nsnapshot = \"s\"\ncpus = 1").contains("brings its own"));
     assert!(with("\"daytona\"\nimage = \"i\"\ncpus = 1.5").contains("whole processors"));
@@ -548,7 +548,7 @@ fn settings_go_only_with_the_world_they_hold_in() {
     assert!(with("\"process\"\nenv = { \"A-B\" = \"\" }").contains("letters, digits"));
     let daytona = "name = \"n\"\n[sandbox]\nprovider = \"daytona\"\nimage = \"i\"\ncpus = 2\nmemory = \"4g\"\ndisk = \"10g\"";
     let workflow = resolve(&format!("{daytona}{REST}"), &[]).unwrap();
-    assert_eq!(workflow.sandbox.disk_gib, Some(10));
+    assert_eq!(workflow.sandbox.disk, Some(10 << 30));
 }
 
 #[test]

@@ -139,13 +139,18 @@ pub(crate) fn odd_seconds() -> String {
 
 /// Returns how many processes sleep for exactly so long.
 pub(crate) fn sleeper_count(seconds: &str) -> usize {
+    sleepers(seconds).len()
+}
+
+/// Returns the processes that sleep for exactly so long.
+pub(crate) fn sleepers(seconds: &str) -> Vec<i32> {
     let expected = format!("sleep\0{seconds}\0").into_bytes();
     let pids = os::all_pids().expect("procfs is mounted");
-    let sleeps = |pid: &&i32| {
+    let sleeps = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|found| found == expected)
-            && os::process_stat(**pid).is_ok_and(|stat| !stat.is_dead())
+            && os::process_stat(*pid).is_ok_and(|stat| !stat.is_dead())
     };
-    pids.iter().filter(sleeps).count()
+    pids.into_iter().filter(sleeps).collect()
 }
 
 /// Waits until a condition holds, and fails loudly when it does not in time.
@@ -165,36 +170,53 @@ pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).collect()
 }
 
-/// Starts a supervisor in a process of its own, which makes a tree and is killed.
-pub(crate) fn killed_supervisor(bench: &Bench, order: &CreateOrder, point: &str) {
-    let Spec::Process(spec) = &order.spec else { panic!("only trees are supervised") };
-    let seconds = spec.command.last().expect("the script's sleep");
+/// Returns whether this process has the right to mount.
+pub(crate) fn may_mount() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// Starts a supervisor in a process of its own, which makes something, gives it back where the
+/// point is on that way, and is killed.
+pub(crate) fn die_while_making(bench: &Bench, order: &CreateOrder, point: &str) {
+    let what = match &order.spec {
+        Spec::Process(spec) => spec.command.last().expect("the script's sleep").clone(),
+        Spec::Directory => "directory".to_owned(),
+        Spec::Disk { bytes } => format!("disk={bytes}"),
+        other => panic!("{other:?} is not of this world"),
+    };
     let status = Command::new(std::env::current_exe().expect("procfs is mounted"))
         .args(["supervisor", &bench.root().display().to_string()])
-        .args([order.resource.to_string(), format!("{point}:{seconds}")])
+        .args([order.resource.to_string(), format!("{point}:{what}")])
         .stdin(Stdio::null())
         .status()
         .expect("this program can be started");
     assert!(!status.success(), "the supervisor must have been killed");
 }
 
-/// The part of a supervisor: makes a sleeping tree, and dies by SIGKILL.
+/// The part of a supervisor: makes something, and dies by SIGKILL.
 pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
-    let (point, seconds) = point.split_once(':').expect("a point and seconds");
+    let (point, what) = point.split_once(':').expect("a point and what to make");
     if let Ok(place) = point.parse::<Crashpoint>() {
         crashpoint::arm(place, Crash::Kill, None);
     }
     let resource: ResourceId = resource.parse().expect("a resource id");
+    let spec = match what.strip_prefix("disk=") {
+        Some(bytes) => Spec::Disk { bytes: bytes.parse().expect("a number of bytes") },
+        None if what == "directory" => Spec::Directory,
+        None => command(&["sleep", what]).spec,
+    };
     let order = CreateOrder {
         resource,
         name: resource.object_name(),
         labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
-        ..command(&["sleep", seconds])
+        spec,
+        ..directory()
     };
     let provider = provider_at(Path::new(root), None);
     let created = wait(provider.create(&order));
-    if let (Ok(id), "release-sent") = (&created, point) {
-        let _ = wait(provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+    if let (Ok(id), "release-sent" | "disk-unmounted") = (&created, point) {
+        let _ = wait(provider.release(order.spec.kind(), id, ReleaseMode::AT_ONCE));
     }
     if created.is_ok() && point == "after-create" {
         let _ = kill_process(getpid(), Signal::KILL);

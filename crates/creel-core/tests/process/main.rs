@@ -7,6 +7,9 @@
 
 mod bench;
 mod directories;
+mod disks;
+mod frozen;
+mod replaced;
 mod runner;
 mod trees;
 
@@ -32,6 +35,7 @@ fn run_tests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // More at once makes single tests too slow for their deadlines.
     arguments.test_threads = arguments.test_threads.or(Some(4));
-    let tests = [trees::ALL, directories::ALL].concat().into_iter().map(runner::trial).collect();
+    let tests = [trees::ALL, directories::ALL, replaced::ALL, frozen::ALL, disks::ALL].concat();
+    let tests = tests.into_iter().map(runner::trial).collect();
     libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -9,8 +9,8 @@ use creel_core::provider::process::{Containment, Ending, RESOURCE_VARIABLE};
 use creel_core::provider::{ErrorClass, Kind, Provider, ReleaseMode};
 
 use crate::bench::{
-    Bench, command, directory, eventually, groups_named, killed_supervisor, odd_seconds,
-    process_of, release_by, script, sleeper_count, wait,
+    Bench, command, die_while_making, directory, eventually, groups_named, odd_seconds, process_of,
+    release_by, script, sleeper_count, wait,
 };
 use crate::runner::tests;
 
@@ -250,7 +250,7 @@ fn a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found() {
 fn killed_supervisor_scene(point: &str) {
     let (bench, seconds) = (Bench::new(), odd_seconds());
     let order = command(&["sleep", &seconds]);
-    killed_supervisor(&bench, &order, point);
+    die_while_making(&bench, &order, point);
     assert_eq!(sleeper_count(&seconds), 1, "the tree outlives its supervisor");
     let successor = bench.successor();
     let found = wait(successor.find(&order.marks())).expect("procfs is mounted");
@@ -268,7 +268,7 @@ fn killed_supervisor_scene(point: &str) {
 fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
     let order = command(&["sleep", &seconds]);
-    killed_supervisor(&bench, &order, "release-sent");
+    die_while_making(&bench, &order, "release-sent");
     assert_eq!(sleeper_count(&seconds), 0);
     let found = wait(bench.provider.find(&order.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);

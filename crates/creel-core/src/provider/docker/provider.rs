@@ -193,7 +193,7 @@ impl Provider for DockerProvider {
             Spec::Container(spec) => create::container(&self.connection, order, spec).await,
             Spec::Network(spec) => create::network(&self.connection, order, spec).await,
             Spec::Volume(_) => create::volume(&self.connection, order).await,
-            Spec::Sandbox(_) | Spec::Process(_) | Spec::Directory => {
+            Spec::Sandbox(_) | Spec::Process(_) | Spec::Directory | Spec::Disk { .. } => {
                 return Err(Self::foreign(words, order.spec.kind()));
             }
         };

@@ -26,9 +26,10 @@ use crate::os::{self, ProcessKey};
 
 use super::channel::{AttendantOrder, AttendantReport, Channel, Heard, write_message};
 use super::cover::Cover;
+use super::group::GroupRecord;
 use super::holder::{HolderError, ending_of};
 use super::lease::LeaseWatch;
-use super::{cgroup, terminal, tree};
+use super::{terminal, tree};
 
 /// How long one try to end the tree may take before the next one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -70,7 +71,7 @@ pub fn attend(attendance: &Attendance) -> Result<(), HolderError> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT])?;
     for group in &order.cgroups {
         // A tree outside of its groups is still found by marker and descent.
-        let _ = cgroup::join(group);
+        let _ = group.join();
     }
     let guard = getppid().and_then(group_of);
     let ended = run(attendance, &mut channel, order, signals, guard);
@@ -80,7 +81,7 @@ pub fn attend(attendance: &Attendance) -> Result<(), HolderError> {
 }
 
 struct Begin {
-    cgroups: Vec<PathBuf>,
+    cgroups: Vec<GroupRecord>,
     lease: LeaseWatch,
 }
 

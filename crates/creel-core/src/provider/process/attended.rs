@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::provider::{CreateOrder, ErrorClass, Limits, Result};
 
 use super::attendant::{self, Attendance};
-use super::cgroup::Hierarchies;
+use super::cgroup::{Hierarchies, PlannedGroup};
 use super::channel::{
     AttendantOrder, AttendantReport, Channel, Containment, Ending, Heard, TreeRecord, write_message,
 };
@@ -119,12 +119,12 @@ impl World {
         let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
         let (planned, _) = hierarchies.plan(&order.resource.object_name(), &Limits::default());
         let mut sidecar = Sidecar::of_order(order).map_err(wrong)?;
-        sidecar.cgroups = planned.iter().map(|group| group.path.clone()).collect();
+        sidecar.cgroups = planned.iter().map(PlannedGroup::record).collect();
         shelf.write(&sidecar).map_err(wrong)?;
-        for group in &planned {
-            // Without a group the tree is found by marker and descent.
-            let _ = group.make();
-        }
+        // Without a group the tree is found by marker and descent.
+        let made = planned.iter().filter_map(|group| group.make().ok());
+        sidecar.cgroups = made.map(|(group, _)| group).collect();
+        shelf.write(&sidecar).map_err(wrong)?;
         let lease_file = shelf.lease_file(&order.resource);
         lease::renew(&lease_file).map_err(wrong)?;
         let socket = command.directory.join("attend.sock");

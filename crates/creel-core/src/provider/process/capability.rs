@@ -11,6 +11,7 @@ use crate::provider::Limits;
 
 use super::cgroup::{self, CgroupVersion, Hierarchies};
 use super::channel::{Containment, HolderOrder, Report, Role};
+use super::group::GroupRecord;
 use super::world::World;
 
 /// What a process tree can be given on this machine.
@@ -36,16 +37,16 @@ impl World {
         let mut groups = Vec::new();
         for group in &planned {
             match group.make() {
-                Ok(refused) => {
+                Ok((made, refused)) => {
                     missing.extend(refused);
-                    groups.push(group.path.clone());
+                    groups.push(made);
                 }
                 Err(_) => missing.extend(group.limits()),
             }
         }
         let tried = self.try_containments(resource, &groups);
         self.reap_holders();
-        groups.iter().try_for_each(|group| cgroup::remove(group, &resource))?;
+        groups.iter().try_for_each(|group| group.remove(&resource))?;
         let (containment, refused, not_joined) = tried?;
         let outside = planned.iter().filter(|group| not_joined.contains(&group.path));
         missing.extend(outside.flat_map(cgroup::PlannedGroup::limits));
@@ -62,7 +63,7 @@ impl World {
     fn try_containments(
         &self,
         resource: ResourceId,
-        groups: &[PathBuf],
+        groups: &[GroupRecord],
     ) -> io::Result<(Containment, Vec<(Containment, String)>, Vec<PathBuf>)> {
         let mut refused = Vec::new();
         let candidates = match self.settings.containment {

@@ -1,4 +1,4 @@
-//! Control groups: the limits of a tree, and a second net around it.
+//! Control groups: where they can be made, and the limits they give.
 //!
 //! Version 2 is used where it is mounted, version 1 per controller where it is
 //! not; both may be there at once. A group lies in the group of the supervisor,
@@ -8,25 +8,19 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
-use crate::id::ResourceId;
 use crate::provider::Limits;
 
-use super::sidecar::resource_of_object;
+use super::group::GroupRecord;
 
 /// How much of a processor second one period of the processor limit has.
 const CPU_PERIOD_MICROS: u64 = 100_000;
 /// The init and its reaper are in the group and must not count against the limit.
 const OWN_TASK_COUNT: u64 = 2;
-/// How long a group may stay busy after its last process died.
-const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which control groups there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -138,6 +132,31 @@ impl Hierarchies {
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    /// Returns the freezer group of this process, in version 1.
+    pub(super) fn freezer(&self) -> Option<&PathBuf> {
+        self.by_controller.get("freezer")
+    }
+
+    /// Returns whether a process is frozen by a group of version 1, in which not even a kill
+    /// reaches it.
+    pub(super) fn is_frozen(&self, pid: i32) -> bool {
+        let (Ok(mounts), Ok(own)) = (
+            fs::read_to_string("/proc/self/mountinfo"),
+            fs::read_to_string(format!("/proc/{pid}/cgroup")),
+        ) else {
+            return false;
+        };
+        let groups = Self::parse(&mounts, &own);
+        let state = groups.freezer().map(|group| fs::read_to_string(group.join("freezer.state")));
+        state.is_some_and(|state| state.is_ok_and(|state| state.trim() != "THAWED"))
+    }
+
+    /// Returns the same without version 2.
+    #[cfg(test)]
+    pub(super) fn without_unified(self) -> Self {
+        Self { unified: Vec::new(), ..self }
     }
 
     fn writable_v1(&self, controller: &str) -> Option<&PathBuf> {
@@ -259,12 +278,14 @@ fn gives(group: &Path, controller: &str) -> bool {
 }
 
 impl PlannedGroup {
-    /// Makes the group; returns the limits it could not be given.
-    pub(super) fn make(&self) -> io::Result<Vec<String>> {
-        match fs::create_dir(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+    /// Makes the group; returns which one it is, and the limits it could not be given.
+    ///
+    /// One that exists already was made by somebody else: an earlier one of ours is removed
+    /// before its tree is made again.
+    pub(super) fn make(&self) -> io::Result<(GroupRecord, Vec<String>)> {
+        fs::create_dir(&self.path)?;
+        let mut group = self.record();
+        group.identify()?;
         let mut missing = Vec::new();
         for (file, value, limit) in &self.settings {
             if fs::write(self.path.join(file), value).is_err() {
@@ -281,7 +302,12 @@ impl PlannedGroup {
                 let _ = fs::write(self.path.join(file), value);
             }
         }
-        Ok(missing)
+        Ok((group, missing))
+    }
+
+    /// Returns the record of the group before it is made.
+    pub(super) fn record(&self) -> GroupRecord {
+        GroupRecord::planned(self.path.clone())
     }
 
     /// Returns the limits this group was to give.
@@ -290,116 +316,10 @@ impl PlannedGroup {
     }
 }
 
-/// Moves this process into a group.
-pub(super) fn join(group: &Path) -> io::Result<()> {
-    fs::write(group.join("cgroup.procs"), "0")
-}
-
-/// Returns whether all processes of the group can be ended through it.
-pub(super) fn can_end(group: &Path) -> bool {
-    ["cgroup.kill", "cgroup.freeze", "freezer.state"].iter().any(|file| group.join(file).exists())
-}
-
-/// Returns the resources that `/proc/PID/cgroup` names, each by a whole path component.
-pub(super) fn resources_in(own: &str) -> Vec<ResourceId> {
-    let paths = own.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let mut found: Vec<ResourceId> =
-        paths.flat_map(|path| path.split('/').filter_map(resource_of_object)).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
-/// Returns whether a recorded path can be a group of this resource at all.
-fn is_of(group: &Path, resource: &ResourceId) -> bool {
-    group.file_name().and_then(|name| name.to_str()) == Some(&resource.object_name())
-        && group.components().all(|part| part != Component::ParentDir)
-}
-
-/// Kills every process in a group.
-pub(super) fn kill(group: &Path, resource: &ResourceId) -> io::Result<()> {
-    if !is_of(group, resource) || !group.is_dir() {
-        return Ok(());
-    }
-    // Whoever asks from within would freeze or kill itself half-way.
-    if listed(group)?.contains(&getpid().as_raw_pid()) {
-        return Ok(());
-    }
-    if group.join("cgroup.kill").exists() {
-        return fs::write(group.join("cgroup.kill"), "1");
-    }
-    // A frozen process cannot fork; it dies when it is thawed.
-    let frozen = freeze(group, true);
-    let killed = kill_listed(group);
-    let thawed = freeze(group, false);
-    frozen.and(killed).and(thawed)
-}
-
-fn freeze(group: &Path, on: bool) -> io::Result<()> {
-    let v1 = group.join("freezer.state");
-    if v1.exists() {
-        return fs::write(v1, if on { "FROZEN" } else { "THAWED" });
-    }
-    let v2 = group.join("cgroup.freeze");
-    if v2.exists() { fs::write(v2, if on { "1" } else { "0" }) } else { Ok(()) }
-}
-
-fn kill_listed(group: &Path) -> io::Result<()> {
-    for pid in listed(group)? {
-        let Some(process) = Pid::from_raw(pid) else { continue };
-        let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { continue };
-        // Still listed with the handle in hand: whoever it names is in the group.
-        if listed(group)?.contains(&pid) {
-            match pidfd_send_signal(&handle, Signal::KILL) {
-                Err(error) if error != Errno::SRCH => return Err(error.into()),
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
+/// Returns who is in a group.
 fn listed(group: &Path) -> io::Result<Vec<i32>> {
     let text = fs::read_to_string(group.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-/// Removes an empty group, with the groups the workload made in it.
-pub(super) fn remove(group: &Path, resource: &ResourceId) -> io::Result<()> {
-    if !is_of(group, resource) {
-        return Ok(());
-    }
-    let deadline = Instant::now() + REMOVE_PATIENCE;
-    loop {
-        match remove_with_children(group) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                if Instant::now() >= deadline {
-                    return Err(error);
-                }
-                // The kernel lets go of the dead a moment after they died, without a signal.
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            other => return other,
-        }
-    }
-}
-
-fn remove_with_children(group: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(group) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_with_children(&entry.path())?;
-        }
-    }
-    match fs::remove_dir(group) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -460,45 +380,5 @@ mod tests {
         // Somebody else did it: children of this one take no process any more.
         fs::write(own.join("cgroup.subtree_control"), "pids").unwrap();
         assert_eq!(parent_of(&Limits::default()), root);
-    }
-
-    /// Returns a freezer group of version 1 for this resource, where one can be made.
-    fn frozen_group(resource: &ResourceId) -> Option<PlannedGroup> {
-        let found = Hierarchies { unified: Vec::new(), ..Hierarchies::of_this_process().ok()? };
-        let (planned, missing) = found.plan(&resource.object_name(), &Limits::default());
-        assert!(missing.is_empty());
-        planned.into_iter().next()
-    }
-
-    #[test]
-    fn the_freezer_alone_ends_a_group() {
-        let resource = ResourceId::new();
-        let Some(group) = frozen_group(&resource) else { return };
-        if group.make().is_err() {
-            return;
-        }
-        let start = || std::process::Command::new("sleep").arg("600").spawn();
-        let mut inside = start().expect("sleep is installed");
-        let mut outside = start().expect("sleep is installed");
-        fs::write(group.path.join("cgroup.procs"), inside.id().to_string()).expect("it is ours");
-        kill(&group.path, &ResourceId::new()).expect("a group of another name is left alone");
-        assert_eq!(listed(&group.path).expect("readable").len(), 1);
-        kill(&group.path, &resource).expect("it is ours");
-        assert!(!inside.wait().expect("it is our child").success());
-        remove(&group.path, &resource).expect("it is empty");
-        assert!(!group.path.exists());
-        assert!(matches!(outside.try_wait(), Ok(None)), "a process outside was killed");
-        outside.kill().expect("it is our child");
-        outside.wait().expect("it is our child");
-    }
-
-    #[test]
-    fn only_a_whole_path_component_names_a_resource() {
-        let resource = ResourceId::new();
-        let name = resource.object_name();
-        let own = format!("6:freezer:/a/{name}/b\n0::/{name}0\n");
-        assert_eq!(resources_in(&own), [resource]);
-        assert!(resources_in(&format!("0::/x{name}\n")).is_empty());
-        assert!(!is_of(Path::new("/sys/fs/cgroup/other"), &resource));
     }
 }

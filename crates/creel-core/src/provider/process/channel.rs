@@ -19,6 +19,7 @@ use crate::os::ProcessKey;
 use crate::provider::ErrorClass;
 
 use super::cover::Cover;
+use super::group::GroupRecord;
 use super::world::HolderProgram;
 
 /// How long the other side may take to read a message that does not fit the socket.
@@ -99,7 +100,7 @@ pub(super) struct HolderOrder {
     /// What keeps the tree together.
     pub containment: Containment,
     /// The control groups to join; they exist.
-    pub cgroups: Vec<PathBuf>,
+    pub cgroups: Vec<GroupRecord>,
     /// What to run; `None` only tries the containment.
     pub workload: Option<Workload>,
     /// How long the tree may live without a change of the lease file.
@@ -160,7 +161,7 @@ pub(super) enum AttendantOrder {
     /// Start the command.
     Begin {
         /// The control groups to join, where they exist.
-        cgroups: Vec<PathBuf>,
+        cgroups: Vec<GroupRecord>,
         /// How long the tree may live without a change of the lease file.
         lease: Duration,
         /// The lease file.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::os::unshare;
 
+use super::disk;
 use super::namespace::unshare_as_oneself;
 
 /// What a tree finds where.
@@ -38,6 +39,7 @@ impl Cover {
         })?;
         enter_namespace()?;
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        disk::leave_others(None)?;
         mount_bind(&self.socket, &place)?;
         Ok(())
     }

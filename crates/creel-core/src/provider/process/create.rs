@@ -10,17 +10,22 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::CWD;
+use rustix::io::Errno;
+
 use crate::crashpoint::{Crashpoint, reach};
 use crate::provider::{CreateOrder, ErrorClass, ProcessSpec, Result, Spec};
 
-use super::cgroup::{self, Hierarchies, PlannedGroup};
+use super::cgroup::{Hierarchies, PlannedGroup};
 use super::channel::{
     Channel, Containment, Heard, HolderOrder, Report, Role, TreeRecord, Workload,
 };
-use super::release::KILL_PATIENCE;
+use super::group::GroupRecord;
+use super::inode::Inode;
+use super::release::{KILL_PATIENCE, release_directory};
 use super::sidecar::{Shelf, Sidecar, resource_of_object};
 use super::world::{World, failure, io_failure};
-use super::{holder, lease, observe, tree};
+use super::{beneath, disk, holder, lease, observe, tree};
 
 /// How long a holder may take to answer: longer than it waits for its init.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
@@ -35,6 +40,7 @@ impl World {
             Spec::Directory => {
                 create_directory(&shelf, order).map_err(|error| io_failure(&operation, &error))?;
             }
+            Spec::Disk { bytes } => create_disk(&shelf, order, *bytes, &operation)?,
             Spec::Process(spec) => self.create_process(&shelf, order, spec, &operation)?,
             Spec::Container(_) | Spec::Network(_) | Spec::Volume(_) | Spec::Sandbox(_) => {
                 let message = format!("there is no {} in this world", order.spec.kind());
@@ -67,7 +73,7 @@ impl World {
         let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
         let (planned, limits_missing) = hierarchies.plan(&name, &spec.limits);
         let mut sidecar = Sidecar::of_order(order).map_err(wrong)?;
-        sidecar.cgroups = planned.iter().map(|group| group.path.clone()).collect();
+        sidecar.cgroups = planned.iter().map(PlannedGroup::record).collect();
         sidecar.limits_missing = limits_missing;
         shelf.write(&sidecar).map_err(wrong)?;
         let raised = self.raise(shelf, &mut sidecar, &planned, spec, operation);
@@ -94,10 +100,11 @@ impl World {
         let record = shelf.read(&resource).map_err(wrong)?;
         let mut sidecar = record.sidecar().cloned().ok_or_else(gone)?;
         self.end_tree(&shelf, &resource, &operation)?;
+        mount_disk_again(&shelf, &sidecar).map_err(wrong)?;
         shelf.forget_ending(&resource).map_err(wrong)?;
         let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
         let (planned, limits_missing) = hierarchies.plan(&resource.object_name(), &sidecar.limits);
-        sidecar.cgroups = planned.iter().map(|group| group.path.clone()).collect();
+        sidecar.cgroups = planned.iter().map(PlannedGroup::record).collect();
         (sidecar.limits_missing, sidecar.tree) = (limits_missing, None);
         shelf.write(&sidecar).map_err(wrong)?;
         self.raise(&shelf, &mut sidecar, &planned, spec, &operation)
@@ -113,9 +120,10 @@ impl World {
         operation: &str,
     ) -> Result<()> {
         let wrong = |error: io::Error| io_failure(operation, &error);
-        let made = make_groups(planned, &mut sidecar.limits_missing);
+        sidecar.cgroups = make_groups(planned, &mut sidecar.limits_missing);
+        shelf.write(sidecar).map_err(wrong)?;
         lease::renew(&shelf.lease_file(&sidecar.resource)).map_err(wrong)?;
-        let order = self.holder_order(shelf, sidecar, made, spec);
+        let order = self.holder_order(shelf, sidecar, spec);
         let (tree, not_joined) = self.start_tree(order, operation)?;
         reach(Crashpoint::CreateSent);
         let outside = planned.iter().filter(|group| not_joined.contains(&group.path));
@@ -131,13 +139,7 @@ impl World {
         Ok(())
     }
 
-    fn holder_order(
-        &self,
-        shelf: &Shelf,
-        sidecar: &Sidecar,
-        cgroups: Vec<PathBuf>,
-        spec: &ProcessSpec,
-    ) -> HolderOrder {
+    fn holder_order(&self, shelf: &Shelf, sidecar: &Sidecar, spec: &ProcessSpec) -> HolderOrder {
         let resource = sidecar.resource;
         let directory = spec.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
         HolderOrder {
@@ -145,7 +147,7 @@ impl World {
             resource,
             program: self.settings.holder.clone(),
             containment: Containment::Subreaper,
-            cgroups,
+            cgroups: sidecar.cgroups.clone(),
             workload: Some(Workload {
                 command: spec.command.clone(),
                 env: holder::environment_of(&resource, &directory, &spec.env),
@@ -200,7 +202,7 @@ impl World {
         let resource = &sidecar.resource;
         let undone = tree::end(resource, &sidecar.cgroups, Instant::now() + KILL_PATIENCE)
             .map_err(io::Error::other)
-            .and_then(|()| sidecar.cgroups.iter().try_for_each(|one| cgroup::remove(one, resource)))
+            .and_then(|()| sidecar.cgroups.iter().try_for_each(|one| one.remove(resource)))
             .and_then(|()| shelf.forget(resource));
         self.reap_holders();
         if let Err(error) = undone {
@@ -227,13 +229,13 @@ fn check(spec: &ProcessSpec) -> std::result::Result<(), String> {
 }
 
 /// Makes the planned groups; those that cannot be made add to the missing limits.
-fn make_groups(planned: &[PlannedGroup], limits_missing: &mut Vec<String>) -> Vec<PathBuf> {
+fn make_groups(planned: &[PlannedGroup], limits_missing: &mut Vec<String>) -> Vec<GroupRecord> {
     let mut made = Vec::new();
     for group in planned {
         match group.make() {
-            Ok(missing) => {
+            Ok((group, missing)) => {
                 limits_missing.extend(missing);
-                made.push(group.path.clone());
+                made.push(group);
             }
             Err(error) => {
                 tracing::debug!(path = %group.path.display(), %error, "control group refused");
@@ -245,24 +247,93 @@ fn make_groups(planned: &[PlannedGroup], limits_missing: &mut Vec<String>) -> Ve
 }
 
 fn create_directory(shelf: &Shelf, order: &CreateOrder) -> io::Result<()> {
-    shelf.write(&Sidecar::of_order(order)?)?;
-    let path = shelf.directory(&order.resource);
-    let made = match DirBuilder::new().mode(0o700).create(&path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => already_ours(&path),
-        other => other,
-    };
-    if let Err(error) = made {
+    if is_made(shelf, order)? {
+        return Ok(());
+    }
+    make_directory(shelf, order)?;
+    reach(Crashpoint::CreateSent);
+    Ok(())
+}
+
+/// Makes a directory under a private name, records which one it is, and gives it its name.
+fn make_directory(shelf: &Shelf, order: &CreateOrder) -> io::Result<()> {
+    let (path, private) =
+        (shelf.directory(&order.resource), shelf.making_directory(&order.resource));
+    match DirBuilder::new().mode(0o700).create(&private) {
+        // An earlier try of the same create was cut off here; it had nothing in it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_dir(&private)?;
+            DirBuilder::new().mode(0o700).create(&private)?;
+        }
+        other => other?,
+    }
+    reach(Crashpoint::DirectoryUnnamed);
+    let named = Sidecar::of_order(order).and_then(|mut sidecar| {
+        sidecar.inode = Inode::at(&private)?;
+        shelf.write(&sidecar)?;
+        beneath::rename_into_free(CWD, &private, CWD, &path)
+            .map_err(|error| name_is_taken(error, &path))
+    });
+    if let Err(error) = named {
+        // It is empty and has a name of its own: nothing else can be meant.
+        let _ = fs::remove_dir(&private);
         shelf.forget(&order.resource)?;
         return Err(error);
+    }
+    Ok(())
+}
+
+/// Makes a directory with a disk; one that cannot be had is removed again.
+fn create_disk(shelf: &Shelf, order: &CreateOrder, bytes: u64, operation: &str) -> Result<()> {
+    let wrong = |error: io::Error| io_failure(operation, &error);
+    if let Some(reason) = disk::disk_refusal() {
+        return Err(failure(operation, ErrorClass::Denied, reason));
+    }
+    if bytes < disk::SMALLEST_DISK {
+        let message = format!("a disk needs at least {} MiB", disk::SMALLEST_DISK >> 20);
+        return Err(failure(operation, ErrorClass::Invalid, message));
+    }
+    let path = shelf.directory(&order.resource);
+    if is_made(shelf, order).map_err(wrong)? {
+        // The same create came before. One that was cut off begins anew: it has no use yet.
+        if disk::is_mounted(&path).map_err(wrong)? {
+            return Ok(());
+        }
+        let _ = release_directory(shelf, &order.resource, None, operation)?;
+    }
+    make_directory(shelf, order).map_err(wrong)?;
+    if let Err(error) = disk::make(&path, bytes) {
+        if let Err(left) = release_directory(shelf, &order.resource, None, operation) {
+            tracing::warn!(resource_id = %order.resource, error = %left, "a failed create could \
+                not be undone");
+        }
+        return Err(wrong(error));
     }
     reach(Crashpoint::CreateSent);
     Ok(())
 }
 
-/// Accepts a directory that an earlier try of the same create made.
-fn already_ours(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() {
-        return Ok(());
+/// Mounts the disk that a tree runs on, which a restart of the machine has unmounted.
+fn mount_disk_again(shelf: &Shelf, sidecar: &Sidecar) -> io::Result<()> {
+    let Some(directory) = observe::used_directory(shelf, sidecar) else { return Ok(()) };
+    let record = shelf.read(&directory)?;
+    let is_disk = record.sidecar().is_some_and(|sidecar| sidecar.disk.is_some());
+    if is_disk { disk::ensure_mounted(&shelf.directory(&directory)) } else { Ok(()) }
+}
+
+fn name_is_taken(error: Errno, path: &Path) -> io::Error {
+    match error {
+        Errno::EXIST | Errno::NOTEMPTY => io::Error::new(
+            io::ErrorKind::NotADirectory,
+            format!("something else has the name {}", path.display()),
+        ),
+        other => other.into(),
     }
-    Err(io::Error::new(io::ErrorKind::NotADirectory, "something else has the name"))
+}
+
+/// Returns whether an earlier try of the same create made the directory.
+fn is_made(shelf: &Shelf, order: &CreateOrder) -> io::Result<bool> {
+    let record = shelf.read(&order.resource)?;
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
+    Ok(recorded.is_some() && recorded == Inode::at(&shelf.directory(&order.resource))?)
 }

@@ -1,26 +1,35 @@
-//! Removing a directory without ever leaving it.
+//! Removing a directory without ever leaving it, and never another one.
 //!
-//! The directory is renamed first, so that nobody mistakes a half-removed one
-//! for a whole one. Nothing is followed: every step is relative to an open
-//! directory and refuses symbolic links. Sub-directories are moved to the top
-//! before they are emptied, so a tree of any depth takes two descriptors and
-//! no recursion.
+//! The directory is opened, compared with the identity on record, renamed to a
+//! private name, and opened and compared again there: from then on everything
+//! happens below that one handle, whatever becomes of the names. Nothing is
+//! followed, and nothing that is mounted is entered. Sub-directories are moved
+//! to the top before they are emptied, so a tree of any depth takes a few
+//! descriptors and no recursion.
+//!
+//! One window remains. The last step removes an empty directory by its private
+//! name, right after that name was compared once more; whoever exchanges it in
+//! between loses an empty directory, never what is in one.
 
 use std::ffi::{CStr, CString, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, chmod, fstat, openat, renameat, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, chmod, fstat, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::id::ResourceId;
 
+use super::inode::Inode;
 use super::sidecar::Shelf;
+use super::{beneath, disk, mounts};
+
+/// How many rounds may pass that find something and no new sub-directory.
+const MOST_IDLE_ROUNDS: u32 = 100;
 
 /// Why a directory stays.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +38,11 @@ pub(super) enum Refusal {
     #[error("something is mounted at {0}")]
     Mounted(PathBuf),
     /// It is not what was made.
-    #[error("something else than a directory has the name")]
-    NotADirectory,
+    #[error("{0} is something else than a directory now; it is kept")]
+    NotADirectory(PathBuf),
+    /// It is a directory that somebody else made.
+    #[error("{0} is not the directory that was made under this name; it is kept")]
+    Foreign(PathBuf),
     /// The system did not let us.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -43,146 +55,210 @@ impl From<Errno> for Refusal {
 }
 
 /// Removes the directory of a resource, and what an earlier try left of it.
-pub(super) fn remove(shelf: &Shelf, resource: &ResourceId) -> Result<(), Refusal> {
-    let path = shelf.directory(resource);
-    let removing = shelf.removing_directory(resource);
-    for one in [&path, &removing] {
-        check(one)?;
+///
+/// Only what has the identity on record is emptied. Without one, only an empty directory goes
+/// that has the private name of one in the making.
+pub(super) fn remove(
+    shelf: &Shelf,
+    resource: &ResourceId,
+    expected: Option<&Inode>,
+) -> Result<(), Refusal> {
+    let root = match openat(CWD, shelf.root(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(root) => root,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let (path, private) = (shelf.directory(resource), shelf.removing_directory(resource));
+    remove_unfinished(&root, &shelf.making_directory(resource), expected)?;
+    if let Some(handle) = find(&root, &private)? {
+        empty_and_remove(&root, &private, handle, expected)?;
     }
-    remove_renamed(&removing)?;
-    match fs::rename(&path, &removing) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
+    let Some(handle) = find(&root, &path)? else { return Ok(()) };
+    compare(&handle, &path, expected)?;
+    clear_mounts(&path)?;
+    drop(handle);
+    rename(&root, &path, &private)?;
+    let Some(handle) = find(&root, &private)? else { return Ok(()) };
+    if let Err(refusal) = compare(&handle, &private, expected) {
+        // Somebody exchanged it in the moment before the rename: it gets its name back.
+        rename(&root, &private, &path)?;
+        return Err(refusal);
     }
-    remove_renamed(&removing)
+    empty_and_remove(&root, &private, handle, expected)
 }
 
-/// Refuses what is no directory, or has something mounted in it.
-fn check(path: &Path) -> Result<(), Refusal> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_dir() => return Err(Refusal::NotADirectory),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
+/// Removes a directory that was never finished: by its identity, or else only while it is empty.
+fn remove_unfinished(root: &OwnedFd, path: &Path, expected: Option<&Inode>) -> Result<(), Refusal> {
+    let Some(handle) = find(root, path)? else { return Ok(()) };
+    if compare(&handle, path, expected).is_ok() {
+        return empty_and_remove(root, path, handle, expected);
     }
-    let mounts = fs::read("/proc/self/mountinfo")?;
-    match mount_points(&mounts).find(|point| point.starts_with(path)) {
-        Some(point) => Err(Refusal::Mounted(point)),
+    match unlinkat(root, name_of(path)?, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Refusal::Foreign(path.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens one of the names of a resource; `None` when nothing has it.
+fn find(root: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>, Refusal> {
+    match beneath::open_directory(root, name_of(path)?) {
+        Ok(handle) => Ok(Some(handle)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::LOOP | Errno::NOTDIR) => Err(Refusal::NotADirectory(path.to_owned())),
+        Err(Errno::XDEV) => Err(Refusal::Mounted(path.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn name_of(path: &Path) -> Result<&std::ffi::OsStr, Refusal> {
+    path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput).into())
+}
+
+fn compare(handle: &OwnedFd, path: &Path, expected: Option<&Inode>) -> Result<(), Refusal> {
+    if expected == Some(&Inode::of(handle)?) {
+        return Ok(());
+    }
+    Err(Refusal::Foreign(path.to_owned()))
+}
+
+/// Renames without ever taking the place of something.
+fn rename(root: &OwnedFd, from: &Path, to: &Path) -> Result<(), Refusal> {
+    match beneath::rename_into_free(root, name_of(from)?, root, name_of(to)?) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::EXIST | Errno::NOTEMPTY) => Err(Refusal::Foreign(to.to_owned())),
+        Err(Errno::BUSY) => Err(Refusal::Mounted(from.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Unmounts the directory's own disk, and refuses whatever else is mounted in it, before
+/// anything in it is touched.
+fn clear_mounts(path: &Path) -> Result<(), Refusal> {
+    disk::unmount_own(path)?;
+    match mounts::read()?.into_iter().find(|mount| mount.path.starts_with(path)) {
+        Some(mount) => Err(Refusal::Mounted(mount.path)),
         None => Ok(()),
     }
 }
 
-fn mount_points(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
-    let lines = mounts.split(|byte| *byte == b'\n');
-    lines.filter_map(|line| Some(unescape(line.split(|byte| *byte == b' ').nth(4)?)))
-}
-
-/// Undoes the octal escapes of `mountinfo`.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let escaped = (*first == b'\\').then(|| after.get(..3)).flatten();
-        let code = escaped
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
-}
-
-/// Empties and removes a directory that has its last name already.
-fn remove_renamed(path: &Path) -> Result<(), Refusal> {
-    let top = match open(CWD, path) {
-        Ok(top) => Top { device: fstat(&top)?.st_dev, handle: top, path, moved_count: 0 },
-        Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
+/// Empties a directory that has its last name already, and removes it while it is still ours.
+fn empty_and_remove(
+    root: &OwnedFd,
+    path: &Path,
+    handle: OwnedFd,
+    expected: Option<&Inode>,
+) -> Result<(), Refusal> {
+    compare(&handle, path, expected)?;
+    clear_mounts(path)?;
+    let top = Top { handle: read_handle(&handle)?, path, moved_count: 0 };
     top.empty()?;
-    match fs::remove_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
+    match find(root, path)? {
+        None => return Ok(()),
+        Some(found) => compare(&found, path, expected)?,
+    }
+    match unlinkat(root, name_of(path)?, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Opens a directory itself, made accessible if it is not, never through a link.
-fn open(
-    parent: impl std::os::fd::AsFd + Copy,
-    name: impl rustix::path::Arg + Copy,
-) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A bare handle first: it needs no permission, and what it names cannot be exchanged.
-    let bare = openat(parent, name, flags | OFlags::PATH, Mode::empty())?;
-    let mode = Mode::from_raw_mode(fstat(&bare)?.st_mode);
+/// Returns a handle to read a directory by, made accessible if it is not.
+fn read_handle(bare: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(fstat(bare)?.st_mode);
     if !mode.contains(Mode::RWXU) {
         chmod(format!("/proc/self/fd/{}", bare.as_raw_fd()), mode | Mode::RWXU)?;
     }
-    openat(&bare, ".", flags | OFlags::RDONLY, Mode::empty())
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    openat(bare, ".", flags, Mode::empty())
 }
 
 /// The directory that is being emptied.
 struct Top<'a> {
     handle: OwnedFd,
     path: &'a Path,
-    device: u64,
     moved_count: u64,
 }
 
 impl Top<'_> {
     /// Removes everything in it: files at once, directories after they were flattened.
     fn empty(mut self) -> Result<(), Refusal> {
-        loop {
+        let (mut idle_rounds, mut moved_before) = (0, 0);
+        while idle_rounds < MOST_IDLE_ROUNDS {
             let entries = entries_of(&self.handle)?;
             if entries.is_empty() {
                 return Ok(());
             }
+            idle_rounds = if self.moved_count > moved_before { 0 } else { idle_rounds + 1 };
+            moved_before = self.moved_count;
             for name in &entries {
-                if is_directory(&self.handle, name)? {
-                    self.flatten(name)?;
-                } else {
-                    unlink(&self.handle, name, AtFlags::empty())?;
+                match self.open(&self.handle, name)? {
+                    Some(directory) => self.flatten(name, &read_handle(&directory)?)?,
+                    None => self.unlink(&self.handle, name, AtFlags::empty())?,
                 }
             }
         }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody keeps writing into it").into())
     }
 
     /// Empties one sub-directory by moving its own sub-directories up, then removes it.
-    fn flatten(&mut self, name: &CStr) -> Result<(), Refusal> {
-        let directory = open(&self.handle, name)?;
-        if fstat(&directory)?.st_dev != self.device {
-            let name = OsString::from_vec(name.to_bytes().to_vec());
-            return Err(Refusal::Mounted(self.path.join(name)));
-        }
-        for inner in entries_of(&directory)? {
-            if is_directory(&directory, &inner)? {
-                // A directory changes its parent only while it can be written to.
-                drop(open(&directory, inner.as_c_str())?);
-                self.move_up(&directory, &inner)?;
-            } else {
-                unlink(&directory, &inner, AtFlags::empty())?;
+    fn flatten(&mut self, name: &CStr, directory: &OwnedFd) -> Result<(), Refusal> {
+        for inner in entries_of(directory)? {
+            match self.open(directory, &inner)? {
+                Some(found) => {
+                    // A directory changes its parent only while it can be written to.
+                    drop(read_handle(&found)?);
+                    self.move_up(directory, &inner)?;
+                }
+                None => self.unlink(directory, &inner, AtFlags::empty())?,
             }
         }
-        unlink(&self.handle, name, AtFlags::REMOVEDIR)?;
-        Ok(())
+        self.unlink(&self.handle, name, AtFlags::REMOVEDIR)
     }
 
-    fn move_up(&mut self, directory: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    /// Opens an entry if it is a directory; what is mounted there stays.
+    fn open(&self, parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Refusal> {
+        let is_directory = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => FileType::from_raw_mode(found.st_mode) == FileType::Directory,
+            Err(Errno::NOENT) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if !is_directory {
+            return Ok(None);
+        }
+        match beneath::open_directory(parent, name) {
+            Ok(handle) => Ok(Some(handle)),
+            // Somebody exchanged it for a link or a file, which goes as what it is.
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => Ok(None),
+            Err(Errno::XDEV) => Err(self.mounted(name)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn mounted(&self, name: &CStr) -> Refusal {
+        Refusal::Mounted(self.path.join(OsString::from_vec(name.to_bytes().to_vec())))
+    }
+
+    fn unlink(&self, parent: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<(), Refusal> {
+        match unlinkat(parent, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::BUSY) => Err(self.mounted(name)),
+            // It is another thing than a moment ago: the next round looks at it again.
+            Err(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn move_up(&mut self, directory: &OwnedFd, name: &CStr) -> Result<(), Refusal> {
         loop {
             self.moved_count += 1;
             let target = format!(".creel-moved-{}", self.moved_count);
-            match renameat(directory, name, &self.handle, &target) {
+            match beneath::rename_into_free(directory, name, &self.handle, target.as_str()) {
                 // The name is taken by something that was here before.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
-                other => return other,
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::BUSY) => return Err(self.mounted(name)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -197,28 +273,4 @@ fn entries_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
         }
     }
     Ok(names)
-}
-
-fn is_directory(parent: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
-    let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
-}
-
-fn unlink(parent: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
-    match unlinkat(parent, name, flags) {
-        Err(Errno::NOENT) => Ok(()),
-        other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_are_read_with_their_escapes() {
-        let mounts = b"1 2 0:1 / /a\\040b rw - tmpfs x rw\n3 4 0:2 / /c\\134d rw - tmpfs y rw\n";
-        let points: Vec<PathBuf> = mount_points(mounts).collect();
-        assert_eq!(points, [PathBuf::from("/a b"), PathBuf::from("/c\\d")]);
-    }
 }

@@ -28,9 +28,10 @@ use super::channel::{
     Channel, Containment, Ending, Heard, HolderOrder, Report, Role, TreeRecord, Workload,
     write_message,
 };
+use super::group::GroupRecord;
 use super::lease::LeaseWatch;
 use super::world::HolderProgram;
-use super::{RESOURCE_VARIABLE, cgroup, namespace, sidecar, tree};
+use super::{RESOURCE_VARIABLE, namespace, sidecar, tree};
 
 /// How long the init may take to start the workload.
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(15);
@@ -130,7 +131,7 @@ fn hold(order: HolderOrder, supervisor: Channel) -> io::Result<()> {
     init.end();
     for group in &order.cgroups {
         // The release removes what stays.
-        let _ = cgroup::remove(group, &order.resource);
+        let _ = group.remove(&order.resource);
     }
     sidecar::write_whole(&order.ending_file, &serde_json::to_vec(&ending)?)
 }
@@ -222,22 +223,24 @@ fn init(order: HolderOrder, mut holder: Channel) -> io::Result<()> {
 fn contain(order: &HolderOrder) -> io::Result<Vec<PathBuf>> {
     set_child_subreaper(Some(getpid()))?;
     let mut refused = String::new();
-    let (joined, not_joined): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        order.cgroups.iter().partition(|group| match cgroup::join(group) {
+    let (joined, not_joined): (Vec<&GroupRecord>, Vec<&GroupRecord>) =
+        order.cgroups.iter().partition(|group| match group.join() {
             Ok(()) => true,
             Err(error) => {
-                refused = format!(": {}: {error}", group.display());
+                refused = format!(": {}: {error}", group.path.display());
                 false
             }
         });
     match order.containment {
-        Containment::PidNamespace => namespace::enter()?,
-        Containment::Cgroup if !joined.iter().any(|group| cgroup::can_end(group)) => {
+        Containment::PidNamespace => {
+            namespace::enter(order.workload.as_ref().map(|workload| workload.directory.as_path()))?;
+        }
+        Containment::Cgroup if !joined.iter().any(|group| group.can_end()) => {
             return Err(io::Error::other(format!("no control group can be joined{refused}")));
         }
         Containment::Cgroup | Containment::Subreaper => {}
     }
-    Ok(not_joined.into_iter().cloned().collect())
+    Ok(not_joined.into_iter().map(|group| group.path.clone()).collect())
 }
 
 fn spawn(workload: &Workload) -> Result<Child, Report> {

@@ -42,18 +42,29 @@
 //! | `<digits>.lease` | changes with every renewal |
 //! | `<digits>.exit` | how the workload ended |
 //! | `creel-<digits>/` | a directory resource |
+//! | `creel-<digits>/disk.img`, `creel-<digits>/disk/` | its disk, where it has one of a fixed size |
+//! | `.creel-<digits>.making/` | the same, empty, until it is on record |
 //! | `.creel-<digits>.removing/` | the same while it is being removed |
+//!
+//! A name alone proves nothing: what is released has the identity that was
+//! recorded when it was made (see `inode` and `group`). What has the name and
+//! another identity was made by somebody else, and stays.
 
 mod attendant;
 mod attended;
+mod beneath;
 mod capability;
 mod cgroup;
 mod channel;
 mod cover;
 mod create;
 mod directory;
+mod disk;
+mod group;
 pub mod holder;
+mod inode;
 mod lease;
+mod mounts;
 mod namespace;
 mod observe;
 mod provider;
@@ -70,6 +81,7 @@ pub use capability::Capabilities;
 pub use cgroup::CgroupVersion;
 pub use channel::{Containment, Ending};
 pub use cover::Cover;
+pub use disk::{SMALLEST_DISK, disk_refusal};
 pub use provider::ProcessProvider;
 pub use world::{HolderProgram, ProcessSettings};
 

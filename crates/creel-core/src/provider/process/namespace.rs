@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{getegid, geteuid};
@@ -16,6 +17,8 @@ use rustix::thread::{
 };
 
 use crate::os::unshare;
+
+use super::disk;
 
 /// Lets the children of this process start in a pid namespace of their own.
 pub(super) fn prepare() -> io::Result<()> {
@@ -40,10 +43,12 @@ pub(super) fn unshare_as_oneself(namespaces: UnshareFlags) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
-/// Gives this process, the first of its pid namespace, a `/proc` that shows only that one.
-pub(super) fn enter() -> io::Result<()> {
+/// Gives this process, the first of its pid namespace, a `/proc` that shows only that one, and
+/// of the disks of sandboxes only the one it works on.
+pub(super) fn enter(directory: Option<&Path>) -> io::Result<()> {
     unshare(UnshareFlags::NEWNS)?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    disk::leave_others(directory)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", flags, None)?;
     if !geteuid().is_root() {

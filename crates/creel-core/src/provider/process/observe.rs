@@ -2,16 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-
-use jiff::Timestamp;
 
 use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::os;
 use crate::provider::{Identity, Kind, Observed, ProviderName};
 
-use super::cgroup::Hierarchies;
+use super::inode::Inode;
 use super::sidecar::{Record, Shelf, Sidecar, resource_of_object};
 use super::tree::{Census, Seen, root_of};
 
@@ -56,15 +53,14 @@ fn process_in(
     resource: &ResourceId,
 ) -> io::Result<Option<Observed>> {
     let record = shelf.read(resource)?;
-    let members = census.members(resource);
+    let members = census.members(resource, record.groups());
     match &record {
         Record::Readable(sidecar) if sidecar.kind != Kind::Process => return Ok(None),
         Record::Readable(_) => {}
         Record::Unreadable if has_directory(shelf, resource) => return Ok(None),
         Record::Unreadable => {}
         Record::Absent => {
-            let traced = shelf.is_half_written(resource) || has_group(resource);
-            if members.is_empty() && !traced {
+            if members.is_empty() && !shelf.is_half_written(resource) {
                 return Ok(None);
             }
         }
@@ -108,51 +104,63 @@ fn process_state(
 }
 
 /// Looks at one directory; `None` when no trace of it is left.
+///
+/// A directory that took the place of the one on record is not shown: only the traces of ours
+/// are, and with their release it is told that somebody else's was kept.
 pub(super) fn directory(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<Observed>> {
     let record = shelf.read(resource)?;
-    let there = directory_there(shelf, resource)?;
-    let inode = there.as_ref().map(|found| format!("{}:{}", found.dev(), found.ino()));
-    let state = match (&record, &inode) {
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
+    let found = found_directory(shelf, resource, recorded.as_ref())?;
+    let is_ours = found.is_some() && found == recorded;
+    let is_unfinished = Inode::at(&shelf.making_directory(resource))?.is_some();
+    let state = match (&record, &found) {
         (Record::Readable(sidecar), _) if sidecar.kind != Kind::Directory => return Ok(None),
-        (Record::Absent, None) if shelf.is_half_written(resource) => "lost",
-        (Record::Absent | Record::Unreadable, None) => return Ok(None),
+        (Record::Readable(_), Some(_)) if is_ours || recorded.is_none() => "present",
+        (Record::Readable(_), Some(_)) => "replaced",
+        (Record::Readable(_), None) => "lost",
         (Record::Unreadable, Some(_)) => "unreadable",
-        (_, Some(_)) => "present",
-        (_, None) => "lost",
+        (Record::Absent, Some(_)) => "unrecorded",
+        (_, None) if is_unfinished || shelf.is_half_written(resource) => "lost",
+        (_, None) => return Ok(None),
     };
     Ok(Some(Observed {
         state: state.to_owned(),
-        generation: inode.unwrap_or_else(|| state.to_owned()),
-        identity: Some(there.as_ref().map_or(Identity::Traces, directory_identity)),
+        generation: found.map_or_else(|| state.to_owned(), |inode| inode.to_string()),
+        // One that took the place of ours says nothing of ours but that it is gone.
+        identity: Some(match found {
+            Some(inode) if is_ours || recorded.is_none() => inode.into(),
+            Some(_) | None => Identity::Traces,
+        }),
         ..outline(Kind::Directory, resource, &record)
     }))
 }
 
-/// Returns what tells a directory from one that was made again in its place.
-fn directory_identity(found: &fs::Metadata) -> Identity {
-    let born_at = found.created().ok().and_then(|at| Timestamp::try_from(at).ok());
-    Identity::Directory { device: found.dev(), inode: found.ino(), born_at }
-}
-
-/// Looks at the directory itself, also while it is being removed.
-fn directory_there(shelf: &Shelf, resource: &ResourceId) -> io::Result<Option<fs::Metadata>> {
-    for path in [shelf.directory(resource), shelf.removing_directory(resource)] {
-        match fs::symlink_metadata(path) {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+/// Returns which directory has the resource's name, also while it is being removed: the one on
+/// record where it has one of the two names, otherwise the one that has it.
+fn found_directory(
+    shelf: &Shelf,
+    resource: &ResourceId,
+    recorded: Option<&Inode>,
+) -> io::Result<Option<Inode>> {
+    let mut found = Vec::new();
+    for path in [
+        shelf.directory(resource),
+        shelf.removing_directory(resource),
+        shelf.making_directory(resource),
+    ] {
+        found.extend(Inode::at(&path)?);
     }
-    Ok(None)
+    let own = found.iter().find(|one| Some(*one) == recorded);
+    if own.is_some() {
+        return Ok(own.copied());
+    }
+    // One in the making has nothing in it that could be anybody's.
+    let unfinished = Inode::at(&shelf.making_directory(resource))?;
+    Ok(found.into_iter().find(|one| Some(*one) != unfinished))
 }
 
 fn has_directory(shelf: &Shelf, resource: &ResourceId) -> bool {
-    !matches!(directory_there(shelf, resource), Ok(None))
-}
-
-fn has_group(resource: &ResourceId) -> bool {
-    let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
-    !hierarchies.existing(&resource.object_name()).is_empty()
+    !matches!(found_directory(shelf, resource, None), Ok(None))
 }
 
 /// Returns the directory resource that a workload started in.

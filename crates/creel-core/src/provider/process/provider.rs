@@ -21,7 +21,7 @@ use super::capability::Capabilities;
 use super::channel::{Containment, Ending};
 use super::sidecar::{Record, resource_of_object};
 use super::world::{ProcessSettings, World, failure, io_failure};
-use super::{lease, observe, usage};
+use super::{disk, lease, observe, tree, usage};
 
 /// Directories and process trees on this machine.
 #[derive(Debug, Clone)]
@@ -76,11 +76,30 @@ impl ProcessProvider {
     pub async fn usage(&self, id: &str) -> Result<Usage> {
         let operation = format!("measure process {id}");
         let resource = resource_of_object(id);
-        self.blocking(move |_| match resource {
-            Some(resource) => {
-                usage::of_tree(&resource).map_err(|error| io_failure(&operation, &error))
-            }
-            None => Ok(Usage::default()),
+        self.blocking(move |world| {
+            let Some(resource) = resource else { return Ok(Usage::default()) };
+            let record = world.shelf(&operation)?.read(&resource);
+            record
+                .and_then(|record| usage::of_tree(&resource, record.groups()))
+                .map_err(|error| io_failure(&operation, &error))
+        })
+        .await
+    }
+
+    /// Lets a process tree go on that was frozen or stopped, by itself or by anybody else.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `/proc` or the records cannot be read.
+    pub async fn wake(&self, id: &str) -> Result<()> {
+        let operation = format!("wake process {id}");
+        let resource = resource_of_object(id);
+        self.blocking(move |world| {
+            let Some(resource) = resource else { return Ok(()) };
+            let record = world.shelf(&operation)?.read(&resource);
+            record
+                .and_then(|record| tree::wake(&resource, record.groups()))
+                .map_err(|error| io_failure(&operation, &error))
         })
         .await
     }
@@ -135,6 +154,16 @@ impl ProcessProvider {
     pub fn directory(&self, id: &str) -> Option<PathBuf> {
         let resource = resource_of_object(id)?;
         Some(self.world.shelf("find the directory").ok()?.directory(&resource))
+    }
+
+    /// Returns where the contents of a directory resource go: on its disk, where it has one.
+    pub fn work_directory(&self, id: &str) -> Option<PathBuf> {
+        let resource = resource_of_object(id)?;
+        let shelf = self.world.shelf("find the directory").ok()?;
+        let directory = shelf.directory(&resource);
+        let record = shelf.read(&resource).ok()?;
+        let has_disk = record.sidecar().is_some_and(|sidecar| sidecar.disk.is_some());
+        Some(if has_disk { disk::point_of(&directory) } else { directory })
     }
 
     pub(super) async fn blocking<T: Send + 'static>(
@@ -203,8 +232,14 @@ impl Provider for ProcessProvider {
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
-        // Every trace (record, marker, group, directory) is looked up by the resource alone.
-        Ok(self.inspect(marks.kind, &marks.resource.object_name()).await?.into_iter().collect())
+        // Every trace (record, marker, directory) is looked up by the resource alone.
+        let found = self.inspect(marks.kind, &marks.resource.object_name()).await?;
+        // A directory is recorded before it has its name: one without a record is not ours.
+        let is_marked = |seen: &Observed| {
+            marks.kind != Kind::Directory
+                || !matches!(seen.state.as_str(), "unrecorded" | "unreadable")
+        };
+        Ok(found.into_iter().filter(is_marked).collect())
     }
 
     async fn create(&self, order: &CreateOrder) -> Result<String> {

@@ -4,21 +4,22 @@
 //! and the next release finds the rest by it.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::crashpoint::{Crashpoint, reach};
 use crate::id::ResourceId;
-use crate::provider::{ErrorClass, Kind, ReleaseMode, Released, Result};
+use crate::provider::{ErrorClass, Identity, IdentityCheck, Kind, ReleaseMode, Released, Result};
 
-use super::cgroup::{self, Hierarchies};
 use super::channel::Ending;
+use super::directory::{self, Refusal};
+use super::group::{self, GroupRecord};
+use super::inode::Inode;
+use super::observe;
 use super::sidecar::{Shelf, resource_of_object, write_whole};
 use super::tree::{self, Census, Roles, StillThere};
 use super::world::{World, failure, io_failure};
-use super::{directory, observe};
 
 /// How long killed processes may take to be gone.
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -33,7 +34,9 @@ impl World {
         };
         match kind {
             Kind::Process => self.release_process(&shelf, &resource, mode, &operation),
-            Kind::Directory => release_directory(&shelf, &resource, &operation),
+            Kind::Directory => {
+                release_directory(&shelf, &resource, mode.expected.as_ref(), &operation)
+            }
             _ => Ok(Released::AlreadyGone),
         }
     }
@@ -50,8 +53,9 @@ impl World {
         let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
         let (shelf, resource) = located.ok_or_else(gone)?;
         observe::process(&shelf, &resource).map_err(wrong)?.ok_or_else(gone)?;
-        stop_politely(&resource, timeout).map_err(wrong)?;
-        kill_workload(&resource).map_err(wrong)?;
+        let record = shelf.read(&resource).map_err(wrong)?;
+        stop_politely(&resource, record.groups(), timeout).map_err(wrong)?;
+        kill_workload(&resource, record.groups()).map_err(wrong)?;
         self.end_tree(&shelf, &resource, &operation)?;
         if shelf.read_ending(&resource).is_none() {
             // The holder was not there to tell, so the kill above is the ending.
@@ -82,12 +86,14 @@ impl World {
             let message = "it was made in another pid namespace and cannot be seen from here";
             return Err(failure(operation, ErrorClass::Denied, message));
         }
-        let runs = !Census::take().map_err(wrong)?.members(resource).is_empty();
+        let record = shelf.read(resource).map_err(wrong)?;
+        let census = Census::take().map_err(wrong)?;
+        let runs = !census.members(resource, record.groups()).is_empty();
         if runs && !mode.kill_running {
             return Err(failure(operation, ErrorClass::InUse, "it is running now"));
         }
         if let (true, Some(timeout)) = (runs, mode.stop_timeout) {
-            stop_politely(resource, timeout).map_err(wrong)?;
+            stop_politely(resource, record.groups(), timeout).map_err(wrong)?;
         }
         self.end_tree(shelf, resource, operation)?;
         reach(Crashpoint::ReleaseSent);
@@ -103,8 +109,8 @@ impl World {
         operation: &str,
     ) -> Result<()> {
         let wrong = |error: io::Error| io_failure(operation, &error);
-        let groups = groups_of(shelf, resource).map_err(wrong)?;
-        let ended = tree::end(resource, &groups, Instant::now() + KILL_PATIENCE);
+        let record = shelf.read(resource).map_err(wrong)?;
+        let ended = tree::end(resource, record.groups(), Instant::now() + KILL_PATIENCE);
         self.reap_holders();
         ended.map_err(|error| match error {
             StillThere::Unseen(error) => io_failure(operation, &error),
@@ -112,39 +118,36 @@ impl World {
                 failure(operation, ErrorClass::Transient, error.to_string())
             }
         })?;
-        groups.iter().try_for_each(|group| cgroup::remove(group, resource)).map_err(wrong)
+        group::remove_unrecorded(resource, record.groups());
+        record.groups().iter().try_for_each(|group| group.remove(resource)).map_err(wrong)
     }
 }
 
-/// Returns the groups that may exist: the recorded ones and those of the name near here.
-fn groups_of(shelf: &Shelf, resource: &ResourceId) -> io::Result<Vec<PathBuf>> {
-    let record = shelf.read(resource)?;
-    let mut groups = record.sidecar().map(|sidecar| sidecar.cgroups.clone()).unwrap_or_default();
-    let near = Hierarchies::of_this_process().unwrap_or_default();
-    groups.extend(near.existing(&resource.object_name()));
-    groups.sort_unstable();
-    groups.dedup();
-    Ok(groups)
-}
-
 /// Asks the workload to end, and waits until the tree has, or for so long.
-fn stop_politely(resource: &ResourceId, timeout: Duration) -> io::Result<()> {
+fn stop_politely(
+    resource: &ResourceId,
+    groups: &[GroupRecord],
+    timeout: Duration,
+) -> io::Result<()> {
     let census = Census::take()?;
-    let Some(roles) = Roles::of(&census.members(resource)) else { return Ok(()) };
+    let Some(roles) = Roles::of(&census.members(resource, groups)) else { return Ok(()) };
     for process in &roles.workload {
         // One that may not be asked is killed later.
         let _ = tree::signal(process, Signal::TERM);
     }
+    // One that is frozen or stopped would not notice.
+    tree::wake(resource, groups)?;
     wait_for_holder(&roles, timeout)
 }
 
 /// Kills the workload alone, so that the holder can still tell how it ended.
-fn kill_workload(resource: &ResourceId) -> io::Result<()> {
+fn kill_workload(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<()> {
     let census = Census::take()?;
-    let Some(roles) = Roles::of(&census.members(resource)) else { return Ok(()) };
+    let Some(roles) = Roles::of(&census.members(resource, groups)) else { return Ok(()) };
     if let Some(leader) = roles.workload.first() {
         let _ = tree::signal(leader, Signal::KILL);
     }
+    tree::wake(resource, groups)?;
     wait_for_holder(&roles, KILL_PATIENCE)
 }
 
@@ -155,7 +158,16 @@ fn wait_for_holder(roles: &Roles, patience: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn release_directory(shelf: &Shelf, resource: &ResourceId, operation: &str) -> Result<Released> {
+/// Removes a directory that is the expected one: the one on the ledger, or where nobody asked the
+/// ledger the one in the record beside it.
+///
+/// One that took its place is kept. Then ours is gone, and so is the record of it.
+pub(super) fn release_directory(
+    shelf: &Shelf,
+    resource: &ResourceId,
+    expected: Option<&Identity>,
+    operation: &str,
+) -> Result<Released> {
     let wrong = |error: io::Error| io_failure(operation, &error);
     if observe::directory(shelf, resource).map_err(wrong)?.is_none() {
         return Ok(Released::AlreadyGone);
@@ -164,17 +176,30 @@ fn release_directory(shelf: &Shelf, resource: &ResourceId, operation: &str) -> R
         let message = format!("process {} runs in it", user.name);
         return Err(failure(operation, ErrorClass::InUse, message));
     }
-    directory::remove(shelf, resource).map_err(|error| match error {
-        directory::Refusal::Mounted(point) => {
-            let message = format!("something is mounted at {}", point.display());
-            failure(operation, ErrorClass::InUse, message)
+    let record = shelf.read(resource).map_err(wrong)?;
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
+    let wanted = expected.map_or(recorded, Inode::of_identity);
+    let kept = match directory::remove(shelf, resource, wanted.as_ref()) {
+        Ok(()) => None,
+        Err(refusal @ (Refusal::NotADirectory(_) | Refusal::Foreign(_))) => Some(refusal),
+        Err(refusal @ Refusal::Mounted(_)) => {
+            return Err(failure(operation, ErrorClass::InUse, refusal.to_string()));
         }
-        directory::Refusal::NotADirectory => {
-            failure(operation, ErrorClass::Denied, "something else than a directory has the name")
+        Err(Refusal::System(error)) if error.kind() == io::ErrorKind::ResourceBusy => {
+            return Err(failure(operation, ErrorClass::InUse, error.to_string()));
         }
-        directory::Refusal::System(error) => io_failure(operation, &error),
-    })?;
+        Err(Refusal::System(error)) => return Err(wrong(error)),
+    };
+    if let Some(refusal) = &kept
+        && recorded.or(wanted).is_none()
+    {
+        let why = refusal.to_string();
+        return Ok(Released::Kept(IdentityCheck::Unproven { why }));
+    }
     reach(Crashpoint::ReleaseSent);
     shelf.forget(resource).map_err(wrong)?;
-    Ok(Released::Done)
+    Ok(match kept {
+        None => Released::Done,
+        Some(refusal) => Released::Kept(IdentityCheck::Replaced { why: refusal.to_string() }),
+    })
 }

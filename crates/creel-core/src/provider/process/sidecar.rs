@@ -19,6 +19,8 @@ use crate::os;
 use crate::provider::{CreateOrder, Kind, Limits, Spec};
 
 use super::channel::{Ending, TreeRecord};
+use super::group::GroupRecord;
+use super::inode::Inode;
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
@@ -49,8 +51,15 @@ pub(super) struct Sidecar {
     /// What the tree may use, for when it is started again.
     #[serde(default)]
     pub limits: Limits,
-    /// The control groups made for it; written before they are.
-    pub cgroups: Vec<PathBuf>,
+    /// The control groups made for it; written before they are, and again with their inodes
+    /// before anything is started in them.
+    pub cgroups: Vec<GroupRecord>,
+    /// Which directory was made; written before it has its name.
+    #[serde(default)]
+    pub inode: Option<Inode>,
+    /// How large its disk is, where a directory has one.
+    #[serde(default)]
+    pub disk: Option<u64>,
     /// The limits that were asked for and could not be set.
     pub limits_missing: Vec<String>,
     /// The tree, once it stands.
@@ -77,6 +86,11 @@ impl Sidecar {
             directory,
             limits,
             cgroups: Vec::new(),
+            inode: None,
+            disk: match &order.spec {
+                Spec::Disk { bytes } => Some(*bytes),
+                _ => None,
+            },
             limits_missing: Vec::new(),
             tree: None,
         })
@@ -101,6 +115,11 @@ impl Record {
             Self::Readable(sidecar) => Some(sidecar),
             Self::Unreadable | Self::Absent => None,
         }
+    }
+
+    /// Returns the control groups on record.
+    pub(super) fn groups(&self) -> &[GroupRecord] {
+        self.sidecar().map(|sidecar| sidecar.cgroups.as_slice()).unwrap_or_default()
     }
 }
 
@@ -162,6 +181,11 @@ impl Shelf {
     /// Returns where a directory resource is while it is being removed.
     pub(super) fn removing_directory(&self, resource: &ResourceId) -> PathBuf {
         self.root.join(format!(".{}.removing", resource.object_name()))
+    }
+
+    /// Returns where a directory resource is until it is on record.
+    pub(super) fn making_directory(&self, resource: &ResourceId) -> PathBuf {
+        self.root.join(format!(".{}.making", resource.object_name()))
     }
 
     fn file(&self, resource: &ResourceId, extension: &str) -> PathBuf {
@@ -260,8 +284,10 @@ fn resource_of_name(name: &str) -> Option<ResourceId> {
     if let Some(digits) = name.strip_suffix(".json") {
         return ResourceId::of_object(&format!("creel-{digits}"));
     }
-    let removing = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".removing"));
-    resource_of_object(removing.unwrap_or(name))
+    let private = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.strip_suffix(".removing").or_else(|| rest.strip_suffix(".making")));
+    resource_of_object(private.unwrap_or(name))
 }
 
 /// Writes a file whole or not at all.
@@ -289,10 +315,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn records_of_versions_without_identities_are_read() {
+        let resource = ResourceId::new();
+        let old = format!(
+            r#"{{"version":1,"resource":"{resource}","kind":"process","name":"creel-x","labels":{{}},
+                "created_at":"2026-01-01T00:00:00Z","lease":{{"secs":60,"nanos":0}},"boot":"b",
+                "pid_namespace":1,"directory":null,"cgroups":["/sys/fs/cgroup/freezer/x"],
+                "limits_missing":[],"tree":null}}"#
+        );
+        let read: Sidecar = serde_json::from_str(&old).expect("the old form");
+        assert_eq!(read.cgroups, [GroupRecord::planned("/sys/fs/cgroup/freezer/x".into())]);
+        assert_eq!((read.inode, read.disk), (None, None));
+    }
+
+    #[test]
     fn only_exact_names_are_resources() {
         let resource = ResourceId::new();
         let (name, digits) = (resource.object_name(), resource.digits());
-        for ours in [format!("{digits}.json"), name.clone(), format!(".{name}.removing")] {
+        let private = [format!(".{name}.removing"), format!(".{name}.making")];
+        for ours in [format!("{digits}.json"), name.clone()].into_iter().chain(private) {
             assert_eq!(resource_of_name(&ours), Some(resource), "{ours}");
         }
         for foreign in [
@@ -300,6 +341,7 @@ mod tests {
             format!("{name}0"),
             name.to_uppercase(),
             format!("{name}.removing"),
+            format!("{name}.making"),
             format!("x{name}"),
             "../x".to_owned(),
         ] {

@@ -1,7 +1,7 @@
 //! Finding and ending process trees through `/proc`.
 //!
 //! A process belongs to a tree when its environment carries the exact marker,
-//! when it is in a control group of exactly the tree's name, or when it
+//! when it is in a control group that was made for the tree, or when it
 //! descends from one that does. Nothing else is ever signalled: every signal
 //! goes through a pidfd whose process was compared with the one that was
 //! looked at, and this process and its ancestors are always left out.
@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +19,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 use crate::id::ResourceId;
 use crate::os::{self, ProcessKey};
 
-use super::{RESOURCE_VARIABLE, cgroup};
+use super::RESOURCE_VARIABLE;
+use super::group::{self, GroupRecord};
 
 /// How many processes are waited for at once: each takes a file descriptor.
 const WATCHED_AT_ONCE: usize = 128;
@@ -40,8 +40,8 @@ pub(super) struct Seen {
     pub group: i32,
     /// The resource its environment names.
     marker: Option<String>,
-    /// The resources its control groups are named after.
-    groups: Vec<ResourceId>,
+    /// Whether a signal stopped it.
+    is_stopped: bool,
 }
 
 /// All living processes at one moment, with ways to find those of a tree without a look at all.
@@ -51,8 +51,8 @@ pub(super) struct Census {
     spared: HashSet<i32>,
     /// Who carries the marker of a resource, by their place in `seen`.
     marked: HashMap<String, Vec<usize>>,
-    /// Who is in a control group of a resource.
-    grouped: HashMap<ResourceId, Vec<usize>>,
+    /// The place of a process in `seen`.
+    places: HashMap<i32, usize>,
     /// The children of a process.
     children: HashMap<i32, Vec<usize>>,
 }
@@ -62,30 +62,29 @@ impl Census {
     pub(super) fn take() -> io::Result<Self> {
         let seen: Vec<Seen> = os::all_pids()?.into_iter().filter_map(look_at).collect();
         let spared = self_and_ancestors(&seen);
-        let (mut marked, mut grouped, mut children) =
-            (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        let (mut marked, mut places, mut children) =
+            (HashMap::<_, Vec<_>>::new(), HashMap::new(), HashMap::<_, Vec<_>>::new());
         for (place, one) in seen.iter().enumerate() {
             if let Some(marker) = &one.marker {
                 marked.entry(marker.clone()).or_default().push(place);
             }
-            for group in &one.groups {
-                grouped.entry(*group).or_default().push(place);
-            }
+            places.insert(one.key.pid, place);
             children.entry(one.parent).or_default().push(place);
         }
-        Ok(Self { seen, spared, marked, grouped, children })
+        Ok(Self { seen, spared, marked, places, children })
     }
 
     /// Returns the processes of a tree, the oldest first.
-    pub(super) fn members(&self, resource: &ResourceId) -> Vec<&Seen> {
-        let marked = self.marked.get(&resource.to_string()).into_iter().flatten();
-        let mut next: Vec<usize> =
-            marked.chain(self.grouped.get(resource).into_iter().flatten()).copied().collect();
+    pub(super) fn members(&self, resource: &ResourceId, groups: &[GroupRecord]) -> Vec<&Seen> {
+        let marked = self.marked.get(&resource.to_string()).into_iter().flatten().copied();
+        let grouped = group::pids_in(groups, resource);
+        let grouped = grouped.iter().filter_map(|pid| self.places.get(pid)).copied();
+        let mut next: Vec<usize> = marked.chain(grouped).collect();
         let mut found = HashSet::new();
         // Descendants too, also those that dropped both marker and group.
         while let Some(place) = next.pop() {
             if found.insert(place) {
-                next.extend(self.children.get(&self.seen[place].key.pid).into_iter().flatten());
+                next.extend(self.children_of(&self.seen[place].key));
             }
         }
         let members = found.into_iter().map(|place| &self.seen[place]);
@@ -94,12 +93,23 @@ impl Census {
         members.sort_by_key(|one| (one.key.started_ticks, one.key.pid));
         members
     }
+
+    /// Returns the children of a process that is still the one that was seen.
+    ///
+    /// Its id may have passed to somebody else while the others were looked at, and then the
+    /// children may be those of the other one. Its own have another parent by the next look.
+    fn children_of(&self, parent: &ProcessKey) -> impl Iterator<Item = usize> {
+        let children = self.children.get(&parent.pid).map(Vec::as_slice).unwrap_or_default();
+        let is_same = !children.is_empty()
+            && os::process_stat(parent.pid)
+                .is_ok_and(|stat| stat.started_ticks == parent.started_ticks);
+        children.iter().copied().filter(move |_| is_same)
+    }
 }
 
 fn look_at(pid: i32) -> Option<Seen> {
     let before = os::process_stat(pid).ok()?;
     let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let after = os::process_stat(pid).ok()?;
     // The pid may have passed to another process in between.
     if before.started_ticks != after.started_ticks || after.is_dead() {
@@ -110,7 +120,7 @@ fn look_at(pid: i32) -> Option<Seen> {
         parent: after.parent,
         group: after.group,
         marker: marker_in(&environ),
-        groups: cgroup::resources_in(&groups),
+        is_stopped: matches!(after.state, 'T' | 't'),
     })
 }
 
@@ -193,16 +203,16 @@ fn pids(survivors: &[i32]) -> String {
 /// Ends every process of a tree and waits until they are gone: two clean looks in a row.
 pub(super) fn end(
     resource: &ResourceId,
-    cgroups: &[PathBuf],
+    groups: &[GroupRecord],
     deadline: Instant,
 ) -> Result<(), StillThere> {
     let mut clean_looks = 0;
     while clean_looks < 2 {
-        for group in cgroups {
+        for group in groups {
             // The look through `/proc` below finds what this could not reach.
-            let _ = cgroup::kill(group, resource);
+            let _ = group.kill(resource);
         }
-        let survivors = kill_round(resource, deadline)?;
+        let survivors = kill_round(resource, groups, deadline)?;
         if survivors.is_empty() {
             clean_looks += 1;
         } else if Instant::now() >= deadline {
@@ -215,8 +225,12 @@ pub(super) fn end(
 }
 
 /// Kills what is seen now; returns what was seen.
-fn kill_round(resource: &ResourceId, deadline: Instant) -> io::Result<Vec<i32>> {
-    let members = stop_all(resource)?;
+fn kill_round(
+    resource: &ResourceId,
+    groups: &[GroupRecord],
+    deadline: Instant,
+) -> io::Result<Vec<i32>> {
+    let members = stop_all(resource, groups)?;
     let mut handles = Vec::new();
     for member in &members {
         // One that may not be signalled is named at the deadline; the others must still go.
@@ -226,17 +240,36 @@ fn kill_round(resource: &ResourceId, deadline: Instant) -> io::Result<Vec<i32>> 
             handles.push(handle);
         }
     }
-    wait_for_all(&handles, deadline.min(Instant::now() + ROUND))?;
+    if !wait_for_all(&handles, deadline.min(Instant::now() + ROUND))? {
+        for member in &members {
+            group::leave_freezer(member, groups, resource);
+        }
+    }
     Ok(members.iter().map(|member| member.pid).collect())
 }
 
+/// Lets everything in a tree go on that was stopped or frozen from within or without.
+pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<()> {
+    for group in groups {
+        group.thaw(resource);
+    }
+    for member in Census::take()?.members(resource, groups) {
+        group::leave_freezer(&member.key, groups, resource);
+        if member.is_stopped {
+            // One that may not be signalled is not of our making.
+            let _ = signal(&member.key, Signal::CONT);
+        }
+    }
+    Ok(())
+}
+
 /// Stops all members until no new one appears, so that none can fork while others are killed.
-fn stop_all(resource: &ResourceId) -> io::Result<Vec<ProcessKey>> {
+fn stop_all(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<Vec<ProcessKey>> {
     let mut stopped: HashSet<ProcessKey> = HashSet::new();
     for _ in 0..STOP_ROUNDS {
         let census = Census::take()?;
         let before = stopped.len();
-        for member in census.members(resource) {
+        for member in census.members(resource, groups) {
             if stopped.insert(member.key) {
                 // Whoever refuses the stop is still killed.
                 let _ = signal(&member.key, Signal::STOP);

@@ -10,12 +10,13 @@ use std::io;
 use crate::id::ResourceId;
 use crate::provider::Usage;
 
+use super::group::GroupRecord;
 use super::tree::Census;
 
 /// Adds up what the processes of a tree use.
-pub(super) fn of_tree(resource: &ResourceId) -> io::Result<Usage> {
+pub(super) fn of_tree(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<Usage> {
     let census = Census::take()?;
-    let members = census.members(resource);
+    let members = census.members(resource, groups);
     if members.is_empty() {
         return Ok(Usage::default());
     }
@@ -59,6 +60,6 @@ mod tests {
 
     #[test]
     fn a_tree_that_is_not_there_uses_nothing() {
-        assert_eq!(of_tree(&ResourceId::new()).unwrap(), Usage::default());
+        assert_eq!(of_tree(&ResourceId::new(), &[]).unwrap(), Usage::default());
     }
 }

@@ -1,9 +1,13 @@
 //! How a step of the bootstrap is worked through: recorded before and after, with limits.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use creel_bridge::event::Stream;
 use creel_bridge::exec::Ending;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tracing::{info, warn};
 
 use crate::provider::{ErrorClass, ProviderError};
@@ -77,6 +81,11 @@ impl Look {
 
     pub(super) fn bad(found: Diagnostic) -> Self {
         Self { verdict: Verdict::Bad, ..Self::good(found) }
+    }
+
+    /// Returns whether the sandbox was found to be gone.
+    fn is_sandbox_lost(&self) -> bool {
+        self.verdict == Verdict::Hopeless(CauseClass::SandboxLost)
     }
 
     pub(super) fn hopeless(class: CauseClass, found: Diagnostic) -> Self {
@@ -163,6 +172,10 @@ fn keep_end(kept: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// How a step that is worked on beside others is tried.
+pub(super) type TryOnce =
+    Box<dyn Fn() -> BoxFuture<'static, Result<Look, ProviderError>> + Send + Sync>;
+
 impl Drive {
     /// Works through one step: `try_once` is called until it is as expected or the tries are over.
     ///
@@ -175,9 +188,103 @@ impl Drive {
     where
         F: Future<Output = Result<Look, ProviderError>> + Send,
     {
-        let mut step = begin(&plan);
+        let step = self.start_step(&plan).await?;
+        let (step, look) = self.witness().work_through(step, &plan, try_once).await;
+        self.end_step(&plan, step, look).await?
+    }
+
+    /// Works through steps that do not depend on each other, at most so many at once.
+    ///
+    /// They begin in the given order, so the checklist has them in it. One that fails does not
+    /// stop the others: every one has its outcome on record, and they are returned in the same
+    /// order. Only a sandbox that is lost ends it; what was not begun then is missing.
+    pub(super) async fn steps_at_once(
+        &mut self,
+        steps: Vec<(Plan, TryOnce)>,
+        most: usize,
+    ) -> Result<Vec<Result<Look, Stopped>>, Stopped> {
+        let (mut waiting, mut under_way) = (steps.into_iter(), FuturesUnordered::new());
+        let mut outcomes: Vec<Option<Result<Look, Stopped>>> = Vec::new();
+        let mut is_lost = false;
+        loop {
+            while under_way.len() < most && !is_lost {
+                let Some((plan, try_once)) = waiting.next() else { break };
+                let (index, step) = (outcomes.len(), self.start_step(&plan).await?);
+                outcomes.push(None);
+                let witness = self.witness();
+                under_way.push(async move {
+                    let (step, look) = witness.work_through(step, &plan, try_once).await;
+                    (index, plan, step, look)
+                });
+            }
+            let Some((index, plan, step, look)) = under_way.next().await else { break };
+            is_lost |= look.is_sandbox_lost();
+            outcomes[index] = Some(self.end_step(&plan, step, look).await?);
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    async fn start_step(&mut self, plan: &Plan) -> Result<Step, Stopped> {
+        let step = begin(plan);
         self.record(RunEvent::StepStarted { step: step.clone() }).await?;
         info!(step = %plan.name, "step begins");
+        Ok(step)
+    }
+
+    /// Records the result of a step; returns what it means for the bootstrap.
+    async fn end_step(
+        &mut self,
+        plan: &Plan,
+        step: Step,
+        look: Look,
+    ) -> Result<Result<Look, Stopped>, Stopped> {
+        let status = step.status;
+        self.record(RunEvent::StepEnded { step }).await?;
+        Ok(match (look.verdict, status) {
+            (Verdict::Good, _) | (_, StepStatus::Tolerated) => Ok(look),
+            (verdict, _) => Err(self.step_failed(plan, &look, verdict)),
+        })
+    }
+
+    fn witness(&self) -> Witness {
+        Witness { sandbox: self.sandbox.clone(), masker: self.masker.clone() }
+    }
+
+    fn step_failed(&self, plan: &Plan, look: &Look, verdict: Verdict) -> Stopped {
+        let class = match verdict {
+            Verdict::Hopeless(class) => class,
+            Verdict::Good | Verdict::Bad => plan.class,
+        };
+        let tail = look.tail.as_ref().map(Diagnostic::as_str).unwrap_or_default();
+        let last_line = tail.lines().rev().find(|line| says_something(line));
+        let detail = last_line.map(|line| format!(" ({})", line.trim())).unwrap_or_default();
+        let sentence = format!("step {} failed: {}{detail}", plan.name, look.found);
+        let mut cause = self.cause(class, &sentence);
+        cause.step = Some(plan.name.clone());
+        // What was worth several tries is worth another attempt, whatever its class.
+        cause.retryable |= verdict == Verdict::Bad && plan.tries > 1;
+        Stopped::Cause(cause)
+    }
+}
+
+/// Works through steps without the run's records, so that several can be under way.
+#[derive(Debug)]
+struct Witness {
+    sandbox: Option<Arc<dyn Sandbox>>,
+    masker: Masker,
+}
+
+impl Witness {
+    /// Tries a step that is on record; returns it as it ended, with what the last try showed.
+    async fn work_through<F>(
+        &self,
+        mut step: Step,
+        plan: &Plan,
+        try_once: impl Fn() -> F + Send,
+    ) -> (Step, Look)
+    where
+        F: Future<Output = Result<Look, ProviderError>> + Send,
+    {
         let started_at = Instant::now();
         let (mut pause, mut last) = (FIRST_PAUSE, None);
         while step.tries < plan.tries.max(1) {
@@ -199,12 +306,8 @@ impl Drive {
             }
         }
         let look = last.unwrap_or_else(|| Look::bad(Diagnostic::ours("it was never tried")));
-        finish(&mut step, &plan, &look, started_at.elapsed());
-        self.record(RunEvent::StepEnded { step: step.clone() }).await?;
-        match (look.verdict, step.status) {
-            (Verdict::Good, _) | (_, StepStatus::Tolerated) => Ok(look),
-            (verdict, _) => Err(self.step_failed(&plan, &look, verdict)),
-        }
+        finish(&mut step, plan, &look, started_at.elapsed());
+        (step, look)
     }
 
     /// Looks behind a command that did not end by itself: its sandbox may have ended with it.
@@ -233,22 +336,6 @@ impl Drive {
                 self.masker.diagnostic(&format!("the sandbox does not answer: {error}")),
             ),
         }
-    }
-
-    fn step_failed(&self, plan: &Plan, look: &Look, verdict: Verdict) -> Stopped {
-        let class = match verdict {
-            Verdict::Hopeless(class) => class,
-            Verdict::Good | Verdict::Bad => plan.class,
-        };
-        let tail = look.tail.as_ref().map(Diagnostic::as_str).unwrap_or_default();
-        let last_line = tail.lines().rev().find(|line| says_something(line));
-        let detail = last_line.map(|line| format!(" ({})", line.trim())).unwrap_or_default();
-        let sentence = format!("step {} failed: {}{detail}", plan.name, look.found);
-        let mut cause = self.cause(class, &sentence);
-        cause.step = Some(plan.name.clone());
-        // What was worth several tries is worth another attempt, whatever its class.
-        cause.retryable |= verdict == Verdict::Bad && plan.tries > 1;
-        Stopped::Cause(cause)
     }
 }
 
@@ -284,7 +371,7 @@ fn begin(plan: &Plan) -> Step {
 }
 
 fn finish(step: &mut Step, plan: &Plan, look: &Look, took: Duration) {
-    let lost = look.verdict == Verdict::Hopeless(CauseClass::SandboxLost);
+    let lost = look.is_sandbox_lost();
     step.status = match look.verdict {
         Verdict::Good => StepStatus::Passed,
         // Nothing is optional in a sandbox that is not there.

@@ -3,14 +3,16 @@
 //! A credential reaches git through its environment, as a helper that prints
 //! what the environment holds: never as an argument, never in the repository's
 //! settings, never on disk. Only a key for ssh has to be a file; it is lent to the
-//! sandbox below creel's own directory and taken back after the clone, and once
-//! more before the sandbox is given back or kept, whatever ended the clone.
+//! sandbox below creel's own directory, for each clone apart, and taken back after
+//! it, and once more before the sandbox is given back or kept, whatever ended the
+//! clone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::FutureExt;
 use secrecy::{ExposeSecret, SecretString};
 use tracing::warn;
 
@@ -20,11 +22,14 @@ use crate::sandbox::{Command, Finished, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
 use crate::workflow::{Credential, Repository};
 
-use super::checklist::{Look, Plan, Ran, Verdict, run};
+use super::checklist::{Look, Plan, Ran, TryOnce, Verdict, run};
 use super::credential::Login;
 use super::workspace::{INCOMPLETE, within};
 use super::{Drive, Stopped};
 
+/// How many repositories are cloned at once: enough to hide their servers' delays, few enough
+/// for one server and one sandbox to bear.
+const CLONES_AT_ONCE: usize = 8;
 /// How often a clone is tried.
 const CLONE_TRIES: u32 = 2;
 /// How long looking at a repository may take.
@@ -57,13 +62,37 @@ const VERIFY: &str = "test -d \"$1\" || exit 11; test -e \"$1/.git\" || exit 12;
                       exec git -C \"$1\" rev-parse --verify --quiet 'HEAD^{commit}'";
 
 impl Drive {
-    /// Clones a repository; returns whether it may be there now.
-    pub(super) async fn clone_repository(
+    /// Clones repositories, several at once; returns those that may be there now.
+    pub(super) async fn clone_repositories(
         &mut self,
+        sandbox: &Arc<dyn Sandbox>,
+        wanted: Vec<(Repository, Login)>,
+    ) -> Result<Vec<Repository>, Stopped> {
+        let steps = wanted.iter().enumerate();
+        let steps = steps
+            .map(|(index, (repository, login))| self.clone_step(sandbox, repository, login, index));
+        let steps = steps.collect();
+        let looks = self.steps_at_once(steps, CLONES_AT_ONCE).await?;
+        if wanted.iter().any(|(_, login)| matches!(login, Login::SshKey { .. })) {
+            // Each clone takes its own back; one that was cut off could not.
+            self.take_back_keys(sandbox).await?;
+        }
+        let mut cloned = Vec::new();
+        for ((repository, _), look) in wanted.into_iter().zip(looks) {
+            if look?.verdict == Verdict::Good {
+                cloned.push(repository);
+            }
+        }
+        Ok(cloned)
+    }
+
+    fn clone_step(
+        &self,
         sandbox: &Arc<dyn Sandbox>,
         repository: &Repository,
         login: &Login,
-    ) -> Result<bool, Stopped> {
+        index: usize,
+    ) -> (Plan, TryOnce) {
         let plan = Plan {
             silence: Some(repository.inactivity),
             tries: CLONE_TRIES,
@@ -75,27 +104,22 @@ impl Drive {
                 repository.timeout,
             )
         };
-        let clone = Cloning {
+        let clone = Arc::new(Cloning {
             sandbox: Arc::clone(sandbox),
             repository: repository.clone(),
             login: login.clone(),
             path: within(&self.workspace_path(sandbox.as_ref()), &repository.path),
+            lent: format!("{}/{index}", lent(sandbox.as_ref())),
             env: self.environment(),
             limit: plan.limit,
             silence: plan.silence,
             masker: self.masker.clone(),
+        });
+        let try_once = move || {
+            let clone = Arc::clone(&clone);
+            async move { clone.try_once().await }.boxed()
         };
-        let clone = Arc::new(clone);
-        let look = self
-            .step(plan, || {
-                let clone = Arc::clone(&clone);
-                async move { clone.try_once().await }
-            })
-            .await;
-        if matches!(login, Login::SshKey { .. }) {
-            self.take_back_keys(sandbox).await?;
-        }
-        Ok(look?.verdict == Verdict::Good)
+        (plan, Box::new(try_once))
     }
 
     /// Removes the keys that were lent to a sandbox; with one in it, nothing may start there.
@@ -128,12 +152,21 @@ impl Drive {
         }
     }
 
-    /// Verifies that a repository is there and stands where it should.
-    pub(super) async fn verify_repository(
+    /// Verifies that repositories are there and stand where they should.
+    pub(super) async fn verify_repositories(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
-        repository: &Repository,
+        repositories: &[Repository],
     ) -> Result<(), Stopped> {
+        let steps = repositories.iter().map(|repository| self.verify_step(sandbox, repository));
+        let steps = steps.collect();
+        for look in self.steps_at_once(steps, CLONES_AT_ONCE).await? {
+            look?;
+        }
+        Ok(())
+    }
+
+    fn verify_step(&self, sandbox: &Arc<dyn Sandbox>, repository: &Repository) -> (Plan, TryOnce) {
         let wanted = repository.reference.as_deref().unwrap_or("its default branch");
         let expected = format!("{} with .git, at {wanted}", repository.path);
         let plan = Plan {
@@ -147,13 +180,14 @@ impl Drive {
         };
         let path = within(&self.workspace_path(sandbox.as_ref()), &repository.path);
         let (masker, reference) = (self.masker.clone(), repository.reference.clone());
-        self.step(plan, || {
-            let (sandbox, path) = (Arc::clone(sandbox), path.clone());
+        let sandbox = Arc::clone(sandbox);
+        let try_once = move || {
+            let (sandbox, path) = (Arc::clone(&sandbox), path.clone());
             let (masker, reference) = (masker.clone(), reference.clone());
             async move { verify(sandbox.as_ref(), &path, reference.as_deref(), &masker).await }
-        })
-        .await
-        .map(drop)
+                .boxed()
+        };
+        (plan, Box::new(try_once))
     }
 }
 
@@ -164,6 +198,8 @@ struct Cloning {
     login: Login,
     /// Where it goes.
     path: String,
+    /// Where its key is lent: no two clones share one, since several are under way.
+    lent: String,
     env: BTreeMap<String, SecretString>,
     limit: Duration,
     silence: Option<Duration>,
@@ -172,6 +208,21 @@ struct Cloning {
 
 impl Cloning {
     async fn try_once(&self) -> Result<Look, ProviderError> {
+        let look = self.try_with_key().await;
+        if !matches!(self.login, Login::SshKey { .. }) {
+            return look;
+        }
+        // With a key left in the sandbox nothing may start there.
+        let removed = remove(self.sandbox.as_ref(), &self.lent).await?;
+        if removed.is_success() {
+            return look;
+        }
+        let found = removed.found(&self.masker);
+        let message = format!("the ssh key could not be removed again: {found}");
+        Ok(Look::hopeless(CauseClass::BootstrapFailed, self.masker.diagnostic(&message)))
+    }
+
+    async fn try_with_key(&self) -> Result<Look, ProviderError> {
         // What was there before would be in the way.
         let _ = remove(self.sandbox.as_ref(), &self.path).await?;
         let mut env = self.environment();
@@ -286,7 +337,7 @@ impl Cloning {
         env: &mut BTreeMap<String, SecretString>,
     ) -> Result<(), ProviderError> {
         let Login::SshKey { private_key, known_hosts } = &self.login else { return Ok(()) };
-        let directory = lent(self.sandbox.as_ref());
+        let directory = self.lent.as_str();
         let path = format!("{directory}/key");
         let text = format!("{}\n", private_key.expose_secret().trim_end());
         self.sandbox.upload(&path, Bytes::from(text), 0o600).await?;

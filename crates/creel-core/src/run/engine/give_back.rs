@@ -38,6 +38,7 @@ impl Drive {
         mut self,
         broken: Option<RecordsError>,
     ) -> Result<RunState, DriveError> {
+        self.wake().await;
         self.leave_no_keys().await;
         let closed = match broken {
             None => self.close_down().await,
@@ -70,10 +71,28 @@ impl Drive {
         }
         let ended = !self.has_bridge || self.end_runtime(&sandbox).await?;
         let torn_down = self.tear_down(sandbox.as_ref()).await?;
-        if !(ended && torn_down) && sandbox.probe().await.is_err() {
+        if !(ended && torn_down) && !self.is_alive(sandbox.as_ref()).await {
             return self.note_lost().await;
         }
         self.connect(Connection::None).await
+    }
+
+    /// Lets go on what was frozen or stopped in the sandbox, so that it can hear that it ends.
+    async fn wake(&self) {
+        let Some(sandbox) = &self.sandbox else { return };
+        match timeout(MARGIN, sandbox.wake()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                warn!(%error, "the sandbox could not be woken; it is ended all the same")
+            }
+            Err(_) => warn!("the sandbox could not be woken in time; it is ended all the same"),
+        }
+    }
+
+    /// Returns whether the sandbox shows a sign of life. What does not in this time is not waited
+    /// for: the run is over, and the sandbox ends next.
+    async fn is_alive(&self, sandbox: &dyn Sandbox) -> bool {
+        matches!(timeout(GRACE, sandbox.probe()).await, Ok(Ok(())))
     }
 
     /// Returns whether the sandbox was lost before the way out began.

@@ -77,7 +77,7 @@ impl Drive {
             snapshot: settings.snapshot.clone(),
             env: settings.env.clone(),
             limits: settings.limits.clone(),
-            disk_gib: settings.disk_gib,
+            disk: settings.disk,
             network: settings.network.clone(),
             // What is kept for people to look at must not end by itself before.
             lease: settings.lease.max(self.workflow.on_failure.keep),

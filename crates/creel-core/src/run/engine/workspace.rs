@@ -40,18 +40,13 @@ impl Drive {
     async fn fill_workspace(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
         self.write_files(sandbox).await?;
         let logins = self.obtain_credentials().await?;
-        let mut cloned = Vec::new();
-        for repository in self.workflow.workspace.repositories.clone() {
+        let wanted = self.workflow.workspace.repositories.clone().into_iter().map(|repository| {
             let login = repository.credential.as_ref().and_then(|name| logins.get(name));
             let login = login.cloned().unwrap_or(Login::None);
-            if self.clone_repository(sandbox, &repository, &login).await? {
-                cloned.push(repository);
-            }
-        }
-        for repository in &cloned {
-            self.verify_repository(sandbox, repository).await?;
-        }
-        Ok(())
+            (repository, login)
+        });
+        let cloned = self.clone_repositories(sandbox, wanted.collect()).await?;
+        self.verify_repositories(sandbox, &cloned).await
     }
 
     async fn write_files(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {

@@ -1,5 +1,7 @@
 //! Paths in a sandbox, and how they lie to each other.
 
+use crate::sandbox::CREEL_DIRECTORY;
+
 /// Says what is wrong with a path that must stay below where it begins, if something is.
 pub(super) fn mistake(path: &str) -> Option<&'static str> {
     if path.starts_with('/') {
@@ -29,6 +31,10 @@ fn mistake_below(path: &str) -> Option<&'static str> {
     if parts.any(|part| matches!(part, "" | "." | "..")) {
         return Some("it must be plain names with `/` between them, without `.` and `..`");
     }
+    let mut parts = path.split('/');
+    if parts.any(|part| part == CREEL_DIRECTORY) {
+        return Some("`.creel` is the name of creel's own directory in a sandbox; take another");
+    }
     None
 }
 
@@ -49,6 +55,11 @@ mod tests {
         for wrong in ["", "/a", "..", "a/../b", "./a", "a//b", "a/", "a\nb", "a\0"] {
             assert!(mistake(wrong).is_some(), "{wrong:?}");
         }
+        for own in [".creel", ".creel/x", "a/.creel", "a/.creel/b"] {
+            assert!(mistake(own).is_some_and(|why| why.contains("creel's own")), "{own}");
+        }
+        assert!(absolute_mistake("/.creel/spool").is_some());
+        assert_eq!(mistake(".creels/creel"), None);
         assert_eq!(absolute_mistake("/srv/space"), None);
         assert!(absolute_mistake("/").is_some() && absolute_mistake("/a/..").is_some());
     }

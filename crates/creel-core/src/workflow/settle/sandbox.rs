@@ -6,6 +6,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::pass::Pass;
+use crate::provider::process::{SMALLEST_DISK, disk_refusal};
 use crate::provider::{Limits, ProviderName};
 use crate::workflow::SandboxSettings;
 use crate::workflow::file;
@@ -37,7 +38,7 @@ pub(super) fn settle(
         lease: pass.span(&at.key("lease"), file.lease.as_ref()).unwrap_or(LEASE),
         env: variables(pass, &at.key("env"), &file.env),
         limits: limits(pass, &at, file),
-        disk_gib: whole_gib(pass, &at.key("disk"), file.disk.as_ref()),
+        disk: pass.size(&at.key("disk"), file.disk.as_ref()),
         network: pass.optional_line(&at.key("network"), file.network.as_ref()),
     };
     match provider {
@@ -84,14 +85,11 @@ fn variables(
     settled
 }
 
-/// Reads a size that is counted in whole GiB.
-fn whole_gib(pass: &mut Pass<'_>, at: &KeyPath, raw: Option<&String>) -> Option<u64> {
-    const GIB: u64 = 1 << 30;
-    let bytes = pass.size(at, raw)?;
-    if !bytes.is_multiple_of(GIB) {
+/// Notes a size that is not counted in whole GiB.
+fn whole_gib(pass: &mut Pass<'_>, at: &KeyPath, bytes: Option<u64>) {
+    if bytes.is_some_and(|bytes| !bytes.is_multiple_of(1 << 30)) {
         pass.wrong(at, "it must be whole GiB, such as 20g");
     }
-    Some(bytes / GIB)
 }
 
 /// A limit that would not hold is refused; something to start from that belongs to another world
@@ -101,7 +99,13 @@ fn in_process(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxS
     let world = "a process sandbox";
     pass_over(pass, "image", settings.image.take(), world);
     pass_over(pass, "snapshot", settings.snapshot.take(), world);
-    refuse(pass, &at.key("disk"), file.disk.is_some(), "process sandboxes have no limit on it");
+    if let Some(bytes) = settings.disk {
+        let too_small = format!("it must be at least {}m", SMALLEST_DISK >> 20);
+        refuse(pass, &at.key("disk"), bytes < SMALLEST_DISK, &too_small);
+        if let Some(reason) = disk_refusal() {
+            pass.wrong(&at.key("disk"), format!("it cannot be limited here: {reason}"));
+        }
+    }
     refuse(
         pass,
         &at.key("network"),
@@ -139,7 +143,8 @@ fn in_daytona(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxS
     if file.cpus.is_some_and(|cpus| cpus.fract() != 0.0) {
         pass.wrong(&at.key("cpus"), "Daytona counts whole processors");
     }
-    whole_gib(pass, &at.key("memory"), file.memory.as_ref());
+    whole_gib(pass, &at.key("memory"), settings.limits.memory);
+    whole_gib(pass, &at.key("disk"), settings.disk);
 }
 
 fn refuse(pass: &mut Pass<'_>, at: &KeyPath, is_wrong: bool, why: &str) {

@@ -44,7 +44,7 @@ struct SandboxPlan {
     env: Vec<String>,
     cpus: Option<f64>,
     memory: Option<u64>,
-    disk_gib: Option<u64>,
+    disk: Option<u64>,
     network: Option<String>,
 }
 
@@ -157,7 +157,7 @@ fn sandbox(resolved: &Resolved, veil: &Veil<'_>) -> SandboxPlan {
         env: sandbox.env.keys().cloned().collect(),
         cpus: sandbox.limits.cpus,
         memory: sandbox.limits.memory,
-        disk_gib: sandbox.disk_gib,
+        disk: sandbox.disk,
         network: over_some(veil, sandbox.network.as_ref()),
     }
 }
@@ -265,7 +265,7 @@ impl Plan {
         let sizes = [
             sandbox.cpus.map(|cpus| format!("cpus {cpus}")),
             sandbox.memory.map(|memory| format!("memory {} MiB", memory >> 20)),
-            sandbox.disk_gib.map(|disk| format!("disk {disk} GiB")),
+            sandbox.disk.map(|disk| format!("disk {} MiB", disk >> 20)),
             sandbox.network.as_ref().map(|network| format!("network {network}")),
         ];
         let sizes: Vec<String> = sizes.into_iter().flatten().collect();

@@ -191,7 +191,7 @@ pub(super) fn plan(world: ProviderName) -> SandboxPlan {
         snapshot: None,
         env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
         limits: Limits::default(),
-        disk_gib: None,
+        disk: None,
         network: (world == ProviderName::Docker).then(|| "none".to_owned()),
         lease: Duration::from_secs(600),
         on_owner_death: OnOwnerDeath::Release,

@@ -3,6 +3,7 @@
 mod image;
 mod keep;
 mod kills;
+mod limited;
 mod many;
 mod orders;
 mod records;

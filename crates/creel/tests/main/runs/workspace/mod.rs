@@ -4,6 +4,7 @@ mod app;
 mod elsewhere;
 mod faults;
 mod login;
+mod many;
 mod repositories;
 mod secrets;
 mod ssh;

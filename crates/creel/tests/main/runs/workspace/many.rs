@@ -1,0 +1,105 @@
+//! Many repositories: several at once, never too many, each with an outcome of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use creel_testkit::git::{Fault, GitServer};
+use creel_testkit::wait::eventually;
+
+use crate::runs::scene::{Ended, Scene};
+use crate::support::PATIENCE;
+
+use super::repositories::repository;
+
+/// How many repositories are cloned at once.
+const AT_ONCE: u32 = 8;
+/// More often than any clone is tried.
+const ALWAYS: u32 = 10_000;
+
+/// Returns the names of the steps that begin so, in the order of the checklist.
+fn steps<'a>(ended: &'a Ended, prefix: &str) -> Vec<&'a str> {
+    let steps = ended.report["checklist"].as_array().unwrap().iter();
+    steps
+        .map(|step| step["step"].as_str().unwrap())
+        .filter(|name| name.starts_with(prefix))
+        .collect()
+}
+
+fn named(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix} r{number}")).collect()
+}
+
+#[test]
+fn repositories_are_cloned_several_at_once_and_no_more() {
+    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+    let origin = git.add("app").unwrap();
+    git.trouble("app", Fault::Hang, ALWAYS);
+    let tables: String =
+        (0..24).map(|number| repository(&git.url("app"), &format!("r{number}"), "")).collect();
+    let running = scene.start(&tables);
+    // None of them is answered, so as many are waiting as may be under way.
+    let came = eventually(PATIENCE, || git.fired("app") == AT_ONCE);
+    assert!(came, "{} at once\n{}", git.fired("app"), running.stderr());
+    let more = eventually(Duration::from_millis(500), || git.fired("app") > AT_ONCE);
+    assert!(!more, "{} at once", git.fired("app"));
+    git.mend("app");
+    let ended = scene.end(running);
+    scene.assert_succeeded(&ended);
+    assert_eq!(ended.text().matches(&origin.main).count(), 24, "{}", ended.text());
+    assert_eq!(steps(&ended, "clone "), named("clone", 24));
+    assert_eq!(steps(&ended, "verify "), named("verify", 24));
+}
+
+#[test]
+fn a_repository_that_fails_does_not_hide_how_the_others_came_out() {
+    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+    git.add("app").unwrap();
+    let missing = [2, 5, 11];
+    let tables: String = (0..12)
+        .map(|number| {
+            let name = if missing.contains(&number) { "nowhere" } else { "app" };
+            repository(&git.url(name), &format!("r{number}"), "")
+        })
+        .collect();
+    let ended = scene.run(&tables);
+    // The first of the file is the cause, whichever came first.
+    scene.assert_stopped(&ended, "workspace_incomplete", "clone r2");
+    assert_eq!(steps(&ended, "clone "), named("clone", 12));
+    for number in 0..12 {
+        let wanted = if missing.contains(&number) { "failed" } else { "passed" };
+        let step = ended.step(&format!("clone r{number}"));
+        assert_eq!(step["status"], wanted, "r{number}: {step}");
+    }
+    assert_eq!(steps(&ended, "verify "), Vec::<&str>::new());
+}
+
+#[test]
+fn a_thousand_repositories_are_cloned() {
+    let scene = Scene::new();
+    let programs = scene.home.path("programs");
+    fs::create_dir(&programs).unwrap();
+    // All that creel asks of git here, without its cost a thousand times.
+    let commit = "0123456789012345678901234567890123456789";
+    let cheap = format!(
+        "#!/bin/sh\nif [ \"$1\" = clone ]; then for last; do :; done; mkdir -p \"$last/.git\"\n\
+         else echo {commit}; fi\n"
+    );
+    let git = programs.join("git");
+    fs::write(&git, cheap).unwrap();
+    fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut tables = format!(
+        "[sandbox]\nenv = {{ PATH = \"{}:/usr/bin:/bin\" }}\n[limits]\nwall = \"10m\"\n",
+        programs.display()
+    );
+    for number in 0..1000 {
+        tables += &repository("https://example.org/cheap.git", &format!("r{number}"), "");
+    }
+    let slow = scene.home.creel.clone().deadline(Duration::from_secs(600));
+    let path = scene.write(&tables);
+    let ended = scene.end(slow.spawn(["run", "--json", &path.display().to_string()]));
+    scene.assert_succeeded(&ended);
+    assert_eq!(steps(&ended, "clone "), named("clone", 1000));
+    assert_eq!(steps(&ended, "verify "), named("verify", 1000));
+    assert_eq!(ended.text().matches(commit).count(), 1000);
+}
