@@ -5,6 +5,7 @@
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
 //! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
 //! - `harbor`: a benchmark harness, with a task of its own.
+//! - `unguarded`: the same harnesses without a guard, and what their recipes do.
 //! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `daytona`: the same for sandboxes, with the official SDKs.
 //! - `limits`: refusals, and the file of events.
@@ -23,4 +24,5 @@ pub(crate) mod scene;
 mod socket;
 pub(crate) mod terminal;
 mod transparency;
+mod unguarded;
 mod weather;
