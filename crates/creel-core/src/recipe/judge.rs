@@ -159,7 +159,7 @@ impl Court<'_> {
     /// Collects the evidence that an object has finished, or says what is missing.
     fn prove(&self, rule: &Rule, seen: &Observed) -> Result<Proof, String> {
         let mut proof = Collected { evidence: vec![seen.state.clone()], ..Collected::default() };
-        if self.around.ended {
+        if self.around.ended && is_users_own(seen) {
             if rule.keeper_gone {
                 proof.evidence.push(self.keeper_gone(seen)?);
             }
@@ -244,6 +244,12 @@ impl Court<'_> {
         own.filter_map(|one| Some(described(one, one.runs_one_of(&self.recipe.programs)?)))
             .collect()
     }
+}
+
+/// Returns whether a user can vouch for an object. Many people share an organisation of cloud
+/// sandboxes, and none of them sees whose harness has ended.
+fn is_users_own(seen: &Observed) -> bool {
+    seen.kind != Kind::Sandbox
 }
 
 /// Returns whether a process runs inside of one of these containers.

@@ -16,6 +16,8 @@ use super::program::{ProgramName, run_by};
 const CONTAINER_ID: usize = 64;
 /// How many characters of a command line are shown.
 const SHOWN: usize = 80;
+/// How many of them are searched for secrets, so that one which begins among them is found.
+const SEARCHED: usize = 2_048;
 
 /// What runs on this machine.
 #[derive(Debug, Clone)]
@@ -106,7 +108,8 @@ fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
     if stat.is_dead() {
         return Ok(None);
     }
-    let command: String = masker.mask(&words.join(" ")).as_str().chars().take(SHOWN).collect();
+    let line: String = words.join(" ").chars().take(SEARCHED).collect();
+    let command: String = masker.mask(&line).as_str().chars().take(SHOWN).collect();
     let container = container_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
     let started = os::since_boot(stat.started_ticks);
     let handles = handles(pid).ok();

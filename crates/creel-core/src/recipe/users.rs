@@ -89,6 +89,9 @@ impl Users<'_> {
     /// Checks that no process of the harness itself may use the object.
     fn no_process(&mut self, running: &[Running]) -> Result<(), String> {
         let programs = &self.court.recipe.programs;
+        if programs.is_empty() {
+            return Ok(());
+        }
         let owner = self
             .possible_owners(running)?
             .find_map(|one| Some(described(one, one.runs_one_of(programs)?)));
@@ -118,7 +121,9 @@ impl Users<'_> {
         if let Some(owner) = owner {
             return Err(format!("{owner} and may use it"));
         }
-        self.proof.evidence.push("nor is one connected that could run it as a library".to_owned());
+        self.proof
+            .evidence
+            .push("no older program that could run it is connected to the engine".to_owned());
         Ok(())
     }
 

@@ -220,7 +220,7 @@ mod tests {
         };
         ledger.record_intent(&intent).await.unwrap();
         if is_made {
-            let made = Event::Created { object: reference.to_owned() };
+            let made = Event::Created { object: reference.to_owned(), identity: None };
             let _ = ledger.append(&[(intent.id, made)]).await.unwrap();
         }
         Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await.unwrap())

@@ -683,6 +683,10 @@ fn a_user_who_vouches_needs_no_other_proof_but_marks_still_count() {
     let around = Surroundings { inventory: &inventory, evidence: &scene.evidence, ended: true };
     let findings = scene.recipe.judge("harbor", &around);
     assert_eq!(findings.still_running, ["process 7 (script harbor: `python3 harbor`)"]);
+    // An organisation of cloud sandboxes is shared: nobody can vouch for all of them.
+    let managed = [("harbor.managed", "true"), ("harbor.session_id", "s")];
+    let sandbox = labelled(object(Kind::Sandbox, "theirs", "started", 5), &managed);
+    assert_eq!(scene.taken(vec![sandbox]), [""; 0]);
     // A reaper that runs is proof of a client that lives.
     let scene = Scene::of("testcontainers").ended();
     let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
