@@ -137,6 +137,8 @@ pub const BRIDGE: &str = "dev.creel.bridge";
 pub const LEASE_FILE: &str = "dev.creel.lease-file";
 /// The Compose project an object belongs to.
 pub const COMPOSE_PROJECT: &str = "com.docker.compose.project";
+/// The label that Compose writes the directory of a project into.
+pub const COMPOSE_DIRECTORY: &str = "com.docker.compose.project.working_dir";
 
 /// Returns the labels that every create carries.
 pub fn of_resource(

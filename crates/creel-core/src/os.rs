@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::thread::UnshareFlags;
 use rustix::time::{ClockId, clock_gettime};
@@ -149,6 +150,12 @@ fn parse_stat(text: &str) -> Option<ProcessStat> {
 pub fn all_pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns the time between boot and a start that is told in clock ticks.
+pub fn since_boot(started_ticks: u64) -> Duration {
+    let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_millis(started_ticks.saturating_mul(1000) / ticks_per_second)
 }
 
 /// Returns when a process of this boot started, in milliseconds since the epoch.

@@ -13,8 +13,9 @@ use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSetti
 use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
 use creel_core::reap::{ReapOptions, Unread};
 use creel_core::reconcile::Reconciler;
-use creel_core::select::Roll;
+use creel_core::select::{Dating, Roll, Selector, date_images};
 use futures::future::join_all;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::environment::Environment;
@@ -63,6 +64,20 @@ impl Listing {
     /// Returns whether a world could be asked.
     pub(crate) fn has_answered(&self, provider: ProviderName) -> bool {
         self.unreachable.iter().all(|error| error.provider != provider)
+    }
+
+    /// Finds out the age of those images for which it makes a difference.
+    pub(crate) async fn date_images(
+        &mut self,
+        app: &App,
+        selectors: &[Selector],
+        roll: &Roll,
+        providers: &Providers,
+    ) -> Result<(), Failure> {
+        let (protect, now) = (&app.config.protect, Timestamp::now());
+        let dating = Dating { selectors, protect, roll, providers, now };
+        self.inventory = date_images(std::mem::take(&mut self.inventory), dating).await?;
+        Ok(())
     }
 
     /// Returns the first world that could not be asked as a failure of the whole command.

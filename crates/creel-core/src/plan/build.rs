@@ -74,7 +74,7 @@ fn item(
 ) -> PlanItem {
     let resource = ownership.record().map(|record| record.id);
     let (binding, evidence) = match finding.map(|finding| &finding.verdict) {
-        Some(Verdict::Finished(evidence)) => (Binding::Examined, Some(evidence.clone())),
+        Some(Verdict::Finished(proof)) => (Binding::Examined, Some(proof.clone())),
         Some(Verdict::MayLive(_)) | None => (Binding::Selected, None),
     };
     PlanItem { seen, rule, resource, binding, evidence }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ResourceId;
 use crate::provider::{Observed, ProviderName};
+use crate::recipe::Proof;
 
 pub use build::{PlanInput, build, examine};
 pub use caps::{CapExceeded, Caps};
@@ -56,8 +57,8 @@ pub struct PlanItem {
     /// What must still be so.
     pub binding: Binding,
     /// What proves that it has finished, where a recipe asked for proof.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<String>,
+    #[serde(flatten)]
+    pub evidence: Option<Proof>,
 }
 
 /// One object that was selected but left alone.

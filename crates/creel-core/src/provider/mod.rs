@@ -21,6 +21,7 @@ mod usage;
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +84,26 @@ pub enum Outlook {
     Settled,
 }
 
+/// A process of this machine that serves a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalServer {
+    /// Its id.
+    pub pid: i32,
+    /// Where it listens.
+    pub socket: PathBuf,
+}
+
+/// What a running object shows of those who use it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Its first process, as the engine's machine knows it.
+    pub first_process: Option<i32>,
+    /// The directories and files of the engine's machine that are mounted into it.
+    pub directories: Vec<PathBuf>,
+    /// How many commands were started in it from outside and still run.
+    pub sessions: usize,
+}
+
 /// One world of resources.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
@@ -138,10 +159,15 @@ pub trait Provider: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns whether those who use this world are processes of this machine, so that one that
-    /// is not running here does not run at all; in doubt they are not.
-    async fn is_used_from_here(&self) -> bool {
-        false
+    /// Returns the process of this machine that serves this provider, if one does: then those
+    /// who use it are processes of this machine too. In doubt there is none.
+    async fn local_server(&self) -> Option<LocalServer> {
+        None
+    }
+
+    /// Asks what a running object shows of those who use it.
+    async fn in_use(&self, _kind: Kind, _id: &str) -> Result<InUse> {
+        Ok(InUse::default())
     }
 
     /// Asks the world for its own lasting identity, so that a plan made for one engine is

@@ -161,6 +161,10 @@ pub struct Observed {
     /// only a close look tells it: when it last started or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_active_at: Option<Timestamp>,
+    /// When an image last got a name on this engine. Only an inspection tells it, and not of
+    /// every image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tagged_at: Option<Timestamp>,
     /// Its labels.
     pub labels: Labels,
     /// The Compose project it belongs to.
@@ -193,6 +197,7 @@ impl Observed {
             state: String::new(),
             created_at: None,
             last_active_at: None,
+            tagged_at: None,
             labels: Labels::new(),
             project: None,
             size: None,
@@ -219,6 +224,17 @@ impl Observed {
         match self.kind {
             Kind::Sandbox => matches!(self.state.as_str(), "started" | "paused"),
             _ => matches!(self.state.as_str(), "running" | "restarting" | "paused"),
+        }
+    }
+
+    /// Returns the instant from which its age counts, where that can be trusted.
+    ///
+    /// A build takes an image's time of creation from its base or from the cache, so an image
+    /// that is seconds old may seem to be years old: only the time of its last tag counts.
+    pub fn known_since(&self) -> Option<Timestamp> {
+        match self.kind {
+            Kind::Image => self.tagged_at,
+            _ => self.created_at,
         }
     }
 

@@ -120,7 +120,9 @@ impl Job<'_> {
             plan::Binding::Examined => provider.examine(kind, id),
             plan::Binding::Selected | plan::Binding::Identity => provider.inspect(kind, id),
         };
-        let Some(seen) = look.await? else { return Ok(SecondLook::Absent) };
+        let Some(mut seen) = look.await? else { return Ok(SecondLook::Absent) };
+        // Where the engine does not tell an image's age, what the plan knew of it still holds.
+        seen.tagged_at = seen.tagged_at.or(item.seen.tagged_at);
         if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
             return Ok(SecondLook::Stay(Outcome::Spared, reason));
         }

@@ -35,6 +35,7 @@ use crate::id::ResourceId;
 use crate::ledger::{Ledger, LedgerError};
 use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{ErrorClass, Kind, Observed, ProviderError, ProviderName, Providers};
+use crate::recipe::Proof;
 use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
 
@@ -125,8 +126,8 @@ pub struct ItemReport {
     /// Why, where there is something to say.
     pub reason: Option<String>,
     /// What proved that it has finished, where a recipe asked for proof.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<String>,
+    #[serde(flatten)]
+    pub evidence: Option<Proof>,
     /// The resource, where this ledger tracks it.
     #[serde(skip)]
     pub resource: Option<ResourceId>,

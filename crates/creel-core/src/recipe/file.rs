@@ -18,9 +18,15 @@ use super::Pattern;
 pub struct Recipe {
     /// One line for people.
     pub summary: String,
-    /// The names of the harness's own programs: globs over the first words of command lines.
+    /// The names of the harness's own programs, scripts and modules, as globs.
     #[serde(default, deserialize_with = "texts")]
     pub programs: Vec<NamePattern>,
+    /// The names of programs that can run the harness as a library, as globs.
+    #[serde(default, deserialize_with = "texts")]
+    pub interpreters: Vec<NamePattern>,
+    /// What the user must name to vouch that the harness has ended.
+    #[serde(default)]
+    pub vouch: Vouch,
     /// Which live processes may still use an object.
     #[serde(default)]
     pub owners: Owners,
@@ -40,6 +46,17 @@ pub enum Owners {
     Earlier,
     /// All: the harness goes on with what an earlier process of it left.
     Any,
+}
+
+/// What the user must name to vouch that a harness has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vouch {
+    /// The recipe: everything with its marks is the harness's.
+    #[default]
+    Recipe,
+    /// Also the Compose project: the marks fit other people's objects too.
+    Project,
 }
 
 /// What objects belong together by.
@@ -80,6 +97,11 @@ pub struct Rule {
     /// Only if it names a session.
     #[serde(default)]
     pub in_session: bool,
+    /// Only if there is an image of this name, with `$1` for the first group of `project`.
+    pub with_image: Option<String>,
+    /// Only if the user vouches that the harness has ended: nothing proves it.
+    #[serde(default)]
+    pub vouched: bool,
     /// Proof: it is in one of these states.
     #[serde(default)]
     pub states: Vec<String>,
@@ -100,9 +122,10 @@ pub struct Rule {
     pub session_quiet: bool,
 }
 
-const RECIPE_KEYS: [&str; 5] = ["summary", "programs", "owners", "session", "rule"];
+const RECIPE_KEYS: [&str; 7] =
+    ["summary", "programs", "interpreters", "owners", "vouch", "session", "rule"];
 const SESSION_KEYS: [&str; 3] = ["labels", "keepers", "keeper_labels"];
-const RULE_KEYS: [&str; 14] = [
+const RULE_KEYS: [&str; 16] = [
     "name",
     "kinds",
     "object",
@@ -111,6 +134,8 @@ const RULE_KEYS: [&str; 14] = [
     "without_labels",
     "named_as_project",
     "in_session",
+    "with_image",
+    "vouched",
     "states",
     "older_than",
     "older_than_remote",
@@ -175,8 +200,16 @@ impl Rule {
         if !marked && !self.in_session {
             return said("it needs an object, a project, labels or in_session: it would mean all");
         }
-        if is_image && self.object.is_none() {
-            return said("images are known only by an object: they inherit labels");
+        let untagged = self.states == ["dangling"];
+        if is_image && self.object.is_none() && !untagged {
+            return said(
+                "images are known only by an object, unless their one state is dangling: they \
+                 inherit labels",
+            );
+        }
+        let groups = self.project.as_ref().map_or(0, Pattern::groups);
+        if self.with_image.is_some() && groups == 0 {
+            return said("with_image needs a project with a group");
         }
         if asks_session && session.is_none() {
             return said("it asks about a session, and the recipe has no [session]");
@@ -241,7 +274,9 @@ mod tests {
     const WHOLE: &str = r#"
         summary = "everything"
         programs = ["bench*"]
+        interpreters = ["python*"]
         owners = "any"
+        vouch = "project"
         [session]
         labels = ["s"]
         keepers = ["keeper-{session}"]
@@ -250,7 +285,9 @@ mod tests {
         name = "all"
         kinds = ["container"]
         object = "bench-.+"
-        project = "bench"
+        project = "(bench)"
+        with_image = "$1:latest"
+        vouched = true
         labels = ["a", "b=c"]
         without_labels = ["keep"]
         named_as_project = true
@@ -299,6 +336,12 @@ mod tests {
         assert!(error(&wide).contains("it would mean all"));
         let image = rule("kinds = [\"image\"]\nolder_than = \"1h\"\nlabels = [\"mine\"]");
         assert!(error(&image).contains("inherit labels"));
+        let untagged = image.replace("labels =", "states = [\"dangling\"]\nlabels =");
+        assert!(Recipe::parse(&untagged).is_ok());
+        let ungrouped = rule(
+            "kinds = [\"network\"]\nolder_than = \"1h\"\nproject = \"p\"\nwith_image = \"$1\"",
+        );
+        assert!(error(&ungrouped).contains("a project with a group"));
     }
 
     #[test]

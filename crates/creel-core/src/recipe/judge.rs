@@ -1,39 +1,62 @@
 //! Proof: whether an object that bears the marks of a harness has finished.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::duration;
 use crate::provider::{Kind, Observed, ProviderName};
 
 use super::mark::{Images, Marked};
 use super::session::{Company, session_of};
-use super::{Owners, Processes, Recipe, Rule, Running};
-
-/// A process counts as older than an object also when it started a little later: the two
-/// instants come from different clocks.
-const SLACK: Duration = Duration::from_secs(5);
+use super::users::Users;
+use super::{Clocks, LocalEvidence, Processes, ProgramName, Recipe, Rule, Running};
 
 /// What is around the objects that are judged.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
     /// Everything that was seen, the marked ones closely.
     pub inventory: &'a [Observed],
-    /// The worlds whose clients are processes of this machine.
-    pub here: &'a [ProviderName],
-    /// What runs on this machine.
-    pub processes: &'a Processes,
-    /// The present time.
-    pub now: Timestamp,
+    /// What this machine shows of those who may use them.
+    pub evidence: &'a LocalEvidence,
+    /// Whether the user vouches that the harness has ended.
+    pub ended: bool,
 }
 
-impl Surroundings<'_> {
-    /// Returns how long ago an instant was; one in the future cannot be told.
-    pub(super) fn since(&self, instant: Timestamp) -> Option<Duration> {
-        let passed = self.now.duration_since(instant);
-        (!passed.is_negative()).then(|| passed.unsigned_abs())
+/// Why an object may go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// What proves that it has finished.
+    pub evidence: String,
+    /// What was not checked, because it cannot be seen from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_checked: Vec<String>,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.evidence)?;
+        match self.not_checked.as_slice() {
+            [] => Ok(()),
+            unchecked => write!(f, "; not checked: {}", unchecked.join(", ")),
+        }
+    }
+}
+
+/// A proof that is being collected.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) evidence: Vec<String>,
+    pub(super) not_checked: Vec<String>,
+}
+
+impl From<Collected> for Proof {
+    fn from(collected: Collected) -> Self {
+        let Collected { evidence, not_checked } = collected;
+        Self { evidence: evidence.join("; "), not_checked }
     }
 }
 
@@ -41,7 +64,7 @@ impl Surroundings<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It has finished, and this proves it.
-    Finished(String),
+    Finished(Proof),
     /// It may be in use, or nobody can tell; this is why.
     MayLive(String),
 }
@@ -57,37 +80,42 @@ pub struct Finding {
 
 /// What a recipe says of all objects that bear its marks.
 #[derive(Debug, Default)]
-pub struct Findings(HashMap<(ProviderName, Kind, String), Finding>);
+pub struct Findings {
+    by_object: HashMap<(ProviderName, Kind, String), Finding>,
+    /// The processes of the harness that run although the user says that it has ended.
+    pub still_running: Vec<String>,
+}
 
 impl Findings {
     /// Returns what was found of an object; `None` means that it bears no mark of the recipe.
     pub fn of(&self, seen: &Observed) -> Option<&Finding> {
-        self.0.get(&(seen.provider, seen.kind, seen.id.clone()))
+        self.by_object.get(&(seen.provider, seen.kind, seen.id.clone()))
     }
 }
 
 /// What all judgements of one recipe share.
-struct Court<'a> {
-    name: &'a str,
-    recipe: &'a Recipe,
-    around: &'a Surroundings<'a>,
+pub(super) struct Court<'a> {
+    pub(super) name: &'a str,
+    pub(super) recipe: &'a Recipe,
+    pub(super) around: &'a Surroundings<'a>,
     images: Images<'a>,
     /// The containers that bear a mark: what runs inside of one does not answer for it.
-    marked: HashSet<&'a str>,
+    pub(super) marked: HashSet<&'a str>,
 }
 
 impl Recipe {
     /// Says of every object that bears a mark whether it has finished.
     pub fn judge(&self, name: &str, around: &Surroundings<'_>) -> Findings {
-        let containers = around.inventory.iter().filter(|seen| seen.kind == Kind::Container);
-        let marked = containers.filter(|seen| self.marks(seen)).map(|seen| seen.id.as_str());
-        let (images, marked) = (Images::among(around.inventory), marked.collect());
+        let marked = around.inventory.iter().zip(self.marked_among(around.inventory));
+        let containers = marked.filter(|(seen, marked)| *marked && seen.kind == Kind::Container);
+        let marked = containers.map(|(seen, _)| seen.id.as_str()).collect();
+        let images = Images::among(around.inventory);
         let court = Court { name, recipe: self, around, images, marked };
         let found = around.inventory.iter().filter_map(|seen| {
             let finding = court.judge(seen)?;
             Some(((seen.provider, seen.kind, seen.id.clone()), finding))
         });
-        Findings(found.collect())
+        Findings { by_object: found.collect(), still_running: court.still_running() }
     }
 }
 
@@ -102,20 +130,25 @@ impl Court<'_> {
                 Marked::Doubtful(reason) => Err(reason),
                 Marked::Yes if !rule.takes_state(seen) => {
                     let reason = format!("it is {}, which no rule takes", seen.state);
-                    other_state = Some(self.found(rule, Verdict::MayLive(reason)));
+                    other_state.get_or_insert((rule, reason));
+                    continue;
+                }
+                Marked::Yes if rule.vouched && !self.around.ended => {
+                    let reason = format!("it is {}, which only --ended takes", seen.state);
+                    other_state = Some((rule, reason));
                     continue;
                 }
                 Marked::Yes => self.prove(rule, seen),
             };
             match proof {
-                Ok(evidence) => {
-                    return Some(self.found(rule, Verdict::Finished(evidence.join("; "))));
-                }
+                Ok(proof) => return Some(self.found(rule, Verdict::Finished(proof))),
                 Err(reason) => {
                     unproven.get_or_insert_with(|| self.found(rule, Verdict::MayLive(reason)));
                 }
             }
         }
+        let other_state =
+            other_state.map(|(rule, reason)| self.found(rule, Verdict::MayLive(reason)));
         unproven.or(other_state)
     }
 
@@ -124,86 +157,55 @@ impl Court<'_> {
     }
 
     /// Collects the evidence that an object has finished, or says what is missing.
-    fn prove(&self, rule: &Rule, seen: &Observed) -> Result<Vec<String>, String> {
-        let mut evidence = vec![seen.state.clone()];
-        let (least, sight) = self.least_age(rule, seen)?;
-        evidence.push(self.old_enough(seen, least)?);
+    fn prove(&self, rule: &Rule, seen: &Observed) -> Result<Proof, String> {
+        let mut proof = Collected { evidence: vec![seen.state.clone()], ..Collected::default() };
+        if self.around.ended && is_users_own(seen) {
+            if rule.keeper_gone {
+                proof.evidence.push(self.keeper_gone(seen)?);
+            }
+            proof.evidence.push(format!("the user says that {} has ended", self.name));
+            return Ok(proof.into());
+        }
+        let mut users = Users { court: self, seen, proof: &mut proof };
+        let least = users.least_age(rule)?;
+        proof.evidence.insert(1, self.old_enough(seen, least)?);
         if let Some(least) = rule.idle_for {
-            evidence.push(self.idle_enough(seen, least)?);
+            proof.evidence.insert(2, self.idle_enough(seen, least)?);
         }
-        evidence.extend(sight);
-        if rule.keeper_gone || rule.session_quiet {
-            evidence.push(self.session_over(rule, seen, least)?);
+        if rule.keeper_gone {
+            proof.evidence.push(self.keeper_gone(seen)?);
         }
-        Ok(evidence)
-    }
-
-    /// Returns how old the object must be: more where processes cannot be seen.
-    fn least_age(
-        &self,
-        rule: &Rule,
-        seen: &Observed,
-    ) -> Result<(Duration, Option<String>), String> {
-        if self.recipe.programs.is_empty() {
-            return Ok((rule.older_than, None));
+        if rule.session_quiet {
+            proof.evidence.push(self.session_quiet(seen, least)?);
         }
-        let hidden = match self.around.processes {
-            _ if !self.around.here.contains(&seen.provider) => {
-                format!("{} is not on this machine", seen.provider)
-            }
-            Processes::Hidden(why) => why.clone(),
-            Processes::Seen(running) => {
-                let sight = self.no_owner(running, seen)?;
-                return Ok((rule.older_than, Some(sight)));
-            }
-        };
-        let least = rule
-            .older_than_remote
-            .ok_or_else(|| format!("nobody can tell whether {} still runs: {hidden}", self.name))?;
-        Ok((least, Some(format!("only its age counts: {hidden}"))))
-    }
-
-    /// Checks that no process of the harness may still use the object.
-    fn no_owner(&self, running: &[Running], seen: &Observed) -> Result<String, String> {
-        let made_at = seen.created_at.ok_or("its age is unknown")?;
-        let inside = |one: &Running| {
-            one.container.as_deref().is_some_and(|container| self.marked.contains(container))
-        };
-        let may_own = |one: &&Running| match self.recipe.owners {
-            Owners::Any => true,
-            Owners::Earlier => one.started_at <= made_at + SLACK,
-        };
-        let of_harness = running.iter().filter(|one| one.is_one_of(&self.recipe.programs));
-        let owner = of_harness.filter(|one| !inside(one)).find(may_own);
-        match (owner, self.recipe.owners) {
-            (Some(owner), _) => {
-                Err(format!("process {} ({}) may use it", owner.pid, owner.program))
-            }
-            (None, Owners::Any) => Ok(format!("no process of {} runs here", self.name)),
-            (None, Owners::Earlier) => {
-                Ok(format!("no process of {} here is older than it", self.name))
-            }
-        }
+        Ok(proof.into())
     }
 
     fn old_enough(&self, seen: &Observed, least: Duration) -> Result<String, String> {
-        let changed_at = last_change(seen).ok_or("its age is unknown")?;
-        let age = self.around.since(changed_at).ok_or("its age is in the future")?;
+        let changed_at = last_change(seen).ok_or_else(|| unknown_age(seen))?;
+        let age = self.clocks().age(changed_at).ok_or("its age is in the future")?;
         let told = duration::show_roughly(age);
         let (young, old) = match seen.kind {
             Kind::Container => ("last changed", "unchanged for"),
+            Kind::Image => ("tagged", "tagged"),
             _ => ("made", "made"),
         };
         let ago = if seen.kind == Kind::Container { "" } else { " ago" };
+        let doubt = if self.clocks().is_steady() {
+            ""
+        } else {
+            " by the time since boot, for the clock was set forward"
+        };
         if age < least {
-            return Err(format!("{young} {told} ago, less than {}", duration::show_limit(least)));
+            let least = duration::show_limit(least);
+            return Err(format!("{young} {told} ago{doubt}, less than {least}"));
         }
-        Ok(format!("{old} {told}{ago}"))
+        Ok(format!("{old} {told}{ago}{doubt}"))
     }
 
     fn idle_enough(&self, seen: &Observed, least: Duration) -> Result<String, String> {
         let active_at = seen.last_active_at.ok_or("its last activity is unknown")?;
-        let idle = self.around.since(active_at).ok_or("its last activity is in the future")?;
+        let idle = self.clocks().age(active_at).ok_or("its last activity is in the future")?;
         let told = duration::show_roughly(idle);
         if idle < least {
             return Err(format!("active {told} ago, less than {}", duration::show_limit(least)));
@@ -211,25 +213,53 @@ impl Court<'_> {
         Ok(format!("idle for {told}"))
     }
 
-    fn session_over(
-        &self,
-        rule: &Rule,
-        seen: &Observed,
-        least: Duration,
-    ) -> Result<String, String> {
-        let (_, session) = session_of(self.recipe, seen).ok_or("it names no session")?;
-        let company = Company { recipe: self.recipe, session, around: self.around };
-        let mut evidence = Vec::new();
-        if rule.keeper_gone {
-            company.live_keeper().map_or(Ok(()), Err)?;
-            evidence.push(format!("no keeper of session {session} runs"));
-        }
-        if rule.session_quiet {
-            company.unrest(least).map_or(Ok(()), Err)?;
-            evidence.push(format!("nothing of {session} runs"));
-        }
-        Ok(evidence.join("; "))
+    fn keeper_gone(&self, seen: &Observed) -> Result<String, String> {
+        let company = self.company(seen)?;
+        company.live_keeper().map_or(Ok(()), Err)?;
+        Ok(format!("no keeper of session {} runs", company.session))
     }
+
+    fn session_quiet(&self, seen: &Observed, least: Duration) -> Result<String, String> {
+        let company = self.company(seen)?;
+        company.unrest(least).map_or(Ok(()), Err)?;
+        Ok(format!("nothing of {} runs", company.session))
+    }
+
+    fn company<'b>(&'b self, seen: &'b Observed) -> Result<Company<'b>, String> {
+        let (_, session) = session_of(self.recipe, seen).ok_or("it names no session")?;
+        Ok(Company { recipe: self.recipe, session, around: self.around })
+    }
+
+    fn clocks(&self) -> &Clocks {
+        &self.around.evidence.clocks
+    }
+
+    /// Returns the processes of the harness that run although the user says that it has ended.
+    fn still_running(&self) -> Vec<String> {
+        let Processes::Seen(running) = &self.around.evidence.processes else { return Vec::new() };
+        if !self.around.ended {
+            return Vec::new();
+        }
+        let own = running.iter().filter(|one| !is_inside(&self.marked, one));
+        own.filter_map(|one| Some(described(one, one.runs_one_of(&self.recipe.programs)?)))
+            .collect()
+    }
+}
+
+/// Returns whether a user can vouch for an object. Many people share an organisation of cloud
+/// sandboxes, and none of them sees whose harness has ended.
+fn is_users_own(seen: &Observed) -> bool {
+    seen.kind != Kind::Sandbox
+}
+
+/// Returns whether a process runs inside of one of these containers.
+pub(super) fn is_inside(containers: &HashSet<&str>, one: &Running) -> bool {
+    one.container.as_deref().is_some_and(|container| containers.contains(container))
+}
+
+/// Describes a process by what of it counts.
+pub(super) fn described(one: &Running, run: &ProgramName) -> String {
+    format!("process {} ({run}: `{}`)", one.pid, one.command)
 }
 
 impl Rule {
@@ -245,6 +275,13 @@ pub(super) fn last_change(seen: &Observed) -> Option<Timestamp> {
     match (seen.kind, seen.last_active_at) {
         (Kind::Container, None) if !never_started => None,
         (Kind::Container, Some(active_at)) => Some(active_at.max(seen.created_at?)),
-        _ => seen.created_at,
+        _ => seen.known_since(),
+    }
+}
+
+pub(super) fn unknown_age(seen: &Observed) -> &'static str {
+    match seen.kind {
+        Kind::Image => "the engine does not tell when it was tagged, so its age is unknown",
+        _ => "its age is unknown",
     }
 }

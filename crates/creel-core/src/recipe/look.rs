@@ -23,9 +23,10 @@ pub async fn look_closer(
     inventory: Vec<Observed>,
     providers: &Providers,
 ) -> Result<Vec<Observed>, ProviderError> {
-    let looks = inventory.into_iter().map(|seen| async move {
+    let marked = recipe.marked_among(&inventory);
+    let looks = inventory.into_iter().zip(marked).map(|(seen, marked)| async move {
         let in_session = seen.kind == Kind::Container && session_of(recipe, &seen).is_some();
-        if !in_session && !recipe.marks(&seen) {
+        if !in_session && !marked {
             return Ok(Some(seen));
         }
         let close = providers.get(seen.provider)?.examine(seen.kind, &seen.id).await?;

@@ -3,7 +3,7 @@
 //! Containers take over the labels of their image, so a container that is known by labels alone
 //! must have at least one of them from its own create.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::labels::{self, Labels};
 use crate::provider::{Kind, Observed, ProviderName};
@@ -22,33 +22,41 @@ pub(super) enum Marked {
     Yes,
 }
 
-/// The labels of all images, to tell a container's own labels from those of its image.
+/// All images: their labels, to tell a container's own labels from those of its image, and their
+/// names.
 #[derive(Debug)]
-pub(super) struct Images<'a>(HashMap<(ProviderName, &'a str), &'a Labels>);
+pub(super) struct Images<'a> {
+    labels: HashMap<(ProviderName, &'a str), &'a Labels>,
+    names: HashSet<(ProviderName, &'a str)>,
+}
 
 impl<'a> Images<'a> {
     pub(super) fn among(inventory: &'a [Observed]) -> Self {
-        let images = inventory.iter().filter(|seen| seen.kind == Kind::Image);
-        Self(images.map(|seen| ((seen.provider, seen.id.as_str()), &seen.labels)).collect())
+        let images = || inventory.iter().filter(|seen| seen.kind == Kind::Image);
+        let of_image = |seen: &'a Observed| ((seen.provider, seen.id.as_str()), &seen.labels);
+        let names = images().flat_map(|seen| seen.tags().map(|tag| (seen.provider, tag)));
+        Self { labels: images().map(of_image).collect(), names: names.collect() }
     }
 
     /// Returns the labels of a container's image, where it is still there.
     fn of(&self, container: &Observed) -> Option<&'a Labels> {
         let (_, image) = container.uses.iter().find(|(kind, _)| *kind == Kind::Image)?;
-        self.0.get(&(container.provider, image.as_str())).copied()
+        self.labels.get(&(container.provider, image.as_str())).copied()
     }
 }
 
 impl Recipe {
-    /// Returns whether an object bears the marks of some rule.
-    pub fn marks(&self, seen: &Observed) -> bool {
-        self.rules.iter().any(|rule| rule.claims(self, seen))
+    /// Says of every object whether it bears the marks of some rule.
+    pub fn marked_among(&self, inventory: &[Observed]) -> Vec<bool> {
+        let images = Images::among(inventory);
+        let marks = |seen| self.rules.iter().any(|rule| rule.claims(self, seen, &images));
+        inventory.iter().map(marks).collect()
     }
 }
 
 impl Rule {
     pub(super) fn marked(&self, recipe: &Recipe, seen: &Observed, images: &Images<'_>) -> Marked {
-        if !self.claims(recipe, seen) {
+        if !self.claims(recipe, seen, images) {
             return Marked::No;
         }
         // A name is never inherited.
@@ -68,7 +76,7 @@ impl Rule {
         }
     }
 
-    fn claims(&self, recipe: &Recipe, seen: &Observed) -> bool {
+    fn claims(&self, recipe: &Recipe, seen: &Observed, images: &Images<'_>) -> bool {
         let project = seen.project.as_deref();
         self.kinds.contains(&seen.kind)
             && self.object.as_ref().is_none_or(|pattern| names_fit(pattern, seen))
@@ -77,6 +85,14 @@ impl Rule {
             && !self.without_labels.iter().any(|label| label.matches(&seen.labels))
             && (!self.named_as_project || project == Some(seen.name.as_str()))
             && (!self.in_session || session_of(recipe, seen).is_some())
+            && self.with_image.as_ref().is_none_or(|name| self.has_image(name, seen, images))
+    }
+
+    /// Returns whether the image is there that belongs to the object's project.
+    fn has_image(&self, name: &str, seen: &Observed, images: &Images<'_>) -> bool {
+        let (Some(project), Some(pattern)) = (&seen.project, &self.project) else { return false };
+        let named = pattern.expand(project, name);
+        named.is_some_and(|named| images.names.contains(&(seen.provider, named.as_str())))
     }
 
     /// Returns the keys of the labels that the rule knows this object by.

@@ -11,22 +11,31 @@
 //! harness's objects are known, and what must be so before one of them counts
 //! as finished. Whatever cannot be told spares the object: an unknown age, a
 //! label that may be inherited from an image, processes that are hidden from
-//! us. [`Recipe::judge`] is pure; [`look_closer`] and [`Processes::seen_here`]
-//! gather what it needs. Nothing is changed here, so a crash leaves nothing.
+//! us. [`Recipe::judge`] is pure; [`look_closer`] and [`LocalEvidence::gather`]
+//! collect what it needs. Nothing is changed here, so a crash leaves nothing.
 
 mod builtin;
+mod clocks;
+mod connections;
 mod file;
+mod gather;
 mod judge;
 mod look;
 mod mark;
 mod pattern;
 mod processes;
+mod program;
 mod session;
 mod shelf;
+mod users;
 
-pub use file::{InvalidRecipe, Owners, Recipe, Rule, Session};
-pub use judge::{Finding, Findings, Surroundings, Verdict};
+pub use clocks::{Clocks, Reading};
+pub use connections::Connections;
+pub use file::{InvalidRecipe, Owners, Recipe, Rule, Session, Vouch};
+pub use gather::LocalEvidence;
+pub use judge::{Finding, Findings, Proof, Surroundings, Verdict};
 pub use look::look_closer;
 pub use pattern::Pattern;
-pub use processes::{Processes, Running};
+pub use processes::{Handles, Processes, Running};
+pub use program::{ProgramName, RunAs};
 pub use shelf::{Entry, Origin, RecipeError, Shelf};

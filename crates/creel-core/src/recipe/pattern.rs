@@ -16,6 +16,20 @@ impl Pattern {
     }
 }
 
+impl Pattern {
+    /// Fills the groups of a text that fits into a template: `$1` is the first of them.
+    pub fn expand(&self, text: &str, template: &str) -> Option<String> {
+        let mut filled = String::new();
+        self.0.captures(text)?.expand(template, &mut filled);
+        Some(filled)
+    }
+
+    /// Returns how many groups it has.
+    pub(super) fn groups(&self) -> usize {
+        self.0.captures_len() - 1
+    }
+}
+
 impl FromStr for Pattern {
     type Err = regex::Error;
 
@@ -43,6 +57,14 @@ mod tests {
         for other in ["", "ab", "abc", "xa", "a\n", "bc "] {
             assert!(!pattern.fits(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_template_takes_the_groups_of_a_text() {
+        let pattern: Pattern = "(.+)-[0-9]+".parse().unwrap();
+        assert_eq!(pattern.expand("a-b-3", "x__${1}__y"), Some("x__a-b__y".to_owned()));
+        assert_eq!(pattern.expand("a-b", "x"), None);
+        assert_eq!(pattern.groups(), 1);
     }
 
     #[test]

@@ -2,17 +2,22 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::os::{self, ProcessKey};
+use crate::os;
+use crate::sanitise::{Masker, Secrets};
 use crate::select::NamePattern;
 
-/// How many words of a command line may name its program: launchers such as
-/// `uv run --python 3.12 python -m inspect_ai` put a few before it.
-const WORDS: usize = 8;
+use super::program::{ProgramName, run_by};
+
 /// How many hex digits the id of a container has.
 const CONTAINER_ID: usize = 64;
+/// How many characters of a command line are shown.
+const SHOWN: usize = 80;
+/// How many of them are searched for secrets, so that one which begins among them is found.
+const SEARCHED: usize = 2_048;
 
 /// What runs on this machine.
 #[derive(Debug, Clone)]
@@ -28,20 +33,41 @@ pub enum Processes {
 pub struct Running {
     /// Its id here.
     pub pid: i32,
-    /// Its program, for messages.
-    pub program: String,
-    /// The names among the first words of its command line.
-    pub names: Vec<String>,
-    /// When it started.
-    pub started_at: Timestamp,
+    /// Its parent's id.
+    pub parent: i32,
+    /// What it runs.
+    pub runs: Vec<ProgramName>,
+    /// The beginning of its command line, without secrets.
+    pub command: String,
+    /// The time between boot and its start.
+    pub started: Duration,
     /// The container it runs in, if it does.
     pub container: Option<String>,
+    /// What it holds open; `None` where that may not be seen.
+    pub handles: Option<Handles>,
+}
+
+/// What a process holds open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Handles {
+    /// The inodes of its sockets.
+    pub sockets: Vec<u64>,
+    /// Its working directory and its open files.
+    pub files: Vec<PathBuf>,
+    /// The inode of its network namespace.
+    pub network: u64,
 }
 
 impl Running {
-    /// Returns whether its command line names one of these programs.
-    pub(super) fn is_one_of(&self, programs: &[NamePattern]) -> bool {
-        self.names.iter().any(|name| programs.iter().any(|program| program.matches(name)))
+    /// Returns what it runs that is one of these programs.
+    pub(super) fn runs_one_of(&self, programs: &[NamePattern]) -> Option<&ProgramName> {
+        self.runs.iter().find(|run| programs.iter().any(|program| program.matches(&run.name)))
+    }
+
+    /// Returns one of its files that lies below one of these directories.
+    pub(super) fn file_below(&self, directories: &[PathBuf]) -> Option<&Path> {
+        let is_below = |file: &&PathBuf| directories.iter().any(|it| file.starts_with(it));
+        self.handles.as_ref()?.files.iter().find(is_below).map(PathBuf::as_path)
     }
 }
 
@@ -58,9 +84,10 @@ impl Processes {
 fn seen() -> io::Result<Vec<Running>> {
     // Where other people's processes are hidden, that of the first one is too.
     fs::read("/proc/1/cmdline")?;
+    let masker = Masker::new(&Secrets::new());
     let mut running = Vec::new();
     for pid in os::all_pids()? {
-        match process(pid) {
+        match process(pid, &masker) {
             Ok(found) => running.extend(found),
             Err(error) if os::is_no_process(&error) => {}
             Err(error) => return Err(error),
@@ -70,38 +97,49 @@ fn seen() -> io::Result<Vec<Running>> {
 }
 
 /// Reads one process; kernel threads and the dead have no command line.
-fn process(pid: i32) -> io::Result<Option<Running>> {
-    let words = fs::read(format!("/proc/{pid}/cmdline"))?;
-    let names = names_in(&words);
-    let Some(program) = names.first().cloned() else { return Ok(None) };
+fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
+    let words = words_of(&fs::read(format!("/proc/{pid}/cmdline"))?);
+    let file = fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let runs = run_by(&words, file.as_ref().and_then(|file| file.to_str()));
+    if runs.is_empty() {
+        return Ok(None);
+    }
     let stat = os::process_stat(pid)?;
     if stat.is_dead() {
         return Ok(None);
     }
-    let started_ms = os::started_at_ms(&ProcessKey { pid, started_ticks: stat.started_ticks });
-    let started_at = Timestamp::from_millisecond(started_ms)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    let line: String = words.join(" ").chars().take(SEARCHED).collect();
+    let command: String = masker.mask(&line).as_str().chars().take(SHOWN).collect();
     let container = container_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
-    Ok(Some(Running { pid, program, names, started_at, container }))
+    let started = os::since_boot(stat.started_ticks);
+    let handles = handles(pid).ok();
+    Ok(Some(Running { pid, parent: stat.parent, runs, command, started, container, handles }))
 }
 
-/// Returns the names among the first words of a command line: the last part of each path,
-/// without `.py`. What follows the word `creel` is creel's own: `creel sweep --recipe harbor`
-/// is no harbor.
-fn names_in(words: &[u8]) -> Vec<String> {
-    let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty()).take(WORDS);
-    let mut names = Vec::new();
-    for word in words {
-        let word = String::from_utf8_lossy(word);
-        let name = word.rsplit('/').next().unwrap_or_default();
-        let name = name.strip_suffix(".py").unwrap_or(name).to_owned();
-        let is_ours = name == "creel";
-        names.push(name);
-        if is_ours {
-            break;
+fn words_of(line: &[u8]) -> Vec<String> {
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// Reads what a process holds open; only its own user and root may.
+fn handles(pid: i32) -> io::Result<Handles> {
+    let network = fs::metadata(format!("/proc/{pid}/ns/net"))?.ino();
+    let mut handles = Handles { network, ..Handles::default() };
+    handles.files.push(fs::read_link(format!("/proc/{pid}/cwd"))?);
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // One that was closed meanwhile is not open.
+        let Ok(target) = entry.and_then(|entry| fs::read_link(entry.path())) else { continue };
+        match target.to_str().and_then(socket_inode) {
+            Some(inode) => handles.sockets.push(inode),
+            None if target.is_absolute() => handles.files.push(target),
+            None => {}
         }
     }
-    names
+    Ok(handles)
+}
+
+fn socket_inode(target: &str) -> Option<u64> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// Returns the id of the container that a process's control groups name, if they do.
@@ -117,19 +155,7 @@ fn container_in(groups: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_words_name_the_program() {
-        let names = |line: &str| names_in(line.replace(' ', "\0").as_bytes());
-        assert_eq!(names("/usr/bin/python3 /opt/bin/harbor run")[1], "harbor");
-        assert_eq!(
-            names("python -m swebench.harness.run_evaluation")[2],
-            "swebench.harness.run_evaluation"
-        );
-        assert_eq!(names("python ./run_evaluation.py")[1], "run_evaluation");
-        assert_eq!(names("sudo creel sweep --recipe harbor"), ["sudo", "creel"]);
-        assert_eq!(names("").len(), 0);
-    }
+    use crate::recipe::Reading;
 
     #[test]
     fn a_control_group_names_the_innermost_container() {
@@ -144,10 +170,29 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen() {
+    fn this_process_is_seen_with_what_it_holds_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let _file = fs::File::create(directory.path().join("open")).unwrap();
         let Processes::Seen(running) = Processes::seen_here() else { panic!("procfs is hidden") };
         let pid = rustix::process::getpid().as_raw_pid();
         let me = running.iter().find(|one| one.pid == pid).expect("this process runs");
-        assert!(me.started_at <= Timestamp::now());
+        assert!(me.started <= Reading::now().boot);
+        assert!(me.file_below(&[directory.path().to_owned()]).is_some());
+        assert_eq!(me.file_below(&[PathBuf::from("/nowhere")]), None);
+    }
+
+    #[test]
+    fn a_command_line_is_shown_without_its_secrets() {
+        let token = format!("ghp_{}", "a1B2".repeat(9));
+        let mut child = std::process::Command::new("sleep");
+        std::os::unix::process::CommandExt::arg0(&mut child, "harness");
+        let mut child = child.args(["1000"]).env("X", "y").spawn().unwrap();
+        let shown = Masker::new(&Secrets::new()).mask(&format!("harness --key {token}"));
+        assert!(!shown.as_str().contains(&token));
+        let pid = i32::try_from(child.id()).unwrap();
+        let found = process(pid, &Masker::new(&Secrets::new())).unwrap().unwrap();
+        assert_eq!(found.command, "harness 1000");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -46,7 +46,8 @@ impl Company<'_> {
             if may_run(member) {
                 return Some(format!("{} of {} is {}", member.name, self.session, member.state));
             }
-            let quiet = last_change(member).and_then(|at| self.around.since(at));
+            let clocks = &self.around.evidence.clocks;
+            let quiet = last_change(member).and_then(|at| clocks.age(at));
             let Some(quiet) = quiet else {
                 return Some(format!("nobody can tell when {} last ran", member.name));
             };

@@ -117,15 +117,29 @@ impl Shelf {
     ///
     /// Fails when there is none of that name, or it cannot be read or is not right.
     pub fn take(&self, name: &str) -> Result<Entry, RecipeError> {
-        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
-        let (origin, text) = match (self.users(name)?, built_in) {
-            (Some((path, text)), _) => (Origin::File { path, replaces: built_in.is_some() }, text),
-            (None, Some(text)) => (Origin::BuiltIn, text.to_owned()),
-            (None, None) => return Err(self.unknown(name)?),
-        };
-        let recipe = Recipe::parse(&text)
-            .map_err(|source| RecipeError::Invalid { origin: origin.clone(), source })?;
-        Ok(Entry { name: name.to_owned(), origin, text, recipe })
+        let built_in = built_in(name);
+        match (self.users(name)?, built_in) {
+            (Some((path, text)), _) => {
+                entry(name, Origin::File { path, replaces: built_in.is_some() }, text)
+            }
+            (None, Some(text)) => entry(name, Origin::BuiltIn, text.to_owned()),
+            (None, None) => Err(self.unknown(name)?),
+        }
+    }
+
+    /// Takes a recipe whose text is wanted. A file of the user's that is empty does not count:
+    /// a shell that writes the text into it has emptied it before this program begins.
+    ///
+    /// # Errors
+    ///
+    /// Fails when there is none of that name, or it cannot be read or is not right.
+    pub fn take_to_show(&self, name: &str) -> Result<Entry, RecipeError> {
+        match (self.users(name)?, built_in(name)) {
+            (Some((_, users)), Some(text)) if users.trim().is_empty() => {
+                entry(name, Origin::BuiltIn, text.to_owned())
+            }
+            _ => self.take(name),
+        }
     }
 
     /// Reads the user's recipe of a name, if there is one.
@@ -152,6 +166,18 @@ impl Shelf {
         };
         Ok(RecipeError::Unknown { name: name.to_owned(), suggestion })
     }
+}
+
+/// Returns the text of a recipe that is built in.
+fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// Reads the text of a recipe.
+fn entry(name: &str, origin: Origin, text: String) -> Result<Entry, RecipeError> {
+    let recipe = Recipe::parse(&text)
+        .map_err(|source| RecipeError::Invalid { origin: origin.clone(), source })?;
+    Ok(Entry { name: name.to_owned(), origin, text, recipe })
 }
 
 fn is_name(text: &str) -> bool {
@@ -211,6 +237,19 @@ mod tests {
         assert_eq!(shelf.names().unwrap().len(), BUILT_IN.len() + 1);
         let origin = shelf.take("mine").unwrap().origin;
         assert!(matches!(origin, Origin::File { replaces: false, .. }), "{origin}");
+    }
+
+    #[test]
+    fn a_recipe_can_be_shown_into_the_file_that_replaces_it() {
+        let home = home_with("harbor.toml", "");
+        let shelf = Shelf::of(home.path());
+        let shown = shelf.take_to_show("harbor").unwrap();
+        assert_eq!(shown.origin, Origin::BuiltIn);
+        // But an empty file is no recipe to sweep by.
+        assert!(shelf.take("harbor").is_err());
+        std::fs::write(home.path().join("recipes/harbor.toml"), &shown.text).unwrap();
+        assert_eq!(shelf.take_to_show("harbor").unwrap().text, shown.text);
+        assert!(matches!(shelf.take("harbor").unwrap().origin, Origin::File { .. }));
     }
 
     #[test]

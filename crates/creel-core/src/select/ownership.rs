@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
+
 use crate::id::{LedgerId, ResourceId};
 use crate::labels;
 use crate::ledger::{Record, StateName};
@@ -68,6 +70,8 @@ pub struct Roll {
     ledger: Option<LedgerId>,
     by_object: HashMap<(ProviderName, Kind, String), Record>,
     by_resource: HashMap<ResourceId, Record>,
+    /// The records of images under the references that they claim, made or about to be.
+    by_reference: HashMap<(ProviderName, String), Vec<Record>>,
 }
 
 impl Roll {
@@ -78,6 +82,13 @@ impl Roll {
             if let Some(object) = record.state.object() {
                 let key = (record.provider, record.kind, object.to_owned());
                 roll.by_object.insert(key, record.clone());
+            }
+            if record.kind == Kind::Image {
+                let object = record.state.object().filter(|object| *object != record.name);
+                for reference in object.into_iter().chain([record.name.as_str()]) {
+                    let key = (record.provider, reference.to_owned());
+                    roll.by_reference.entry(key).or_default().push(record.clone());
+                }
             }
             roll.by_resource.insert(record.id, record);
         }
@@ -103,6 +114,9 @@ impl Roll {
                 IdentityCheck::Same { .. } | IdentityCheck::Unproven { .. } => Self::ours(record),
             };
         }
+        if let Some(record) = self.held_image(seen) {
+            return Self::ours(record);
+        }
         let Some(resource) = labels::claimed_resource(&seen.labels) else {
             return Ownership::Foreign;
         };
@@ -119,6 +133,32 @@ impl Roll {
             (None, Some(ledger)) => Ownership::OtherLedger { ledger, liveness },
             (None, None) => Ownership::Foreign,
         }
+    }
+
+    /// Returns the record by which an owner that may be alive holds one of an image's references.
+    ///
+    /// A reference may name another image by now, so one of a dead owner's proves nothing; that
+    /// of a live one spares whatever it names.
+    fn held_image(&self, seen: &Observed) -> Option<&Record> {
+        let claims = |reference: &str| {
+            let key = (seen.provider, reference.to_owned());
+            self.by_reference.get(&key).into_iter().flatten()
+        };
+        let is_held = |record: &&Record| {
+            record.state.name().is_open() && record.owner_liveness() != Liveness::Dead
+        };
+        seen.tags().flat_map(claims).find(is_held)
+    }
+
+    /// Fills in since when an image is there, where only the ledger tells.
+    pub fn date(&self, seen: &mut Observed) {
+        if seen.kind != Kind::Image || seen.tagged_at.is_some() {
+            return;
+        }
+        let key = (seen.provider, seen.kind, seen.id.clone());
+        let record = self.by_object.get(&key).or_else(|| self.held_image(seen));
+        seen.tagged_at =
+            record.and_then(|record| Timestamp::from_millisecond(record.changed_at_ms).ok());
     }
 
     fn ours(record: &Record) -> Ownership {
@@ -139,7 +179,12 @@ fn claimed_liveness(seen: &Observed) -> Liveness {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::labels::Labels;
+    use crate::ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
+    use crate::owner::Owner;
     use crate::select::selector::tests::container;
 
     #[test]
@@ -156,5 +201,52 @@ mod tests {
         assert!(matches!(roll.ownership(&heir), Ownership::Unrecorded { .. }));
         let other = Roll::new(LedgerId::new(), Vec::new());
         assert!(matches!(other.ownership(&heir), Ownership::OtherLedger { .. }));
+    }
+
+    /// Returns the roll of a ledger on which somebody claims an image by its reference.
+    async fn roll_with(reference: &str, owner: Owner, is_made: bool) -> Roll {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(home.path()).await.unwrap();
+        let intent = Intent {
+            id: ResourceId::new(),
+            run: None,
+            provider: ProviderName::Docker,
+            kind: Kind::Image,
+            name: reference.to_owned(),
+            labels: Labels::new(),
+            owner: OwnerRecord { owner, command: "guard".to_owned(), started_at_ms: 0 },
+            on_owner_death: OnOwnerDeath::Release,
+            lease: Duration::from_secs(60),
+        };
+        ledger.record_intent(&intent).await.unwrap();
+        if is_made {
+            let made = Event::Created { object: reference.to_owned(), identity: None };
+            let _ = ledger.append(&[(intent.id, made)]).await.unwrap();
+        }
+        Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_live_owner_holds_an_image_by_any_of_its_references() {
+        let mut seen = Observed {
+            generation: "sha256:1 mine:1 theirs:1".to_owned(),
+            ..Observed::known_by_id(ProviderName::Docker, Kind::Image, "sha256:1")
+        };
+        let alive = Owner::this_process().unwrap();
+        let dead = Owner { boot: "earlier".to_owned(), ..alive.clone() };
+        for is_made in [true, false] {
+            let roll = roll_with("mine:1", alive.clone(), is_made).await;
+            let ownership = roll.ownership(&seen);
+            assert!(
+                matches!(ownership, Ownership::Ours { liveness: Liveness::Alive, .. }),
+                "{ownership:?}"
+            );
+        }
+        // What a dead owner's reference names may be another image by now.
+        assert_eq!(roll_with("mine:1", dead, true).await.ownership(&seen), Ownership::Foreign);
+        let roll = roll_with("other:1", alive, true).await;
+        assert_eq!(roll.ownership(&seen), Ownership::Foreign);
+        roll.date(&mut seen);
+        assert_eq!(seen.known_since(), None);
     }
 }

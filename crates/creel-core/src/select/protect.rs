@@ -90,8 +90,8 @@ impl ProtectRule {
 
 fn is_younger(seen: &Observed, age: Duration, now: Timestamp) -> bool {
     // Unknown age and a birth in the future both protect.
-    let Some(created_at) = seen.created_at else { return true };
-    let lived = now.duration_since(created_at);
+    let Some(since) = seen.known_since() else { return true };
+    let lived = now.duration_since(since);
     lived.is_negative() || lived.unsigned_abs() < age
 }
 

@@ -143,7 +143,7 @@ pub struct Selector {
     pub kinds: Vec<Kind>,
     /// Only in these states.
     pub states: Vec<String>,
-    /// Only made at least this long ago; something of unknown age is not.
+    /// Only made at least this long ago, an image: last tagged; something of unknown age is not.
     pub older_than: Option<Duration>,
     /// Only without activity for at least this long; where none is told, it is not idle.
     pub idle_for: Option<Duration>,
@@ -171,6 +171,12 @@ impl Selector {
 
     /// Returns whether the resource has all properties, whoever it belongs to.
     pub fn fits(&self, seen: &Observed, now: Timestamp) -> bool {
+        self.fits_at_any_age(seen, now)
+            && self.older_than.is_none_or(|age| is_past(seen.known_since(), age, now))
+    }
+
+    /// Returns whether the resource has all properties but perhaps its age.
+    pub(super) fn fits_at_any_age(&self, seen: &Observed, now: Timestamp) -> bool {
         fn any_or_none<T>(wanted: &[T], fits: impl Fn(&T) -> bool) -> bool {
             wanted.is_empty() || wanted.iter().any(fits)
         }
@@ -180,7 +186,6 @@ impl Selector {
             && any_or_none(&self.names, |name| name.matches(&seen.name))
             && any_or_none(&self.projects, |wanted| seen.project.as_ref() == Some(wanted))
             && self.labels.iter().all(|label| label.matches(&seen.labels))
-            && self.older_than.is_none_or(|age| is_past(seen.created_at, age, now))
             && self.idle_for.is_none_or(|age| is_past(seen.last_active_at, age, now))
     }
 

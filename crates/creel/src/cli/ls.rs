@@ -116,12 +116,16 @@ impl Ls {
         let roll = App::roll(ledger.as_ref()).await?;
         let mut listing = app.list(&providers, &selector.kinds).await;
         let now = Timestamp::now();
+        listing.date_images(app, std::slice::from_ref(&selector), &roll, &providers).await?;
         listing.inventory.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         let (mut rows, mut orphans): (Vec<Row>, usize) = (Vec::new(), 0);
-        for seen in std::mem::take(&mut listing.inventory) {
+        let marked = match &recipe {
+            Some(entry) => entry.recipe.marked_among(&listing.inventory),
+            None => vec![true; listing.inventory.len()],
+        };
+        for (seen, marked) in std::mem::take(&mut listing.inventory).into_iter().zip(marked) {
             let ownership = roll.ownership(&seen);
             orphans += usize::from(is_orphan(&ownership));
-            let marked = recipe.as_ref().is_none_or(|entry| entry.recipe.marks(&seen));
             if marked && selector.matches(&seen, &ownership, now) {
                 rows.push((seen, ownership));
             }

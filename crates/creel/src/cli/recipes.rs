@@ -2,8 +2,10 @@
 
 use clap::{Args, Subcommand};
 use creel_core::provider::Providers;
-use creel_core::recipe::{self, Entry, Findings, Origin, Processes, Shelf, Surroundings};
-use jiff::Timestamp;
+use creel_core::recipe::{
+    self, Entry, Findings, LocalEvidence, Origin, Shelf, Surroundings, Vouch,
+};
+use creel_core::select::Roll;
 use serde::Serialize;
 
 use crate::app::{App, Listing};
@@ -35,6 +37,7 @@ enum RecipesSubcommand {
     #[command(after_help = "\
 Examples:
   creel recipes show testcontainers
+  mkdir -p ~/.local/state/creel/recipes
   creel recipes show harbor > ~/.local/state/creel/recipes/harbor.toml")]
     Show {
         /// The recipe's name
@@ -69,7 +72,7 @@ impl Recipes {
     pub(crate) fn run(self, app: &App) -> Result<Exit, Failure> {
         let shelf = Shelf::of(&app.environment.home);
         match self.command {
-            Some(RecipesSubcommand::Show { name }) => show(app, shelf.take(&name)?),
+            Some(RecipesSubcommand::Show { name }) => show(app, shelf.take_to_show(&name)?),
             None => list(app, &shelf)?,
         }
         Ok(Exit::Done)
@@ -125,21 +128,36 @@ pub(super) fn take(app: &App, name: &str) -> Result<Entry, Failure> {
 pub(super) async fn judge(
     entry: &Entry,
     listing: &mut Listing,
+    roll: &Roll,
     providers: &Providers,
+    ended: bool,
 ) -> Result<Findings, Failure> {
     let listed = std::mem::take(&mut listing.inventory);
     listing.inventory = recipe::look_closer(&entry.recipe, listed, providers).await?;
-    let mut here = Vec::new();
-    for provider in providers.iter() {
-        if provider.is_used_from_here().await {
-            here.push(provider.name());
-        }
-    }
-    // Looked at after the objects: a process that began meanwhile counts.
-    let processes = Processes::seen_here();
-    let (inventory, now) = (&listing.inventory, Timestamp::now());
-    let around = Surroundings { inventory, here: &here, processes: &processes, now };
+    listing.inventory.iter_mut().for_each(|seen| roll.date(seen));
+    let inventory = &listing.inventory;
+    let evidence = LocalEvidence::gather(&entry.recipe, inventory, providers).await?;
+    let around = Surroundings { inventory, evidence: &evidence, ended };
     Ok(entry.recipe.judge(&entry.name, &around))
+}
+
+/// Refuses to take a user's word for the end of a harness whose marks others use too.
+pub(super) fn check_vouched(entry: &Entry, projects: &[String]) -> Result<(), Failure> {
+    if entry.recipe.vouch == Vouch::Project && projects.is_empty() {
+        let name = &entry.name;
+        let message = format!("with the recipe {name}, --ended needs the --project that has ended");
+        return Err(
+            Failure::usage(&message).hint(format!("creel ls --recipe {name} lists the projects"))
+        );
+    }
+    Ok(())
+}
+
+/// Warns of what contradicts the user who says that a harness has ended.
+pub(super) fn warn_of_running(app: &App, findings: &Findings) {
+    for process in &findings.still_running {
+        app.printer.warn(&format!("warning: {process} runs; --ended means what it uses too"));
+    }
 }
 
 fn say_if_replaced(app: &App, entry: &Entry) {

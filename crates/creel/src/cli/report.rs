@@ -107,8 +107,8 @@ impl Shown<'_> {
 pub(crate) fn items_table(items: &[ItemReport]) -> comfy_table::Table {
     let mut table = table::new(&["RESULT", "KIND", "ID", "NAME", "RULE", "REASON"]);
     for item in items {
-        let mut reason =
-            item.reason.as_ref().or(item.evidence.as_ref()).cloned().unwrap_or_default();
+        let evidence = || item.evidence.as_ref().map(ToString::to_string);
+        let mut reason = item.reason.clone().or_else(evidence).unwrap_or_default();
         if item.tries > 1 {
             reason = format!("{reason} ({} tries)", item.tries).trim().to_owned();
         }

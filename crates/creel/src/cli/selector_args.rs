@@ -35,7 +35,7 @@ pub(crate) struct SelectorArgs {
     name: Vec<NamePattern>,
     /// Only of this Compose project
     #[arg(long, value_name = "NAME")]
-    project: Vec<String>,
+    pub(crate) project: Vec<String>,
     /// Only what this ledger tracks
     #[arg(long)]
     owned: bool,
@@ -45,6 +45,11 @@ pub(crate) struct SelectorArgs {
 }
 
 impl SelectorArgs {
+    /// Returns flags that only ask for an age and for projects.
+    pub(crate) fn of_age_and_project(older_than: Option<Duration>, project: &[String]) -> Self {
+        Self { older_than, project: project.to_vec(), ..Self::default() }
+    }
+
     /// Returns the one selector the flags describe.
     pub(crate) fn selector(&self) -> Result<Selector, Failure> {
         let mut selector = Selector {
@@ -69,17 +74,55 @@ impl SelectorArgs {
     /// Returns a preset's selectors, each narrowed by the flags.
     pub(crate) fn narrow(&self, preset: Preset) -> Result<Vec<Selector>, Failure> {
         let flags = self.selector()?;
-        if !flags.kinds.is_empty() || !flags.states.is_empty() || flags.older_than.is_some() {
-            return Err(Failure::usage("a preset brings its own --kind, --state and --older-than")
-                .hint("leave these out, or leave the preset out and say what you mean"));
-        }
-        let narrowed = preset.selectors().into_iter().map(|rule| Selector {
-            rule: rule.rule.clone(),
-            kinds: rule.kinds,
-            states: rule.states,
-            older_than: rule.older_than,
-            ..flags.clone()
+        let narrowed = preset.selectors().into_iter().filter_map(|rule| {
+            Some(Selector {
+                rule: rule.rule.clone(),
+                kinds: common(rule.kinds, &flags.kinds)?,
+                states: common(rule.states, &flags.states)?,
+                older_than: rule.older_than.max(flags.older_than),
+                ..flags.clone()
+            })
         });
-        Ok(narrowed.collect())
+        let narrowed: Vec<Selector> = narrowed.collect();
+        if narrowed.is_empty() {
+            let message = format!("the preset {preset} means nothing of that --kind and --state");
+            return Err(Failure::usage(&message)
+                .hint("leave the preset out, or see what it means: creel sweep --help"));
+        }
+        Ok(narrowed)
+    }
+}
+
+/// Returns what both lists name; an empty list names everything. `None` means nothing.
+fn common<T: Clone + PartialEq>(rule: Vec<T>, flags: &[T]) -> Option<Vec<T>> {
+    if rule.is_empty() || flags.is_empty() {
+        return Some(if rule.is_empty() { flags.to_vec() } else { rule });
+    }
+    let both: Vec<T> = rule.into_iter().filter(|one| flags.contains(one)).collect();
+    (!both.is_empty()).then_some(both)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_narrow_a_preset_and_never_widen_it() {
+        let hour = Duration::from_secs(3_600);
+        let flags = SelectorArgs {
+            kind: vec![Kind::Container],
+            older_than: Some(hour),
+            ..SelectorArgs::default()
+        };
+        let narrowed = flags.narrow(Preset::Default).unwrap();
+        let ages: Vec<_> = narrowed.iter().map(|rule| rule.older_than.unwrap() / 3_600).collect();
+        assert_eq!(ages, [Duration::from_secs(1), Duration::from_secs(24)]);
+        assert!(narrowed.iter().all(|rule| rule.kinds == [Kind::Container]));
+        let state = SelectorArgs { state: vec!["dead".to_owned()], ..SelectorArgs::default() };
+        let narrowed = state.narrow(Preset::Stopped).unwrap();
+        assert_eq!(narrowed.len(), 1);
+        assert_eq!(narrowed[0].states, ["dead"]);
+        let nothing = SelectorArgs { kind: vec![Kind::Volume], ..SelectorArgs::default() };
+        assert!(nothing.narrow(Preset::Stopped).is_err());
     }
 }

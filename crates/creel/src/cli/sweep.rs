@@ -11,7 +11,7 @@ use creel_core::owner::Liveness;
 use creel_core::plan::{self, Plan, PlanInput};
 use creel_core::provider::{Observed, Providers};
 use creel_core::reap::{Certificate, Evidence, Reaper, Report};
-use creel_core::recipe::Findings;
+use creel_core::recipe::{Entry, Findings};
 use creel_core::select::{Ownership, Preset, Roll, Selector};
 use creel_core::task;
 use futures::join;
@@ -55,6 +55,8 @@ Examples:
   creel sweep --kind container --older-than 24h --apply
   creel sweep --provider daytona --idle-for 1d --apply
   creel sweep --recipe harbor                           what a killed harbor left, with proof
+  creel sweep --recipe harbor --ended --apply           at once: you know that it has ended
+  creel sweep --recipe compose --ended --project job    what a killed `docker compose up` left
   creel sweep --recipe testcontainers --older-than 2d --apply
   creel sweep --project my-job --plan-out plan.json     keep the plan, apply it later
   creel sweep --label bench --apply --certificate c.json --max 200")]
@@ -67,6 +69,12 @@ pub(crate) struct Sweep {
     /// What a harness left behind and is proven finished: harbor, compose, testcontainers …
     #[arg(long, value_name = "NAME", help_heading = "Selectors", conflicts_with = "preset")]
     recipe: Option<String>,
+    /// The harness has ended, you vouch for it: its age and its processes do not count
+    ///
+    /// What is protected, held by a live guard, or in use by something that
+    /// stays is spared all the same. With the recipe compose it needs --project.
+    #[arg(long, help_heading = "Selectors", requires = "recipe")]
+    ended: bool,
     /// Everything that fits the other selectors, foreign or not; asks for confirmation
     #[arg(long, help_heading = "Selectors", conflicts_with_all = ["preset", "recipe"])]
     all: bool,
@@ -114,15 +122,16 @@ impl Sweep {
         // All kinds are listed, whatever is meant: containers show what is in use.
         let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
         let (ledger, unwritable) = ledger?;
-        let findings = match &recipe {
-            Some(recipe) => Some(recipes::judge(recipe, &mut listing, &providers).await?),
-            None => None,
-        };
-        let input = Meant { selectors: &selectors, findings: findings.as_ref() };
         let roll = match unwritable {
             Some(_) => app.roll_of_labels(),
             None => App::roll(ledger.as_ref()).await?,
         };
+        let findings = match &recipe {
+            Some(recipe) => Some(self.judge(app, recipe, &mut listing, &roll, &providers).await?),
+            None => None,
+        };
+        listing.date_images(app, &selectors, &roll, &providers).await?;
+        let input = Meant { selectors: &selectors, findings: findings.as_ref() };
         let plan = self.plan(app, &listing, &roll, input);
         let plan = if unwritable.is_some() { spare_tracked(plan, &roll) } else { plan };
         let left = unwritable.and_then(|error| orphans_left(error, &listing, &roll));
@@ -169,6 +178,23 @@ impl Sweep {
             (Err(failure), Some(left)) => Err(failure.and(&left)),
             (done, None) => done,
         }
+    }
+
+    /// Asks a recipe what has finished, or takes the user's word for it.
+    async fn judge(
+        &self,
+        app: &App,
+        recipe: &Entry,
+        listing: &mut Listing,
+        roll: &Roll,
+        providers: &Providers,
+    ) -> Result<Findings, Failure> {
+        if self.ended {
+            recipes::check_vouched(recipe, &self.selectors.project)?;
+        }
+        let findings = recipes::judge(recipe, listing, roll, providers, self.ended).await?;
+        recipes::warn_of_running(app, &findings);
+        Ok(findings)
     }
 
     /// Returns what is meant; refuses what would mean foreign resources by accident.

@@ -21,6 +21,7 @@ mod endpoint;
 mod engine;
 mod furnish;
 mod guarded;
+mod in_use;
 mod inside;
 mod kill;
 mod model;

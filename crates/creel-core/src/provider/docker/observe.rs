@@ -178,6 +178,7 @@ pub(super) fn image(details: ImageDetails) -> Observed {
             .unwrap_or_else(|| short(&id)),
         state: state.to_owned(),
         created_at: instant(&details.created),
+        tagged_at: instant(&details.metadata.last_tag_time),
         size: u64::try_from(details.size).ok(),
         uses: Some(details.parent)
             .filter(|parent| !parent.is_empty())

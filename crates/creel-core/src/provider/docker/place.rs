@@ -11,13 +11,12 @@ use tokio::net::UnixStream;
 /// The programs that listen on the socket of an engine: itself, or who starts it on demand.
 const LISTENERS: [&str; 4] = ["dockerd", "podman", "systemd", "init"];
 
-/// Returns whether an engine of this machine listens on a socket; in doubt none does.
-pub(super) async fn is_served_here(socket: &Path) -> bool {
-    let Ok(stream) = UnixStream::connect(socket).await else { return false };
-    let listener = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
-    let Some(pid) = listener.filter(|pid| *pid > 0) else { return false };
+/// Returns the engine of this machine that listens on a socket; in doubt none does.
+pub(super) async fn listener(socket: &Path) -> Option<i32> {
+    let stream = UnixStream::connect(socket).await.ok()?;
+    let pid = stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    LISTENERS.contains(&name.trim_end())
+    LISTENERS.contains(&name.trim_end()).then_some(pid)
 }
 
 #[cfg(test)]
@@ -28,8 +27,8 @@ mod tests {
     async fn a_listener_that_is_no_engine_may_lead_anywhere() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("s.sock");
-        assert!(!is_served_here(&socket).await);
+        assert_eq!(listener(&socket).await, None);
         let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
-        assert!(!is_served_here(&socket).await);
+        assert_eq!(listener(&socket).await, None);
     }
 }

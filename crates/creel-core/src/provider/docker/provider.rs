@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bollard::errors::Error;
 
 use crate::provider::{
-    CreateOrder, ErrorClass, Kind, Marks, Observed, Provider, ProviderError, ProviderName,
-    ReleaseMode, Released, Result, Spec,
+    CreateOrder, ErrorClass, InUse, Kind, LocalServer, Marks, Observed, Provider, ProviderError,
+    ProviderName, ReleaseMode, Released, Result, Spec,
 };
 
 use super::classify::{Act, Attempt, classify};
@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::engine::Engine;
 use super::model::Machine;
 use super::roll_call::RollCall;
-use super::{create, furnish, place, read, release, untag};
+use super::{create, furnish, in_use, place, read, release, untag};
 
 /// The kinds of object an engine has.
 const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
@@ -132,11 +132,19 @@ impl Provider for DockerProvider {
         }
     }
 
-    async fn is_used_from_here(&self) -> bool {
-        match self.socket() {
-            Some(socket) => place::is_served_here(socket).await,
-            None => false,
+    async fn local_server(&self) -> Option<LocalServer> {
+        let socket = self.socket()?;
+        let pid = place::listener(socket).await?;
+        Some(LocalServer { pid, socket: socket.to_owned() })
+    }
+
+    async fn in_use(&self, kind: Kind, id: &str) -> Result<InUse> {
+        let words = Self::check("inspect", kind, id)?;
+        if kind != Kind::Container {
+            return Ok(InUse::default());
         }
+        let answer = in_use::container(&self.connection, id).await;
+        answer.map_err(|error| self.classified(error, Act::Look, words))
     }
 
     async fn identity(&self) -> Result<String> {

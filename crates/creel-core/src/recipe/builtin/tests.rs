@@ -1,12 +1,18 @@
 //! Every recipe over a sample inventory: it takes what it should, spares look-alikes, and spares
 //! what may be alive.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::provider::InUse;
 use crate::provider::{Kind, Observed, ProviderName};
-use crate::recipe::{Processes, Recipe, Running, Surroundings, Verdict};
+use crate::recipe::{
+    Clocks, Connections, Handles, LocalEvidence, Processes, ProgramName, Reading, Recipe, RunAs,
+    Running, Surroundings, Verdict,
+};
 
 use super::BUILT_IN;
 
@@ -36,7 +42,12 @@ fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
             seen.uses = vec![(Kind::Image, IMAGE.to_owned())];
             seen.last_active_at = (state != "created").then(|| ago(age));
         }
-        Kind::Image => seen.generation = format!("{} {name}", seen.id),
+        Kind::Image => {
+            seen.generation = format!("{} {name}", seen.id);
+            seen.tagged_at = Some(ago(age));
+            // A build takes this from the base or from the cache: it must not count.
+            seen.created_at = Some(ago(500 * DAY));
+        }
         _ => {}
     }
     seen
@@ -79,13 +90,19 @@ fn image(name: &str, age: u64) -> Observed {
     object(Kind::Image, name, "tagged", age)
 }
 
+/// How long this machine runs.
+const UPTIME: u64 = 1_000 * DAY;
+
 fn running(program: &str, age: u64) -> Running {
+    let run = |how, name: &str| ProgramName { how, name: name.to_owned() };
     Running {
         pid: 7,
-        program: program.to_owned(),
-        names: vec!["python3".to_owned(), program.to_owned()],
-        started_at: ago(age),
+        parent: 1,
+        runs: vec![run(RunAs::Program, "python3"), run(RunAs::Script, program)],
+        command: format!("python3 {program}"),
+        started: Duration::from_secs(UPTIME - age),
         container: None,
+        handles: Some(Handles::default()),
     }
 }
 
@@ -93,8 +110,8 @@ fn running(program: &str, age: u64) -> Running {
 struct Scene {
     name: &'static str,
     recipe: Recipe,
-    processes: Processes,
-    here: Vec<ProviderName>,
+    evidence: LocalEvidence,
+    ended: bool,
 }
 
 impl Scene {
@@ -102,17 +119,35 @@ impl Scene {
     fn of(name: &'static str) -> Self {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
         let recipe = Recipe::parse(text).unwrap();
-        let here = vec![ProviderName::Docker];
-        Self { name, recipe, processes: Processes::Seen(Vec::new()), here }
+        let present = Reading { wall: now(), boot: Duration::from_secs(UPTIME) };
+        let boot = Reading { wall: ago(UPTIME), boot: Duration::ZERO };
+        let mut clocks = Clocks::new(present);
+        clocks.add(boot);
+        let here = BTreeMap::from([(ProviderName::Docker, Connections::Seen(HashSet::new()))]);
+        let processes = Processes::Seen(Vec::new());
+        let evidence = LocalEvidence { here, processes, in_use: HashMap::new(), clocks };
+        Self { name, recipe, evidence, ended: false }
     }
 
     fn with(mut self, process: Running) -> Self {
-        self.processes = Processes::Seen(vec![process]);
+        self.evidence.processes = Processes::Seen(vec![process]);
+        self
+    }
+
+    /// The same, and the process is connected to the engine.
+    fn connected(mut self, process: Running) -> Self {
+        let seen = Connections::Seen(HashSet::from([process.pid]));
+        self.evidence.here.insert(ProviderName::Docker, seen);
+        self.with(process)
+    }
+
+    fn ended(mut self) -> Self {
+        self.ended = true;
         self
     }
 
     fn remote(mut self) -> Self {
-        self.here.clear();
+        self.evidence.here.clear();
         self
     }
 
@@ -122,18 +157,15 @@ impl Scene {
             id: IMAGE.to_owned(),
             ..object(Kind::Image, "debian:12", "tagged", DAY)
         });
-        let around = Surroundings {
-            inventory: &inventory,
-            here: &self.here,
-            processes: &self.processes,
-            now: now(),
-        };
+        let (evidence, ended) = (&self.evidence, self.ended);
+        let around = Surroundings { inventory: &inventory, evidence, ended };
         let findings = self.recipe.judge(self.name, &around);
         let line = |seen: &Observed| {
             let finding = findings.of(seen)?;
             let rule = finding.rule.split('/').nth(1).unwrap_or_default();
             Some(match &finding.verdict {
-                Verdict::Finished(evidence) => {
+                Verdict::Finished(proof) => {
+                    let evidence = &proof.evidence;
                     assert!(evidence.starts_with(&seen.state) && evidence.contains("; "));
                     format!("+ {} {rule}", seen.name)
                 }
@@ -204,17 +236,29 @@ fn harbor_spares_what_may_be_alive() {
 }
 
 #[test]
+fn an_image_without_a_time_of_its_tag_is_spared_however_old_it_seems() {
+    let scene = Scene::of("harbor");
+    let name = format!("{TRIAL}-main:latest");
+    let built_now = Observed { tagged_at: Some(ago(2)), ..image(&name, 0) };
+    assert_eq!(scene.says(built_now), format!("- {name}: tagged 2s ago, less than 1h"));
+    let untold = Observed { tagged_at: None, ..image(&name, 0) };
+    let said = scene.says(untold);
+    assert!(said.ends_with("the engine does not tell when it was tagged, so its age is unknown"));
+}
+
+#[test]
 fn a_process_of_the_harness_spares_what_it_may_have_made() {
     let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
     let older = Scene::of("harbor").with(running("harbor", 8 * HOUR));
-    assert_eq!(older.says(trial()), "- trial: process 7 (harbor) may use it");
+    let held = "- trial: process 7 (script harbor: `python3 harbor`) may use it";
+    assert_eq!(older.says(trial()), held);
     // It began after the trial was made, so the trial is another's.
     let younger = Scene::of("harbor").with(running("harbor", 6 * HOUR));
     assert_eq!(younger.taken(vec![trial()]), ["trial abandoned-trial"]);
     let other = Scene::of("harbor").with(running("harbormaster", 8 * HOUR));
     assert_eq!(other.taken(vec![trial()]), ["trial abandoned-trial"]);
     let mut hidden = Scene::of("harbor");
-    hidden.processes = Processes::Hidden("processes are hidden here".to_owned());
+    hidden.evidence.processes = Processes::Hidden("processes are hidden here".to_owned());
     assert_eq!(hidden.says(trial()), "- trial: last changed 7h ago, less than 2d");
 }
 
@@ -326,9 +370,9 @@ fn terminal_bench_takes_containers_called_like_their_project() {
     assert_eq!(scene.said(inventory).len(), expected.len());
     let alive = Scene::of("terminal-bench").with(running("tb", 8 * HOUR));
     let said = alive.says(client(trial, trial, "running", 7 * HOUR));
-    assert!(said.ends_with("process 7 (tb) may use it"), "{said}");
+    assert!(said.ends_with("process 7 (script tb: `python3 tb`) may use it"), "{said}");
     let young = scene.says(image("tb__a__client:latest", DAY));
-    assert!(young.ends_with("made 24h ago, less than 7d"), "{young}");
+    assert!(young.ends_with("tagged 24h ago, less than 7d"), "{young}");
 }
 
 #[test]
@@ -352,7 +396,7 @@ fn compose_takes_projects_that_rest_as_a_whole() {
         "+ ended-db-1 ended-service",
         "+ ended_default unused-network",
         "- half-web-1: half-db-1 of half is running",
-        "- half-db-1: it is running, which no rule takes",
+        "- half-db-1: it is running, which only --ended takes",
         "- half_default: half-db-1 of half is running",
         "- recent-web-1: recent-db-1 ran 24h ago, less than 7d",
         "- recent-db-1: last changed 24h ago, less than 7d",
@@ -525,4 +569,173 @@ fn openhands_spares_everything_while_any_openhands_runs() {
     // What runs inside of a runtime is not its owner.
     let inside = Running { container: Some("id-openhands-runtime-4f1d".to_owned()), ..server() };
     assert_eq!(Scene::of("openhands").with(inside).taken(inventory()).len(), expected.len());
+}
+
+#[test]
+fn a_clock_that_is_set_forward_finishes_no_live_trial() {
+    // The harness runs for two hours, its trial for one; then the clock is set forward by a day.
+    let step = Duration::from_secs(DAY);
+    let trial = |state: &str| {
+        let made = ago(DAY + HOUR);
+        let seen = service(TRIAL, "trial", state, 0);
+        Observed { created_at: Some(made), last_active_at: Some(made), ..seen }
+    };
+    let scene = |age: u64| {
+        let mut scene = Scene::of("harbor").with(running("harbor", age));
+        let present = Reading { wall: now(), boot: Duration::from_secs(UPTIME) };
+        scene.evidence.clocks = Clocks::new(present);
+        let boot = Reading { wall: ago(UPTIME) - step, boot: Duration::ZERO };
+        scene.evidence.clocks.add(boot);
+        scene
+    };
+    let said = scene(2 * HOUR).says(trial("running"));
+    assert!(said.contains("may use it"), "{said}");
+    let said = scene(0).says(trial("running"));
+    let young = "- trial: last changed 1h ago by the time since boot, for the clock was set \
+                 forward, less than 6h";
+    assert_eq!(said, young);
+    // Where nothing shows the step but the engine began after it, its age cannot be told.
+    let mut blind = scene(2 * HOUR);
+    blind.evidence.clocks = Clocks::new(Reading { wall: now(), boot: Duration::from_secs(UPTIME) });
+    let said = blind.says(trial("running"));
+    assert!(said.contains("may use it"), "{said}");
+}
+
+#[test]
+fn a_script_that_runs_the_harness_as_a_library_spares_what_it_may_have_made() {
+    let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
+    let script = || running("bench", 8 * HOUR);
+    assert_eq!(Scene::of("harbor").with(script()).taken(vec![trial()]), ["trial abandoned-trial"]);
+    let said = Scene::of("harbor").connected(script()).says(trial());
+    let held = "- trial: process 7 (program python3: `python3 bench`) is connected to the engine \
+                and may use it";
+    assert_eq!(said, held);
+    let younger = Scene::of("harbor").connected(running("bench", 6 * HOUR));
+    assert_eq!(younger.taken(vec![trial()]), ["trial abandoned-trial"]);
+    let mut other = script();
+    other.runs = vec![ProgramName { how: RunAs::Program, name: "portainer".to_owned() }];
+    assert_eq!(Scene::of("harbor").connected(other).taken(vec![trial()]).len(), 1);
+}
+
+#[test]
+fn whoever_uses_a_directory_of_a_trial_spares_it() {
+    let trial = service(TRIAL, "trial", "running", 7 * HOUR);
+    let using = |file: &str| {
+        let mut script = running("bench", 8 * HOUR);
+        script.handles = Some(Handles { files: vec![PathBuf::from(file)], ..Handles::default() });
+        let mut scene = Scene::of("harbor").with(script);
+        let directories = vec![PathBuf::from("/jobs/one/verifier")];
+        let in_use = InUse { directories, ..InUse::default() };
+        scene.evidence.in_use.insert(trial.id.clone(), in_use);
+        scene.says(trial.clone())
+    };
+    let said = using("/jobs/one/verifier/reward.txt");
+    assert!(said.ends_with("uses /jobs/one/verifier/reward.txt, which is its directory"), "{said}");
+    assert!(using("/jobs/two/log").starts_with("+ "));
+}
+
+#[test]
+fn a_command_inside_counts_only_if_somebody_may_wait_for_it() {
+    let trial = service(TRIAL, "trial", "running", 7 * HOUR);
+    let inside = |mut scene: Scene| {
+        let in_use = InUse { sessions: 1, ..InUse::default() };
+        scene.evidence.in_use.insert(trial.id.clone(), in_use);
+        scene.says(trial.clone())
+    };
+    let said = inside(Scene::of("harbor").connected(running("anything", 60)));
+    assert!(said.contains("a command runs inside, and process 7"), "{said}");
+    assert!(inside(Scene::of("harbor")).starts_with("+ "));
+}
+
+#[test]
+fn what_cannot_be_seen_costs_a_greater_age_and_is_said() {
+    let trial = |age| service(TRIAL, "trial", "running", age);
+    let mut other = running("bench", 9 * DAY);
+    other.handles = None;
+    let scene = Scene::of("harbor").with(other);
+    let said = scene.says(trial(DAY));
+    assert_eq!(said, "- trial: last changed 24h ago, less than 2d");
+    assert_eq!(scene.taken(vec![trial(3 * DAY)]), ["trial abandoned-trial"]);
+    let inventory = [trial(3 * DAY), {
+        let id = IMAGE.to_owned();
+        Observed { id, ..object(Kind::Image, "debian:12", "tagged", DAY) }
+    }];
+    let around = Surroundings { inventory: &inventory, evidence: &scene.evidence, ended: false };
+    let findings = scene.recipe.judge("harbor", &around);
+    let Verdict::Finished(proof) = &findings.of(&inventory[0]).unwrap().verdict else { panic!() };
+    let unchecked =
+        ["processes that may use it: what a process of another user does cannot be seen"];
+    assert_eq!(proof.not_checked, unchecked);
+    assert!(proof.to_string().contains("; not checked: processes that may use it"), "{proof}");
+}
+
+#[test]
+fn a_user_who_vouches_needs_no_other_proof_but_marks_still_count() {
+    let scene = Scene::of("harbor").with(running("harbor", 8 * HOUR)).ended();
+    let inventory = vec![
+        service(TRIAL, "trial", "running", 5),
+        network(TRIAL, 5),
+        image(&format!("{TRIAL}-main:latest"), 5),
+        service("hello-world__ab3de7__env", "look-alike", "running", 9 * DAY),
+    ];
+    let taken = scene.taken(inventory.clone());
+    assert_eq!(taken.len(), 3, "{taken:?}");
+    let around = Surroundings { inventory: &inventory, evidence: &scene.evidence, ended: true };
+    let findings = scene.recipe.judge("harbor", &around);
+    assert_eq!(findings.still_running, ["process 7 (script harbor: `python3 harbor`)"]);
+    // An organisation of cloud sandboxes is shared: nobody can vouch for all of them.
+    let managed = [("harbor.managed", "true"), ("harbor.session_id", "s")];
+    let sandbox = labelled(object(Kind::Sandbox, "theirs", "started", 5), &managed);
+    assert_eq!(scene.taken(vec![sandbox]), [""; 0]);
+    // A reaper that runs is proof of a client that lives.
+    let scene = Scene::of("testcontainers").ended();
+    let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
+    let db = labelled(object(Kind::Container, "db", "running", 5), &labels);
+    let ryuk = object(Kind::Container, "testcontainers-ryuk-s", "running", 5);
+    assert_eq!(scene.taken(vec![db.clone(), ryuk]), [""; 0]);
+    assert_eq!(scene.taken(vec![db]), ["db abandoned-container"]);
+}
+
+#[test]
+fn a_project_that_was_killed_goes_when_the_user_vouches_for_it() {
+    let inventory =
+        vec![service("job", "job-web-1", "running", 5), network("job", 5), volume("job", 5)];
+    let ended = Scene::of("compose").ended();
+    let expected = ["job-web-1 vouched-service", "job_default unused-network"];
+    assert_eq!(ended.taken(inventory), expected);
+}
+
+#[test]
+fn an_image_without_a_name_is_known_by_the_labels_of_its_project() {
+    let untagged = |project: &str, age: u64| {
+        let labels =
+            [("com.docker.compose.project", project), ("com.docker.compose.service", "main")];
+        let seen = labelled(object(Kind::Image, "untagged", "dangling", age), &labels);
+        Observed { generation: seen.id.clone(), ..seen }
+    };
+    let scene = Scene::of("harbor");
+    assert_eq!(scene.taken(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);
+    assert_eq!(scene.taken(vec![untagged("mine", 9 * DAY)]), [""; 0]);
+    let named = Observed { state: "tagged".to_owned(), ..untagged(TRIAL, 9 * DAY) };
+    assert_eq!(scene.taken(vec![named]), [""; 0]);
+}
+
+#[test]
+fn a_run_that_somebody_named_is_known_by_the_image_of_its_task() {
+    let scene = Scene::of("terminal-bench");
+    let project = "hello-world-1-of-1-mine";
+    let left = || {
+        let side = service(project, "side", "running", 7 * HOUR);
+        vec![network(project, 2 * HOUR), volume(project, 2 * HOUR), side]
+    };
+    assert_eq!(scene.taken(left()), [""; 0]);
+    let with_image = [left(), vec![image("tb__hello-world__client:latest", 2 * HOUR)]].concat();
+    let expected = [
+        format!("{project}_default named-run"),
+        format!("{project}_data named-run"),
+        "side abandoned-service".to_owned(),
+    ];
+    assert_eq!(scene.taken(with_image), expected);
+    let others = [left(), vec![image("tb__hello__client:latest", 2 * HOUR)]].concat();
+    assert_eq!(scene.taken(others), [""; 0]);
 }

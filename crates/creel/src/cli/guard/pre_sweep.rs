@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use creel_core::failure::Code;
 use creel_core::ledger::Ledger;
-use creel_core::plan::{self, Plan, PlanInput};
+use creel_core::plan::{self, PlanInput};
 use creel_core::provider::Providers;
 use creel_core::reap::{ReapOptions, Reaper, Report};
-use creel_core::recipe::{Entry, Findings};
+use creel_core::recipe::Entry;
 use creel_core::select::{Preset, Selector};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Listing};
+use crate::app::App;
 use crate::cli::recipes;
 use crate::cli::report::Shown;
+use crate::cli::selector_args::SelectorArgs;
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 use crate::shutdown::Shutdown;
@@ -38,6 +39,12 @@ pub(super) struct PreSweepArgs {
     /// Instead of that, what a recipe proves finished: harbor, testcontainers …
     #[arg(long, value_name = "NAME", requires = "pre_sweep", help_heading = BEFORE)]
     recipe: Option<String>,
+    /// The recipe's harness has ended, you vouch for it: its age and its processes do not count
+    #[arg(long, requires = "recipe", help_heading = BEFORE)]
+    ended: bool,
+    /// Of that, only what is of this Compose project
+    #[arg(long, value_name = "NAME", requires = "pre_sweep", help_heading = BEFORE)]
+    project: Vec<String>,
 }
 
 /// What a sweep is carried out with.
@@ -88,12 +95,32 @@ impl PreSweepArgs {
         if let Some(failure) = listing.refusal() {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
         }
+        let roll = App::roll(Some(means.ledger)).await?;
         let findings = match recipe {
-            Some(recipe) => Some(recipes::judge(recipe, &mut listing, means.providers).await?),
+            Some(recipe) => {
+                if self.ended {
+                    recipes::check_vouched(recipe, &self.project)?;
+                }
+                let providers = means.providers;
+                let judged = recipes::judge(recipe, &mut listing, &roll, providers, self.ended);
+                Some(judged.await?)
+            }
             None => None,
         };
-        let selectors = self.selectors();
-        let plan = means.plan(&listing, &selectors, findings.as_ref()).await?;
+        findings.iter().for_each(|findings| recipes::warn_of_running(app, findings));
+        app.printer.say(&format!("before the command, as: {}", self.as_sweep()));
+        let selectors = self.selectors()?;
+        listing.date_images(app, &selectors, &roll, means.providers).await?;
+        let plan = plan::build(PlanInput {
+            worlds: Vec::new(),
+            inventory: &listing.inventory,
+            roll: &roll,
+            selectors: &selectors,
+            findings: findings.as_ref(),
+            protect: &app.config.protect,
+            force: false,
+            now: Timestamp::now(),
+        });
         if let Err(refusal) = app.caps(None, None).check(&plan) {
             app.printer
                 .warn(&format!("warning: nothing was released before the command: {refusal}"));
@@ -113,37 +140,31 @@ impl PreSweepArgs {
         verdict(app, &report)
     }
 
-    /// Returns what is meant: a recipe has its own rules, which only an age can narrow.
-    fn selectors(&self) -> Vec<Selector> {
-        if self.recipe.is_some() {
-            return vec![Selector { older_than: self.older_than, ..Selector::default() }];
+    /// Returns what is meant: a preset or a recipe, which the other flags narrow.
+    fn selectors(&self) -> Result<Vec<Selector>, Failure> {
+        let flags = SelectorArgs::of_age_and_project(self.older_than, &self.project);
+        match self.recipe {
+            Some(_) => Ok(vec![flags.selector()?]),
+            None => flags.narrow(Preset::Default),
         }
-        let narrowed = Preset::Default
-            .selectors()
-            .into_iter()
-            .map(|rule| Selector { older_than: rule.older_than.max(self.older_than), ..rule });
-        narrowed.collect()
     }
-}
 
-impl Means<'_> {
-    async fn plan(
-        &self,
-        listing: &Listing,
-        selectors: &[Selector],
-        findings: Option<&Findings>,
-    ) -> Result<Plan, Failure> {
-        let roll = App::roll(Some(self.ledger)).await?;
-        Ok(plan::build(PlanInput {
-            worlds: Vec::new(),
-            inventory: &listing.inventory,
-            roll: &roll,
-            selectors,
-            findings,
-            protect: &self.app.config.protect,
-            force: false,
-            now: Timestamp::now(),
-        }))
+    /// Returns the sweep that does the same; without `--apply` it shows what would go.
+    fn as_sweep(&self) -> String {
+        let mut line = match &self.recipe {
+            Some(recipe) => format!("creel sweep --recipe {recipe}"),
+            None => format!("creel sweep --preset {}", Preset::Default),
+        };
+        if self.ended {
+            line.push_str(" --ended");
+        }
+        if let Some(age) = self.older_than {
+            line.push_str(&format!(" --older-than {}", creel_core::duration::show(age)));
+        }
+        for project in &self.project {
+            line.push_str(&format!(" --project {project}"));
+        }
+        line + " --apply"
     }
 }
 
@@ -164,16 +185,31 @@ fn verdict(app: &App, report: &Report) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
+    fn given(older_than: Option<u64>, recipe: Option<&str>) -> PreSweepArgs {
+        let older_than = older_than.map(Duration::from_secs);
+        let recipe = recipe.map(str::to_owned);
+        PreSweepArgs { pre_sweep: true, older_than, recipe, ended: false, project: Vec::new() }
+    }
+
     #[test]
     fn an_age_only_makes_the_sweep_stricter() {
         let ages = |older_than: Option<u64>| {
-            let older_than = older_than.map(Duration::from_secs);
-            let given = PreSweepArgs { pre_sweep: true, older_than, recipe: None };
-            let ages = given.selectors().into_iter().map(|rule| rule.older_than);
+            let selectors = given(older_than, None).selectors().unwrap();
+            let ages = selectors.into_iter().map(|rule| rule.older_than);
             ages.map(|age| age.map_or(0, |age| age.as_secs())).collect::<Vec<_>>()
         };
         assert_eq!(ages(None), [0, 0, 86_400, 86_400]);
         assert_eq!(ages(Some(3_600)), [3_600, 3_600, 86_400, 86_400]);
         assert_eq!(ages(Some(172_800)), [172_800; 4]);
+    }
+
+    #[test]
+    fn it_is_a_sweep_that_can_be_looked_at_first() {
+        assert_eq!(given(None, None).as_sweep(), "creel sweep --preset default --apply");
+        let mut recipe = given(Some(86_400), Some("harbor"));
+        recipe.ended = true;
+        recipe.project.push("job".to_owned());
+        let line = "creel sweep --recipe harbor --ended --older-than 1d --project job --apply";
+        assert_eq!(recipe.as_sweep(), line);
     }
 }

@@ -22,6 +22,7 @@ mod named;
 mod plan;
 mod pre_sweep;
 mod reach;
+mod recipe_proof;
 mod recipes;
 mod sandboxes;
 mod select;

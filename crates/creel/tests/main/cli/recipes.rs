@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use super::bench::{Bench, reason, results};
 use super::cloud::{Cloud, stem};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-const TRIAL: &str = "hello-world__ab3de7f__env";
+pub(super) const TRIAL: &str = "hello-world__ab3de7f__env";
 const TB: &str = "hello-world-1-of-1-2026-11-14__10-20-30";
 const SAMPLE: &str = "inspect-ctf_easy-iabc123";
 const EVALUATION: &str = "sweb.eval.django__django-11099.gold";
@@ -34,47 +34,67 @@ const SESSION: &str = "a9bf802f-6800-4205-8ca2-740e969f20c0";
 const LIVE_SESSION: &str = "efeba7ba-5fdd-4713-ae0c-38f4a462cf46";
 
 /// An engine of the test's own.
-struct Site {
+pub(super) struct Site {
     private: PrivateEngine,
-    bench: Bench,
+    pub(super) bench: Bench,
     /// Stands for the harness's program: whoever runs the real one must not change the outcome.
-    program: String,
+    pub(super) program: String,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
         let bench = Bench::on(private.engine());
         let program = format!("harness-{}", bench.name);
         Self { private, bench, program }
     }
 
-    fn docker(&self) -> Docker {
+    pub(super) fn docker(&self) -> Docker {
         self.bench.docker()
     }
 
     /// Keeps a copy of a built-in recipe whose ages are a second and whose program is the test's.
-    fn shorten(&self, recipe: &str) {
-        let text = self.bench.run(&format!("recipes show {recipe}")).expect_code(0).stdout;
-        let shortened = text.lines().map(|line| match line.split_once(" = ") {
-            Some((key @ ("older_than" | "older_than_remote" | "idle_for"), _)) => {
-                format!("{key} = \"1s\"\n")
-            }
-            Some(("programs", _)) => format!("programs = [\"{}\"]\n", self.program),
-            _ => format!("{line}\n"),
+    pub(super) fn shorten(&self, recipe: &str) {
+        self.keep(recipe, |key| {
+            matches!(key, "older_than" | "older_than_remote" | "idle_for").then_some("1s")
         });
-        let text: String = shortened.collect();
+    }
+
+    /// Keeps a copy of a built-in recipe whose program is the test's.
+    pub(super) fn rename_program(&self, recipe: &str) {
+        self.keep(recipe, |_| None);
+    }
+
+    /// Keeps a copy of a built-in recipe with other values.
+    fn keep(&self, recipe: &str, value: impl Fn(&str) -> Option<&'static str>) {
+        let text = self.bench.run(&format!("recipes show {recipe}")).expect_code(0).stdout;
+        let changed = text.lines().map(|line| match line.split_once(" = ") {
+            Some(("programs", _)) => format!("programs = [\"{}\"]\n", self.program),
+            Some((key, _)) => match value(key) {
+                Some(value) => format!("{key} = \"{value}\"\n"),
+                None => format!("{line}\n"),
+            },
+            None => format!("{line}\n"),
+        });
+        let text: String = changed.collect();
         let directory = self.bench.state().join("recipes");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join(format!("{recipe}.toml")), text).unwrap();
     }
 
-    fn sweep(&self, flags: &str) -> Output {
+    /// Runs a script with this engine.
+    pub(super) fn shell(&self, script: &str) -> std::process::Output {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).env("DOCKER_HOST", self.bench.engine().host());
+        shell.output().unwrap()
+    }
+
+    pub(super) fn sweep(&self, flags: &str) -> Output {
         self.bench.run(&format!("sweep --json --recipe {flags}"))
     }
 
     /// Waits until so many are old enough, and returns the dry run.
-    fn aged(&self, recipe: &str, count: usize) -> Output {
+    pub(super) fn aged(&self, recipe: &str, count: usize) -> Output {
         let aged = || results(&self.sweep(recipe), "planned").len() == count;
         let output = if eventually(PATIENCE, aged) { None } else { Some(self.sweep(recipe)) };
         assert!(output.is_none(), "not {count}: {output:?}");
@@ -96,7 +116,7 @@ impl Site {
     }
 
     /// Builds an image of this name, with labels, as Compose does.
-    fn image(&self, name: &str, labels: &Labels) {
+    pub(super) fn image(&self, name: &str, labels: &Labels) {
         let spec = ContainerSpec::exiting(&format!("source-{}", name.replace(['/', ':'], "-")));
         let source = self.docker().create(&spec.labels(labels)).unwrap();
         self.docker().commit(&source, name, "latest").unwrap();
@@ -104,7 +124,7 @@ impl Site {
     }
 
     /// Makes what one trial of a harness that drives Compose leaves.
-    fn project(&self, project: &str, container: &str, service: &str, runs: bool) {
+    pub(super) fn project(&self, project: &str, container: &str, service: &str, runs: bool) {
         let docker = self.docker();
         let own = labels(&[
             ("com.docker.compose.project", project),
@@ -122,7 +142,7 @@ impl Site {
     }
 
     /// Returns everything on the engine, as `kind name`, sorted.
-    fn there(&self) -> Vec<String> {
+    pub(super) fn there(&self) -> Vec<String> {
         let inventory = World::snapshot(self.bench.engine()).unwrap();
         let mut names: Vec<String> = inventory
             .objects()
@@ -132,21 +152,21 @@ impl Site {
         names
     }
 
-    fn stop(self) {
+    pub(super) fn stop(self) {
         drop(self.bench);
         self.private.stop().unwrap();
     }
 }
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
+pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
 /// A live process of the harness; it ends on drop.
-struct Harness(Child);
+pub(super) struct Harness(pub(super) Child);
 
 impl Harness {
-    fn start(program: &str) -> Self {
+    pub(super) fn start(program: &str) -> Self {
         Self(Command::new("sleep").arg0(program).arg("1000").spawn().unwrap())
     }
 }
@@ -328,7 +348,7 @@ fn check_evidence(recipe: &str, output: &Output) {
         let evidence = item["evidence"].as_str().unwrap_or_else(|| panic!("no evidence: {item}"));
         let proof = match recipe {
             "compose" => "nothing of shop runs",
-            "testcontainers" if item["kind"] == "image" => "made ",
+            "testcontainers" if item["kind"] == "image" => "tagged ",
             "testcontainers" => "no keeper of session",
             "openhands" => "no process of openhands runs here",
             _ => "is older than it",
@@ -376,7 +396,7 @@ fn a_live_process_of_the_harness_spares_what_it_may_use() {
     site.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
     site.container(RUNTIME, &Labels::new(), true);
     let pid = harness.0.id();
-    let held = format!("process {pid} ({}) may use it", site.program);
+    let held = format!("process {pid} (program {0}: `{0} 1000`) may use it", site.program);
     let name = format!("{TRIAL}-main-1");
     let settled = || reason(&site.sweep("harbor"), &name) == held;
     assert!(eventually(PATIENCE, settled), "{}", site.sweep("harbor"));

@@ -28,7 +28,7 @@ storage_mb = 512
 "#;
 
 /// Writes a task whose solution this is.
-fn write_task(scene: &Scene, name: &str, solution: &str) {
+pub(super) fn write_task(scene: &Scene, name: &str, solution: &str) {
     let write = |file: &str, text: &str| {
         let path = scene.path(&format!("{name}/{file}"));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn write_task(scene: &Scene, name: &str, solution: &str) {
     write("tests/test.sh", test);
 }
 
-fn set_up() -> Scene {
+pub(super) fn set_up() -> Scene {
     let mut scene = Scene::set_up();
     scene.add_plugins();
     let debian = part("CREEL_TEST_DEBIAN");
@@ -56,7 +56,7 @@ fn set_up() -> Scene {
 }
 
 /// Returns the command line of one job.
-fn job(name: &str, task: &str) -> String {
+pub(super) fn job(name: &str, task: &str) -> String {
     let harbor = part("CREEL_TEST_HARBOR").join("bin/harbor");
     // It would ask the network for the prices of models.
     format!(
@@ -105,6 +105,14 @@ fn begin(scene: &Scene, name: &str) -> (Running, i32) {
     let pid = scene.path(&format!("{name}.pid"));
     let script = format!("echo $$ >{}\n{}", pid.display(), job(name, name));
     let guard = scene.start(&[], &script);
+    await_begun(scene, name, &guard);
+    let pid = eventually_some(PATIENCE, || fs::read_to_string(&pid).ok()?.trim().parse().ok());
+    (guard, pid.unwrap())
+}
+
+/// Waits until the solution of a job runs.
+#[track_caller]
+pub(super) fn await_begun(scene: &Scene, name: &str, started: &Running) {
     let begun = eventually(PATIENCE, || {
         let script = format!(
             "for id in $(docker ps -q --filter name={name}); do docker exec $id test -e /app/begun && echo yes; done"
@@ -112,9 +120,7 @@ fn begin(scene: &Scene, name: &str) -> (Running, i32) {
         scene.direct(&script).stdout.contains("yes")
     });
     let log = fs::read_to_string(scene.path(&format!("{name}.log"))).unwrap_or_default();
-    assert!(begun, "the trial does not begin\n{log}\n{}", guard.stderr());
-    let pid = eventually_some(PATIENCE, || fs::read_to_string(&pid).ok()?.trim().parse().ok());
-    (guard, pid.unwrap())
+    assert!(begun, "the trial does not begin\n{log}\n{}", started.stderr());
 }
 
 #[test]

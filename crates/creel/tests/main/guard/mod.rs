@@ -7,6 +7,7 @@
 //! - `cut_builds`: whoever dies in a build, none of its images stay.
 //! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
 //! - `harbor`: a benchmark harness, with a task of its own.
+//! - `unguarded`: the same harnesses without a guard, and what their recipes do.
 //! - `weather`: an engine that restarts, is slow, or has no room.
 //! - `daytona`: the same for sandboxes, with the official SDKs.
 //! - `limits`: refusals, and the file of events.
@@ -27,4 +28,5 @@ pub(crate) mod scene;
 mod socket;
 pub(crate) mod terminal;
 mod transparency;
+mod unguarded;
 mod weather;

@@ -1,0 +1,96 @@
+//! What this machine shows of those who may still use objects of a recipe.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+
+use crate::os;
+use crate::provider::{InUse, Kind, LocalServer, Observed, ProviderError, ProviderName, Providers};
+
+use super::{Clocks, Connections, Processes, Reading, Recipe};
+
+/// How many containers are asked about at once.
+const CONCURRENCY: usize = 16;
+
+/// What this machine shows of those who may still use objects.
+#[derive(Debug)]
+pub struct LocalEvidence {
+    /// The providers that are served on this machine, with who is connected to each.
+    pub here: BTreeMap<ProviderName, Connections>,
+    /// What runs on this machine.
+    pub processes: Processes,
+    /// What running containers show, by id.
+    pub in_use: HashMap<String, InUse>,
+    /// The clocks of this machine.
+    pub clocks: Clocks,
+}
+
+impl LocalEvidence {
+    /// Gathers it for everything that bears a mark of the recipe.
+    ///
+    /// # Errors
+    ///
+    /// Fails when a provider cannot be asked: what cannot be seen must not be judged.
+    pub async fn gather(
+        recipe: &Recipe,
+        inventory: &[Observed],
+        providers: &Providers,
+    ) -> Result<Self, ProviderError> {
+        let mut servers: BTreeMap<ProviderName, LocalServer> = BTreeMap::new();
+        for provider in providers.iter() {
+            let server = provider.local_server().await;
+            servers.extend(server.map(|server| (provider.name(), server)));
+        }
+        let marked = recipe.marked_among(inventory);
+        let containers: Vec<&Observed> = inventory
+            .iter()
+            .zip(marked)
+            .filter(|(seen, marked)| *marked && seen.kind == Kind::Container)
+            .map(|(seen, _)| seen)
+            .filter(|seen| seen.is_running() && servers.contains_key(&seen.provider))
+            .collect();
+        let in_use = ask(&containers, providers).await?;
+        let mut readings: Vec<Reading> = servers.values().filter_map(started).collect();
+        readings.extend(containers.iter().filter_map(|seen| began(seen, in_use.get(&seen.id)?)));
+        // Looked at after the objects: a process that began meanwhile counts.
+        let processes = Processes::seen_here();
+        let here = servers
+            .into_iter()
+            .map(|(name, server)| (name, Connections::to(&server.socket, &processes)))
+            .collect();
+        let mut clocks = Clocks::new(Reading::now());
+        readings.into_iter().for_each(|reading| clocks.add(reading));
+        Ok(Self { here, processes, in_use, clocks })
+    }
+}
+
+/// Asks what containers show of those who use them.
+async fn ask(
+    containers: &[&Observed],
+    providers: &Providers,
+) -> Result<HashMap<String, InUse>, ProviderError> {
+    let asked = containers.iter().map(|seen| async move {
+        let in_use = providers.get(seen.provider)?.in_use(seen.kind, &seen.id).await?;
+        Ok((seen.id.clone(), in_use))
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers: Vec<Result<(String, InUse), ProviderError>> =
+        futures::stream::iter(asked).buffer_unordered(CONCURRENCY).collect().await;
+    answers.into_iter().collect()
+}
+
+/// Reads both clocks at the start of a server: its socket is made right after it starts.
+fn started(server: &LocalServer) -> Option<Reading> {
+    let boot = os::since_boot(os::process_stat(server.pid).ok()?.started_ticks);
+    let file = fs::metadata(&server.socket).ok()?;
+    let made = file.created().or_else(|_| file.modified()).ok()?;
+    Some(Reading { wall: Timestamp::try_from(made).ok()?, boot })
+}
+
+/// Reads both clocks at the start of a container.
+fn began(seen: &Observed, in_use: &InUse) -> Option<Reading> {
+    let stat = os::process_stat(in_use.first_process?).ok()?;
+    Some(Reading { wall: seen.last_active_at?, boot: os::since_boot(stat.started_ticks) })
+}

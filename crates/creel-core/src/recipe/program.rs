@@ -1,0 +1,144 @@
+//! What a process runs: its program, and the script or module that an interpreter runs.
+//!
+//! Other arguments do not count: `tail -f harbor.log` and `vim harbor.py` run no Harbor. A
+//! launcher such as `uv run` or `sudo` starts the program as a process of its own.
+
+use std::fmt;
+
+/// The interpreters whose first plain argument is a script.
+const INTERPRETERS: [&str; 14] = [
+    "python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "ruby", "perl", "php", "sh",
+    "bash", "dash", "zsh",
+];
+/// The options of Python that take the next word as their value.
+const VALUED: [&str; 3] = ["-X", "-W", "--check-hash-based-pycs"];
+
+/// One thing that a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramName {
+    /// What it is.
+    pub how: RunAs,
+    /// Its name, without a directory.
+    pub name: String,
+}
+
+/// What of a command line names a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunAs {
+    /// The program itself.
+    Program,
+    /// The script that an interpreter runs.
+    Script,
+    /// The module that Python runs.
+    Module,
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.how {
+            RunAs::Program => "program",
+            RunAs::Script => "script",
+            RunAs::Module => "module",
+        };
+        write!(f, "{how} {}", self.name)
+    }
+}
+
+/// Returns what a command line runs; `file` is the file of its program, where that is known.
+pub(super) fn run_by(words: &[String], file: Option<&str>) -> Vec<ProgramName> {
+    let Some(first) = words.first() else { return Vec::new() };
+    // Some programs write a title over their command line: `harbor: worker 3`.
+    let title = first.split_whitespace().next().unwrap_or_default().trim_end_matches(':');
+    let mut runs = vec![named(RunAs::Program, title.trim_start_matches('-'))];
+    let file = file.map(|file| named(RunAs::Program, file.trim_end_matches(" (deleted)")));
+    let interprets = runs.iter().chain(&file).any(|program| is_interpreter(&program.name));
+    runs.extend(file.filter(|file| runs.iter().all(|known| known != file)));
+    if interprets {
+        runs.extend(interpreted(&words[1..]));
+    }
+    runs
+}
+
+fn named(how: RunAs, path: &str) -> ProgramName {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    ProgramName { how, name: name.strip_suffix(".py").unwrap_or(name).to_owned() }
+}
+
+/// Returns whether a program of this name runs scripts, in whatever version.
+pub(super) fn is_interpreter(name: &str) -> bool {
+    let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    INTERPRETERS.iter().any(|known| name.strip_prefix(known).is_some_and(is_version))
+}
+
+/// Returns the script or module among the arguments of an interpreter.
+fn interpreted(words: &[String]) -> Option<ProgramName> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) else {
+            return Some(named(RunAs::Script, word));
+        };
+        let is_long = option.starts_with('-');
+        if VALUED.contains(&word.as_str()) {
+            words.next();
+        } else if is_long {
+            continue;
+        } else if option.ends_with('m') {
+            let module = words.next()?;
+            return Some(ProgramName { how: RunAs::Module, name: module.clone() });
+        } else if option.ends_with(['c', 'e']) {
+            // The program is the text of the argument itself.
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(line: &str) -> Vec<String> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        run_by(&words, None).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_program_a_script_and_a_module_count() {
+        assert_eq!(runs("/opt/bin/harbor run"), ["program harbor"]);
+        assert_eq!(
+            runs("/usr/bin/python3 /opt/bin/harbor run"),
+            ["program python3", "script harbor"]
+        );
+        assert_eq!(
+            runs("python3.12 -u -X dev -m swebench.harness.run_evaluation -n 3"),
+            ["program python3.12", "module swebench.harness.run_evaluation"]
+        );
+        assert_eq!(runs("python -Im harbor"), ["program python", "module harbor"]);
+        assert_eq!(
+            runs("python ./run_evaluation.py harbor"),
+            ["program python", "script run_evaluation"]
+        );
+        assert_eq!(runs("sh /opt/bin/harbor"), ["program sh", "script harbor"]);
+    }
+
+    #[test]
+    fn other_arguments_do_not_count() {
+        assert_eq!(runs("tail -f harbor.log"), ["program tail"]);
+        assert_eq!(runs("tail -f harbor"), ["program tail"]);
+        assert_eq!(runs("vim harbor.py"), ["program vim"]);
+        assert_eq!(runs("python -c print(1) harbor"), ["program python"]);
+        assert_eq!(runs("creel sweep --recipe harbor"), ["program creel"]);
+        assert_eq!(runs("python"), ["program python"]);
+        assert_eq!(run_by(&[], None), []);
+    }
+
+    #[test]
+    fn a_title_and_the_file_of_the_program_count_too() {
+        let title = ["harbor: worker 3".to_owned()];
+        let names = run_by(&title, Some("/usr/bin/python3.12"));
+        assert_eq!(names[0].name, "harbor");
+        assert_eq!(names[1].name, "python3.12");
+        let login = ["-bash".to_owned()];
+        assert_eq!(run_by(&login, Some("/usr/bin/bash")).len(), 1);
+    }
+}
