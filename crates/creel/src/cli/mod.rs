@@ -33,6 +33,7 @@ mod settle;
 mod show;
 mod stop;
 mod sweep;
+mod unfinished;
 mod watchdog;
 
 use std::io;
