@@ -100,7 +100,11 @@ async fn an_error_of_any_length_is_shown_in_one_line() {
 
 #[tokio::test]
 async fn errors_of_the_toolbox_name_its_own_address() {
-    let (stub, provider) = service(|_| {
+    let (stub, provider) = service(|asked| {
+        let address = json!({"proxyToolboxUrl": "http://127.0.0.1:9/toolbox"});
+        if asked.what == "GET /api/config" {
+            return stub::json(200, &address);
+        }
         stub::json(
             200,
             &json!({"id": "one", "state": "started",
