@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::error::{ApiError, Result};
 use crate::fault::FaultOrder;
 use crate::moment::Moment;
-use crate::sandbox::{Intervals, Sandbox, Size};
-use crate::settings::Seed;
+use crate::sandbox::{Allowed, Intervals, Sandbox, Size};
+use crate::settings::{DEFAULT_REGION, Seed};
 use crate::shared::{Counts, Shared};
 use crate::state::State;
 
@@ -92,7 +92,7 @@ async fn identity(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
 /// Adds sandboxes without a process; returns their ids.
 pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
     let labels = Arc::new(seed.labels.clone());
-    let (env, target) = (Arc::default(), Arc::from("us"));
+    let (env, target) = (Arc::default(), Arc::from(DEFAULT_REGION));
     let ago = |seconds: u64| {
         let age = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000);
         Moment(Moment::now().0.saturating_sub(age))
@@ -101,7 +101,10 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
         (ago(seed.age_seconds), ago(seed.idle_seconds.unwrap_or(seed.age_seconds)));
     let mut registry = shared.registry();
     let mut ids = Vec::with_capacity(seed.count);
-    for _ in 0..seed.count {
+    let reason = seed.error_reason.clone().unwrap_or_else(|| "seeded in error".to_owned());
+    for number in 1..=seed.count {
+        let earlier = if seed.same_millisecond { 0 } else { seed.count - number };
+        let made_at = Moment(at.0.saturating_sub(i64::try_from(earlier).unwrap_or(i64::MAX)));
         let (id, sequence) = (Uuid::new_v4(), registry.next_sequence());
         let name = match (&seed.name, &seed.name_prefix) {
             (Some(name), _) => name.clone(),
@@ -120,16 +123,18 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
             labels: Arc::clone(&labels),
             public: false,
             network_block_all: false,
+            allowed: Allowed::default(),
             target: Arc::clone(&target),
             size: Size::default(),
             state: seed.state,
             desired: seed.state.desired(),
-            error_reason: error.then(|| "seeded in error".to_owned()),
-            recoverable: false,
+            pending: None,
+            error_reason: error.then(|| reason.clone()),
+            recoverable: seed.recoverable,
             intervals: Intervals::default(),
             destroy_at: None,
-            created_at: at,
-            updated_at: at,
+            created_at: made_at,
+            updated_at: made_at,
             active_at,
             generation: 0,
             hollow: true,

@@ -35,6 +35,9 @@ pub struct FaultOrder {
     /// The message of the answer, for `status`, or of the sandbox's error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether the sandbox of a failed create can be recovered; it can without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recoverable: Option<bool>,
     /// How long it lasts, for `latency`, `flap` and what gets stuck; after
     /// which time it strikes, for `cut_stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -37,24 +37,36 @@ const FLUSH: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut;
 
+/// What a request asks for, as errors name it.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    /// The path and the query.
+    pub(crate) address: String,
+}
+
 /// Takes a request through the gate.
 pub(crate) async fn pass(
     State(shared): State<Arc<Shared>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path().to_owned();
+    // Errors name the address with its query.
+    let asked = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
+    let method = request.method().clone();
+    request.extensions_mut().insert(Asked { method, address: asked.clone() });
     if let Err(error) = check_host(&shared, request.headers()) {
-        return error.render(&path);
+        return error.render(&asked);
     }
     if path.trim_start_matches('/').starts_with(&shared.access.admin) {
-        return rendered(next.run(request).await, &path);
+        return rendered(next.run(request).await, &asked);
     }
     let route = Route::of(request.method(), &path, request.uri().query());
     count_request(&shared, &route);
     let response = match enter(&shared, &route, request.headers()) {
         Ok(left) => {
-            let mut response = rendered(within(&shared, &route, request, next).await, &path);
+            let mut response = rendered(within(&shared, &route, request, next).await, &asked);
             if let Some(left) = left
                 && response.status() != StatusCode::TOO_MANY_REQUESTS
             {
@@ -62,7 +74,7 @@ pub(crate) async fn pass(
             }
             response
         }
-        Err(error) => error.render(&path),
+        Err(error) => error.render(&asked),
     };
     count_answer(&shared, &response);
     response
@@ -109,9 +121,15 @@ fn enter(shared: &Shared, route: &Route, headers: &HeaderMap) -> Result<Option<L
     }
     let mut limiter = shared.limiter();
     limiter.check_lockout()?;
-    if !is_known(shared, headers) {
-        limiter.note_failed_auth();
-        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid credentials"));
+    match login_of(shared, headers) {
+        Login::Known => {}
+        Login::OtherOrganization => {
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "Invalid authentication context"));
+        }
+        Login::Unknown => {
+            limiter.note_failed_auth();
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid credentials"));
+        }
     }
     let Some(throttler) = route.throttler else { return Ok(None) };
     let taken = limiter.take(throttler);
@@ -122,13 +140,27 @@ fn enter(shared: &Shared, route: &Route, headers: &HeaderMap) -> Result<Option<L
     taken
 }
 
-fn is_known(shared: &Shared, headers: &HeaderMap) -> bool {
+/// Whose login a request shows.
+enum Login {
+    Known,
+    /// A good token with the name of an organisation that is not its own.
+    OtherOrganization,
+    Unknown,
+}
+
+fn login_of(shared: &Shared, headers: &HeaderMap) -> Login {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let token = text(AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
     let access = &shared.access;
-    token == Some(&access.api_key)
-        || (token == Some(&access.jwt)
-            && text(ORGANIZATION) == Some(shared.origin.organization.as_str()))
+    let organization = text(ORGANIZATION);
+    let own = shared.origin.organization.as_str();
+    if token == Some(&access.api_key) || (token == Some(&access.jwt) && organization == Some(own)) {
+        Login::Known
+    } else if token == Some(&access.jwt) && organization.is_some() {
+        Login::OtherOrganization
+    } else {
+        Login::Unknown
+    }
 }
 
 fn check_scope(shared: &Shared, scope: Scope) -> Result<()> {

@@ -55,7 +55,9 @@ mod toolbox;
 pub use fault::{At, FaultOrder, Kind, Match};
 pub use route::Operation;
 pub use server::{Running, Server, StartError};
-pub use settings::{Backend, Delays, RateLimits, Scenario, ScenarioError, Seed, Settings};
+pub use settings::{
+    ApiVersion, Backend, Delays, RateLimits, Scenario, ScenarioError, Seed, Settings,
+};
 pub use state::State;
 
 /// The version of the API that is spoken.

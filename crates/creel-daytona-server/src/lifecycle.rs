@@ -2,7 +2,9 @@
 //!
 //! An order changes the state at once and starts a task that settles it later:
 //! it waits, lets the backend act, and enters the final state, unless another
-//! order came in between. The task belongs to the server, not to the request,
+//! order came in between. A stop or a delete is pending first: the state stays
+//! until the runner takes it up. A delete in error is accepted and sent to nobody;
+//! the row is purged days later. The task belongs to the server, not to the request,
 //! so a client that hangs up changes nothing.
 
 use std::sync::Arc;
@@ -29,7 +31,15 @@ struct Course {
     /// It lasts so long instead of the usual time; `None` inside means for ever.
     stuck: Option<Option<Duration>>,
     /// It ends in an error with this reason.
-    fails: Option<String>,
+    fails: Option<Failure>,
+}
+
+/// How a transition fails.
+#[derive(Debug, Clone)]
+struct Failure {
+    reason: String,
+    /// Whether a recover helps.
+    recoverable: bool,
 }
 
 /// An order that was accepted.
@@ -37,8 +47,8 @@ struct Course {
 pub(crate) struct Accepted {
     /// The sandbox.
     pub(crate) id: Uuid,
-    /// Ends when the transition has.
-    pub(crate) settled: JoinHandle<()>,
+    /// Ends when the transition has, if there is one.
+    pub(crate) settled: Option<JoinHandle<()>>,
 }
 
 impl Shared {
@@ -55,15 +65,16 @@ impl Shared {
             return Err(ApiError::new(axum::http::StatusCode::CONFLICT, message));
         }
         let course = self.course_of_start(mischief);
-        Ok(Accepted { id, settled: self.settle_later(id, generation, state, course) })
+        Ok(Accepted { id, settled: Some(self.settle_later(id, generation, state, course)) })
     }
 
     fn course_of_start(&self, mischief: &Mischief) -> Course {
         let failing = mischief.get(Kind::CreateFailsAfterAlloc);
         Course {
             stuck: mischief.get(Kind::StuckStarting).map(|strike| strike.lasting()),
-            fails: failing.map(|strike| {
-                strike.order.message.clone().unwrap_or_else(|| START_FAILURE.to_owned())
+            fails: failing.map(|strike| Failure {
+                reason: strike.order.message.clone().unwrap_or_else(|| START_FAILURE.to_owned()),
+                recoverable: strike.order.recoverable.unwrap_or(true),
             }),
         }
     }
@@ -78,6 +89,9 @@ impl Shared {
         let mut registry = self.registry();
         let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
         let sandbox = registry.get_mut(&id).ok_or_else(|| ApiError::no_sandbox(key))?;
+        if sandbox.pending.is_some() {
+            return Err(ApiError::in_progress());
+        }
         let next = match sandbox.state.obey(order) {
             Ok(next) => next,
             Err(Refusal::AlreadySo) => return Ok(None),
@@ -94,9 +108,22 @@ impl Shared {
             other => other,
         };
         let before = sandbox.state;
+        if next == before {
+            sandbox.desired = Desired::Destroyed;
+            sandbox.updated_at = Moment::now();
+            let name = sandbox.name.clone();
+            registry.rename(&id, deleted_name(&name));
+            return Ok(Some(Accepted { id, settled: None }));
+        }
         sandbox.error_reason = None;
         sandbox.desired = next.desired();
-        sandbox.enter(next);
+        if matches!(next, State::Stopping | State::Destroying) {
+            sandbox.pending = Some(next);
+            sandbox.generation += 1;
+            sandbox.updated_at = Moment::now();
+        } else {
+            sandbox.enter(next);
+        }
         let (generation, mut course) = (sandbox.generation, self.course_of_start(mischief));
         if next == State::Destroying {
             course = self.course_of_destroy(mischief);
@@ -108,17 +135,20 @@ impl Shared {
                 hidden_until: Moment::now().plus(flap / 2),
                 shown_until: Moment::now().plus(flap / 2 + flap),
             });
-            registry.rename(&id, format!("DESTROYED_{name}_{}", Moment::now().0));
+            registry.rename(&id, deleted_name(&name));
         }
         drop(registry);
-        Ok(Some(Accepted { id, settled: self.settle_later(id, generation, next, course) }))
+        let settled = Some(self.settle_later(id, generation, next, course));
+        Ok(Some(Accepted { id, settled }))
     }
 
     fn course_of_destroy(&self, mischief: &Mischief) -> Course {
         let reason = "runner could not destroy the container";
         Course {
             stuck: mischief.get(Kind::StuckDestroying).map(|strike| strike.lasting()),
-            fails: mischief.get(Kind::ErroredDeleted).map(|_| reason.to_owned()),
+            fails: mischief
+                .get(Kind::ErroredDeleted)
+                .map(|_| Failure { reason: reason.to_owned(), recoverable: false }),
         }
     }
 
@@ -132,6 +162,8 @@ impl Shared {
         let shared = Arc::clone(self);
         let cancel = self.cancel.clone();
         let work = async move {
+            tokio::time::sleep(shared.delays.pending).await;
+            let Some(generation) = shared.take_up(id, generation) else { return };
             let delay = match course.stuck {
                 Some(Some(seconds)) => seconds,
                 Some(None) => std::future::pending().await,
@@ -149,6 +181,16 @@ impl Shared {
         task::background(self.tasks.track_future(work))
     }
 
+    /// Lets the runner take up what is pending; `None` when another order came in between.
+    fn take_up(&self, id: Uuid, generation: u64) -> Option<u64> {
+        let mut registry = self.registry();
+        let sandbox = registry.get_mut(&id).filter(|sandbox| sandbox.generation == generation)?;
+        if let Some(next) = sandbox.pending.take() {
+            sandbox.enter(next);
+        }
+        Some(sandbox.generation)
+    }
+
     fn delay_of(&self, state: State) -> Duration {
         match state {
             State::Starting | State::Resuming => self.delays.start,
@@ -160,22 +202,25 @@ impl Shared {
     }
 
     /// Lets the backend act, then enters the final state.
-    async fn settle(self: &Arc<Self>, id: Uuid, generation: u64, fails: Option<String>) {
+    async fn settle(self: &Arc<Self>, id: Uuid, generation: u64, fails: Option<Failure>) {
         let is_current = |sandbox: &&Sandbox| sandbox.generation == generation;
         let Some(sandbox) = self.registry().get(&id).filter(is_current).cloned() else { return };
         let acted = match fails {
-            Some(reason) => Err(reason),
+            Some(failure) => Err(failure),
             None if sandbox.hollow => Ok(()),
-            None => backend::act(self, &sandbox).await,
+            None => backend::act(self, &sandbox).await.map_err(|reason| Failure {
+                reason,
+                recoverable: sandbox.desired != Desired::Destroyed,
+            }),
         };
         let mut registry = self.registry();
         let current = registry.get_mut(&id).filter(|sandbox| sandbox.generation == generation);
         let Some(sandbox) = current else { return };
         match acted {
             Ok(()) => sandbox.enter(sandbox.state.settled()),
-            Err(reason) => {
-                sandbox.error_reason = Some(reason);
-                sandbox.recoverable = sandbox.desired != Desired::Destroyed;
+            Err(failure) => {
+                sandbox.error_reason = Some(failure.reason);
+                sandbox.recoverable = failure.recoverable;
                 sandbox.enter(State::Error);
             }
         }
@@ -185,6 +230,25 @@ impl Shared {
         if let Some(until) = shadow_ends {
             self.forget_at(id, until);
         }
+    }
+
+    /// Removes the row of a sandbox that was deleted in error, and what stands behind it.
+    pub(crate) fn purge(self: &Arc<Self>, id: Uuid) {
+        let mut registry = self.registry();
+        let Some(sandbox) = registry.get_mut(&id).filter(|one| one.is_errored_deleted()) else {
+            return;
+        };
+        sandbox.enter(State::Destroying);
+        let leaving = sandbox.clone();
+        sandbox.enter(State::Destroyed);
+        registry.forget(&id);
+        drop(registry);
+        let shared = Arc::clone(self);
+        task::background(self.tasks.track_future(async move {
+            if let Err(error) = backend::act(&shared, &leaving).await {
+                tracing::warn!(%id, %error, "what stood behind a purged sandbox is still there");
+            }
+        }));
     }
 
     fn forget_at(self: &Arc<Self>, id: Uuid, until: Moment) {
@@ -199,4 +263,9 @@ impl Shared {
             }
         }));
     }
+}
+
+/// Returns the name of a sandbox after its delete was accepted.
+fn deleted_name(name: &str) -> String {
+    format!("DESTROYED_{name}_{}", Moment::now().0)
 }

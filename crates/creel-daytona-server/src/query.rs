@@ -7,13 +7,13 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::percent;
 use crate::registry::{Age, Registry};
-use crate::sandbox::{Origin, Pairs, Sandbox};
+use crate::sandbox::{Full, Origin, Pairs, Sandbox};
 use crate::state::State;
 
 /// The page size without a limit.
@@ -145,7 +145,7 @@ impl Query {
         match key {
             "limit" => self.limit = limit(&value)?,
             "cursor" => {
-                let invalid = || ApiError::invalid("Invalid cursor");
+                let invalid = || ApiError::invalid(format!("Invalid cursor provided: {value}"));
                 self.cursor = Some(Cursor::read(&value).ok_or_else(invalid)?);
             }
             "sort" => {
@@ -160,7 +160,7 @@ impl Query {
             "id" => self.id = Some(value),
             "name" => self.name = Some(value.to_lowercase()),
             "labels" => {
-                let invalid = |_| ApiError::invalid("labels must be a valid JSON object");
+                let invalid = |_| ApiError::invalid("Invalid labels JSON format");
                 self.labels = serde_json::from_str(&value).map_err(invalid)?;
             }
             "states" => self.states.push(state(&value)?),
@@ -182,14 +182,18 @@ impl Query {
     /// Writes one page.
     pub(crate) fn page(&self, registry: &Registry, origin: &Origin) -> Result<Vec<u8>> {
         let mut rows: Vec<&Sandbox> = if self.sort == Sort::CreatedAt && !self.descending {
-            let from = self.cursor.as_ref().map(|cursor| cursor.age);
-            registry.after(from).filter(|one| self.fits(one)).take(self.limit + 1).collect()
+            let from = self.cursor.as_ref().map(|cursor| cursor.age.0);
+            registry
+                .after_millisecond(from)
+                .filter(|one| self.fits(one))
+                .take(self.limit + 1)
+                .collect()
         } else {
             self.sorted(registry)
         };
         let more = rows.len() > self.limit;
         rows.truncate(self.limit);
-        let last = rows.last().filter(|_| more).map(|last| self.cursor_at(last).write());
+        let last = rows.last().filter(|_| more).map(|last| self.written_cursor(last));
         let shown = rows.into_iter().map(|sandbox| shown(sandbox, origin)).collect::<Vec<_>>();
         let page = serde_json::json!({ "nextCursor": last });
         let mut body = b"{\"items\":".to_vec();
@@ -240,6 +244,16 @@ impl Query {
         Cursor { key, age: (sandbox.created_at.0, sandbox.sequence) }
     }
 
+    /// Returns the cursor behind a row. Sorted by creation it carries milliseconds while rows have
+    /// microseconds, so the rest of that millisecond comes again on the next page.
+    fn written_cursor(&self, last: &Sandbox) -> String {
+        let mut cursor = self.cursor_at(last);
+        if self.sort == Sort::CreatedAt && !self.descending {
+            cursor.age.1 = 0;
+        }
+        cursor.write()
+    }
+
     fn fits(&self, sandbox: &Sandbox) -> bool {
         let Some((name, state)) = self.seen(sandbox) else { return false };
         let any = |wanted: &[String], value: Option<&str>| {
@@ -270,6 +284,54 @@ impl Query {
         let hidden = sandbox.state == State::Destroyed
             || (sandbox.is_errored_deleted() && !self.include_errored_deleted);
         (!hidden).then_some((&sandbox.name, sandbox.state))
+    }
+}
+
+/// What the older list asks for: a page by its number.
+#[derive(Debug)]
+pub(crate) struct NumberedQuery {
+    query: Query,
+    number: usize,
+}
+
+/// A page of the older list.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NumberedPage<'a> {
+    items: Vec<Full<'a>>,
+    total: usize,
+    page: usize,
+    total_pages: usize,
+}
+
+impl NumberedQuery {
+    /// Reads a query, refusing what the real service refuses.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let query = Query::parse(text)?;
+        let given = percent::pairs(text).into_iter().find(|(key, _)| key == "page");
+        let number = given.map_or(Ok(1), |(_, value)| value.parse());
+        match number {
+            Ok(0) => Err(ApiError::invalid("page must not be less than 1")),
+            Ok(number) => Ok(Self { query, number }),
+            Err(_) => Err(ApiError::invalid("page must be an integer number")),
+        }
+    }
+
+    /// Returns the page.
+    pub(crate) fn page<'a>(&self, registry: &'a Registry, origin: &'a Origin) -> NumberedPage<'a> {
+        let limit = self.query.limit;
+        let fitting: Vec<&Sandbox> =
+            registry.after(None).filter(|one| self.query.fits(one)).collect();
+        let total = fitting.len();
+        // The newest first, as this list always did.
+        let from = (self.number - 1).saturating_mul(limit);
+        let rows = fitting.into_iter().rev().skip(from).take(limit);
+        NumberedPage {
+            items: rows.map(|sandbox| sandbox.full(origin)).collect(),
+            total,
+            page: self.number,
+            total_pages: total.div_ceil(limit),
+        }
     }
 }
 

@@ -91,6 +91,17 @@ impl Registry {
         ids.filter_map(|(_, id)| self.sandboxes.get(id))
     }
 
+    /// Returns the sandboxes after a millisecond, the oldest first. Rows have microseconds: of
+    /// those within that millisecond only the first is not after it.
+    pub(crate) fn after_millisecond(&self, from: Option<i64>) -> impl Iterator<Item = &Sandbox> {
+        let first = from.and_then(|at| self.by_age.range((at, 0)..).next()).map(|(age, _)| *age);
+        match (from, first) {
+            (Some(at), Some(first)) if first.0 == at => self.after(Some(first)),
+            (Some(at), _) => self.after(Some((at, u64::MAX))),
+            (None, _) => self.after(None),
+        }
+    }
+
     /// Returns all sandboxes in no order.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Sandbox> {
         self.sandboxes.values()

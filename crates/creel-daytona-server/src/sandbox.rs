@@ -8,6 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::moment::Moment;
+use crate::settings::ApiVersion;
 use crate::state::{Desired, State};
 
 /// Labels or an environment.
@@ -36,6 +37,8 @@ pub(crate) struct Sandbox {
     pub(crate) public: bool,
     /// Whether it has no network.
     pub(crate) network_block_all: bool,
+    /// The addresses and domains it may reach, where it may not reach all.
+    pub(crate) allowed: Allowed,
     /// The region.
     pub(crate) target: Arc<str>,
     /// Processors, graphics processors, memory and disk.
@@ -44,6 +47,8 @@ pub(crate) struct Sandbox {
     pub(crate) state: State,
     /// Where it is meant to end up.
     pub(crate) desired: Desired,
+    /// The state it enters when the runner takes up an accepted stop or delete.
+    pub(crate) pending: Option<State>,
     /// Why it is in error.
     pub(crate) error_reason: Option<String>,
     /// Whether an error can be recovered from.
@@ -79,6 +84,13 @@ impl Default for Size {
     fn default() -> Self {
         Self { cpu: 1, gpu: 0, memory: 1, disk: 3 }
     }
+}
+
+/// What a sandbox may reach, where it may not reach everything.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Allowed {
+    pub(crate) addresses: Option<String>,
+    pub(crate) domains: Option<String>,
 }
 
 /// Intervals in minutes.
@@ -117,9 +129,19 @@ impl Sandbox {
         self.state != State::Destroyed && !self.is_errored_deleted()
     }
 
-    /// Returns whether its destruction failed: only one flag of the list shows it then.
+    /// Returns whether it was deleted in error, or its destruction failed: only one flag of the
+    /// list shows it then.
     pub(crate) fn is_errored_deleted(&self) -> bool {
-        self.state == State::Error && self.desired == Desired::Destroyed
+        self.retention_minutes().is_some() && self.desired == Desired::Destroyed
+    }
+
+    /// Returns for how many minutes the row of one that is deleted in this state is kept.
+    pub(crate) fn retention_minutes(&self) -> Option<u32> {
+        match self.state {
+            State::Error => Some(7 * 24 * 60),
+            State::BuildFailed => Some(24 * 60),
+            _ => None,
+        }
     }
 
     /// Moves it to a state, and the record of when with it.
@@ -131,10 +153,14 @@ impl Sandbox {
 
     /// Writes it as get and the lifecycle operations answer.
     pub(crate) fn full<'a>(&'a self, origin: &'a Origin) -> Full<'a> {
+        let mut row = self.row(origin);
+        row.network_block_all = Some(self.network_block_all);
         Full {
-            row: self.row(origin),
+            row,
             env: &self.env,
-            kvm: false,
+            kvm: origin.api.has_newer_fields().then_some(false),
+            network_allow_list: self.allowed.addresses.as_deref(),
+            domain_allow_list: self.allowed.domains.as_deref(),
             build_info: self.build.as_ref(),
             volumes: [],
         }
@@ -144,13 +170,14 @@ impl Sandbox {
     pub(crate) fn row<'a>(&'a self, origin: &'a Origin) -> Row<'a> {
         Row {
             id: self.id,
+            runner_id: origin.runner,
             organization_id: &origin.organization,
             name: &self.name,
             snapshot: self.snapshot.as_deref(),
             user: &self.user,
             labels: &self.labels,
             public: self.public,
-            network_block_all: self.network_block_all,
+            network_block_all: origin.api.has_newer_fields().then_some(self.network_block_all),
             target: &self.target,
             cpu: self.size.cpu,
             gpu: self.size.gpu,
@@ -169,7 +196,7 @@ impl Sandbox {
             updated_at: self.updated_at,
             last_activity_at: self.active_at,
             sandbox_class: "container",
-            daemon_version: crate::VERSION,
+            daemon_version: Some(crate::VERSION),
             toolbox_proxy_url: &origin.toolbox_url,
         }
     }
@@ -180,6 +207,10 @@ impl Sandbox {
 pub(crate) struct Origin {
     pub(crate) organization: String,
     pub(crate) toolbox_url: String,
+    /// The machine that all sandboxes are on.
+    pub(crate) runner: Uuid,
+    /// Which version's answers are given.
+    pub(crate) api: ApiVersion,
 }
 
 /// A sandbox as the list shows it.
@@ -187,6 +218,7 @@ pub(crate) struct Origin {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Row<'a> {
     id: Uuid,
+    runner_id: Uuid,
     organization_id: &'a str,
     pub(crate) name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +226,8 @@ pub(crate) struct Row<'a> {
     user: &'a str,
     labels: &'a Pairs,
     public: bool,
-    network_block_all: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_block_all: Option<bool>,
     target: &'a str,
     cpu: u32,
     gpu: u32,
@@ -202,7 +235,6 @@ pub(crate) struct Row<'a> {
     disk: u32,
     pub(crate) state: State,
     pub(crate) desired_state: Desired,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error_reason: Option<&'a str>,
     recoverable: bool,
     backup_state: &'a str,
@@ -215,7 +247,8 @@ pub(crate) struct Row<'a> {
     updated_at: Moment,
     last_activity_at: Moment,
     sandbox_class: &'a str,
-    daemon_version: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_version: Option<&'a str>,
     toolbox_proxy_url: &'a str,
 }
 
@@ -226,8 +259,19 @@ pub(crate) struct Full<'a> {
     #[serde(flatten)]
     row: Row<'a>,
     env: &'a Pairs,
-    kvm: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kvm: Option<bool>,
+    network_allow_list: Option<&'a str>,
+    domain_allow_list: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     build_info: Option<&'a Value>,
     volumes: [(); 0],
+}
+
+impl Full<'_> {
+    /// Leaves out what is known only once the daemon in the sandbox has answered.
+    pub(crate) fn before_its_daemon(mut self) -> Self {
+        self.row.daemon_version = None;
+        self
+    }
 }

@@ -21,7 +21,7 @@ use crate::gate::{self, Cut};
 use crate::limit::Limiter;
 use crate::sandbox::Origin;
 use crate::settings::Settings;
-use crate::shared::{Access, Parts, Shared};
+use crate::shared::{Access, Known, Parts, Shared};
 use crate::{admin, api, backend, timers, toolbox};
 
 /// How long open connections may take to end when the server stops.
@@ -132,6 +132,8 @@ fn prepare(settings: Settings, address: SocketAddr) -> Shared {
         origin: Origin {
             organization: Uuid::new_v4().to_string(),
             toolbox_url: format!("http://{address}/toolbox"),
+            runner: Uuid::new_v4(),
+            api: settings.api,
         },
         access: Access {
             authorities: [address.to_string(), format!("localhost:{}", address.port())],
@@ -142,6 +144,7 @@ fn prepare(settings: Settings, address: SocketAddr) -> Shared {
         },
         backend: settings.backend,
         delays: settings.delays,
+        known: Known { snapshots: settings.snapshots, regions: settings.regions },
         limiter: Limiter::new(scenario.rate_limits.unwrap_or(settings.rate_limits)),
     });
     for order in scenario.faults {

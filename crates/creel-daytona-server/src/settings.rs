@@ -12,6 +12,48 @@ use serde::Deserialize;
 use crate::fault::FaultOrder;
 use crate::state::State;
 
+/// The snapshot of a sandbox that names none.
+pub(crate) const DEFAULT_SNAPSHOT: &str = "daytonaio/sandbox:0.6.0";
+/// The region of a sandbox that names none.
+pub(crate) const DEFAULT_REGION: &str = "us";
+
+/// Which answers the server gives where versions of the service differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ApiVersion {
+    /// Exactly as v0.190.0, the last open release: SDKs newer than that refuse its answers.
+    V0_190,
+    /// As v0.190.0, with the fields that newer SDKs require.
+    #[default]
+    Compatible,
+    /// As [`ApiVersion::Compatible`], with times to live.
+    V0_226,
+}
+
+impl ApiVersion {
+    /// Returns whether answers hold the fields that SDKs newer than 0.190 require.
+    pub(crate) fn has_newer_fields(self) -> bool {
+        self != Self::V0_190
+    }
+
+    /// Returns whether sandboxes can have a time to live.
+    pub(crate) fn has_time_to_live(self) -> bool {
+        self == Self::V0_226
+    }
+}
+
+impl std::str::FromStr for ApiVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "0.190" => Ok(Self::V0_190),
+            "compatible" => Ok(Self::Compatible),
+            "0.226" => Ok(Self::V0_226),
+            _ => Err("known are 0.190, compatible and 0.226".to_owned()),
+        }
+    }
+}
+
 /// What a server is told when it starts.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -27,6 +69,12 @@ pub struct Settings {
     pub permissions: Vec<String>,
     /// The faults and sandboxes it starts with.
     pub scenario: Scenario,
+    /// Which version's answers it gives.
+    pub api: ApiVersion,
+    /// The snapshots that a create may name.
+    pub snapshots: Vec<String>,
+    /// The regions that a create may name.
+    pub regions: Vec<String>,
 }
 
 impl Settings {
@@ -39,6 +87,9 @@ impl Settings {
             delays: Delays::realistic(),
             permissions: ["write:sandboxes", "delete:sandboxes"].map(str::to_owned).to_vec(),
             scenario: Scenario::default(),
+            api: ApiVersion::default(),
+            snapshots: vec![DEFAULT_SNAPSHOT.to_owned()],
+            regions: [DEFAULT_REGION, "eu"].map(str::to_owned).to_vec(),
         }
     }
 
@@ -126,6 +177,8 @@ pub struct Delays {
     pub archive: Duration,
     /// From `destroying` until the sandbox is gone.
     pub destroy: Duration,
+    /// From an accepted stop or delete until the runner takes it up; the state stays until then.
+    pub pending: Duration,
     /// How long a create or start waits before it answers with the state it has.
     pub answer: Duration,
     /// How often auto-stop, auto-delete and TTL are looked at.
@@ -142,7 +195,8 @@ impl Delays {
             start: Duration::from_millis(600),
             stop: Duration::from_millis(800),
             archive: Duration::from_secs(2),
-            destroy: Duration::from_millis(1500),
+            destroy: Duration::from_millis(1300),
+            pending: Duration::from_millis(200),
             answer: Duration::from_secs(30),
             timer_period: Duration::from_secs(10),
             minute: Duration::from_secs(60),
@@ -158,6 +212,7 @@ impl Delays {
             stop: moment,
             archive: moment,
             destroy: moment,
+            pending: moment / 4,
             timer_period: Duration::from_millis(200),
             ..Self::realistic()
         }
@@ -233,9 +288,18 @@ pub struct Seed {
     /// What their names begin with, a number follows; without it the id is the name.
     #[serde(default)]
     pub name_prefix: Option<String>,
-    /// How long ago they were created, in seconds.
+    /// How long ago the last of them was created, in seconds; the others a millisecond apart.
     #[serde(default)]
     pub age_seconds: u64,
+    /// Creates all of them within one millisecond instead.
+    #[serde(default)]
+    pub same_millisecond: bool,
+    /// Why they are in error, where their state is one.
+    #[serde(default)]
+    pub error_reason: Option<String>,
+    /// Whether one in error can be recovered from.
+    #[serde(default)]
+    pub recoverable: bool,
     /// How long ago they were last active, in seconds; at their creation without it.
     #[serde(default)]
     pub idle_seconds: Option<u64>,

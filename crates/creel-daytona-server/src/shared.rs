@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) backend: Backend,
     /// How long things take.
     pub(crate) delays: Delays,
+    /// What a create may name.
+    pub(crate) known: Known,
     /// All sandboxes.
     registry: Mutex<Registry>,
     /// What stands behind those that are not hollow.
@@ -45,6 +47,13 @@ pub(crate) struct Shared {
     pub(crate) cancel: CancellationToken,
     /// What runs beside the requests.
     pub(crate) tasks: TaskTracker,
+}
+
+/// What a create may name.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) snapshots: Vec<String>,
+    pub(crate) regions: Vec<String>,
 }
 
 /// Whom the server answers, and what they may.
@@ -83,6 +92,7 @@ pub(crate) struct Parts {
     pub(crate) access: Access,
     pub(crate) backend: Backend,
     pub(crate) delays: Delays,
+    pub(crate) known: Known,
     pub(crate) limiter: Limiter,
 }
 
@@ -94,6 +104,7 @@ impl Shared {
             access: parts.access,
             backend: parts.backend,
             delays: parts.delays,
+            known: parts.known,
             registry: Mutex::default(),
             bodies: Mutex::default(),
             sessions: Shelf::default(),

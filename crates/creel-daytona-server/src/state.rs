@@ -55,6 +55,8 @@ pub(crate) enum Order {
     Pause,
     Recover,
     Destroy,
+    /// The end of a time to live, which looks at no state.
+    Expire,
 }
 
 /// Why an order is refused.
@@ -104,16 +106,18 @@ impl State {
         match (order, self) {
             (_, Self::Destroyed) => Err(Refusal::Absent),
             // A sandbox that is being archived may be deleted; nothing else in transition may.
-            (Order::Destroy, Self::Archiving) => Ok(Self::Destroying),
+            (Order::Destroy | Order::Expire, Self::Archiving) => Ok(Self::Destroying),
             (_, state) if state.is_in_transition() => Err(Refusal::InProgress),
-            (Order::Destroy, _) => Ok(Self::Destroying),
+            // Nothing is sent to the runner: the row stays as it is until it is purged.
+            (Order::Destroy, Self::Error | Self::BuildFailed) => Ok(self),
+            (Order::Destroy | Order::Expire, _) => Ok(Self::Destroying),
             (Order::Start, Self::Started) => Err(Refusal::AlreadySo),
             (Order::Start, Self::Stopped) => Ok(Self::Starting),
             (Order::Start, Self::Archived) => Ok(Self::Restoring),
             (Order::Start, Self::Paused) => Ok(Self::Resuming),
             (Order::Start, _) => Err(Refusal::NotNow("Sandbox is not in valid state")),
             (Order::Stop, Self::Started | Self::Paused) => Ok(Self::Stopping),
-            (Order::Stop, _) => Err(Refusal::NotNow("Sandbox is not started")),
+            (Order::Stop, _) => Err(Refusal::NotNow("Sandbox is not in a stoppable state")),
             (Order::Archive, Self::Stopped) => Ok(Self::Archiving),
             (Order::Archive, _) => Err(Refusal::NotNow("Sandbox is not stopped")),
             (Order::Pause, Self::Started) => Ok(Self::Pausing),
@@ -172,8 +176,12 @@ mod tests {
         for state in [State::Creating, State::Starting, State::Stopping, State::Destroying] {
             assert_eq!(state.obey(Order::Destroy), Err(Refusal::InProgress), "{state:?}");
         }
-        for state in [State::Started, State::Stopped, State::Archiving, State::Error] {
+        for state in [State::Started, State::Stopped, State::Archiving, State::Unknown] {
             assert_eq!(state.obey(Order::Destroy), Ok(State::Destroying), "{state:?}");
+        }
+        for state in [State::Error, State::BuildFailed] {
+            assert_eq!(state.obey(Order::Destroy), Ok(state), "it stays");
+            assert_eq!(state.obey(Order::Expire), Ok(State::Destroying), "{state:?}");
         }
         assert_eq!(State::Destroyed.obey(Order::Destroy), Err(Refusal::Absent));
     }

@@ -112,6 +112,8 @@ codes! {
     NotGone = "CR0040", "something is not verified gone";
     /// The user interrupted.
     Interrupted = "CR0041", "interrupted";
+    /// A delete was accepted, and the service keeps the object.
+    KeptByService = "CR0050", "deleted, and kept by the service";
 }
 
 impl fmt::Display for Code {

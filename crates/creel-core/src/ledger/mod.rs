@@ -35,6 +35,7 @@ mod run;
 mod sqlite;
 mod state;
 mod store;
+mod unfinished;
 mod window;
 
 pub use error::LedgerError;
@@ -46,6 +47,7 @@ pub use sqlite::SqliteStore;
 pub(crate) use sqlite::{database, queue, write};
 pub use state::{IllegalTransition, State, StateName};
 pub use store::{Ledger, Store};
+pub use unfinished::{Noted, UnfinishedDelete};
 pub use window::{SearchStatus, SearchWindow};
 
 /// The result of a ledger operation.

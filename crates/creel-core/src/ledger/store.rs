@@ -11,12 +11,14 @@ use tokio::sync::OnceCell;
 use crate::clock::{Clock, SystemClock};
 use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
+use crate::provider::{Kind, ProviderName};
 use crate::run::RunState;
 use crate::run::records::EventLog;
 
 use super::{
-    Event, Intent, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
-    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, WorkflowRecord, presence,
+    Event, Intent, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
+    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, UnfinishedDelete, WorkflowRecord,
+    presence,
 };
 
 /// Keeps records. Every write is one durable transaction: after a crash it is there in
@@ -182,6 +184,33 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// Fails when it could not be made durable.
     async fn take_order(&self, key: &str) -> Result<bool>;
+
+    /// Remembers a delete that was accepted and did not finish. Of one that is on record already
+    /// the reason is replaced, and the first date stays.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted>;
+
+    /// Returns the deletes that were accepted and did not finish, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read.
+    async fn unfinished_deletes(&self) -> Result<Vec<UnfinishedDelete>>;
+
+    /// Forgets an unfinished delete, because the absence of its object is verified.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    async fn forget_unfinished(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        object: &str,
+    ) -> Result<()>;
 }
 
 /// A handle on a ledger; cheap to clone.

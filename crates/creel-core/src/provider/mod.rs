@@ -15,6 +15,7 @@ mod error;
 mod identity;
 mod observed;
 pub mod process;
+mod retention;
 mod spec;
 mod turn;
 mod usage;
@@ -30,6 +31,7 @@ use async_trait::async_trait;
 pub use error::{ErrorClass, ProviderError};
 pub use identity::{Identity, IdentityCheck};
 pub use observed::{Kind, Observed, ProviderName, UnknownName};
+pub use retention::{Retention, show_date};
 pub use spec::{
     ContainerSpec, CreateOrder, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
     SandboxSpec, Spec, VolumeMount, VolumeSpec,
@@ -80,6 +82,9 @@ pub enum Outlook {
     Leaving(Option<Duration>),
     /// It changes into another state, and cannot go before; it has this long.
     Changing(Duration),
+    /// Its delete was accepted, and the provider keeps it until a date; after this long nothing
+    /// else is expected of it.
+    Retained(Duration),
     /// It is at rest: asking again can help.
     Settled,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::labels::Labels;
 
-use super::Identity;
+use super::{Identity, Retention};
 
 /// A name that is not in a fixed list, with the nearest one that is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -178,6 +178,12 @@ pub struct Observed {
     pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.
     pub predefined: bool,
+    /// What the provider was asked to make of it, in its own word, where that is not its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<String>,
+    /// Set where its delete was accepted and the provider keeps it all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained: Option<Retention>,
     /// Changes whenever the object changed in a way that matters to a plan.
     pub generation: String,
     /// What tells it from a replacement under its name, where its id alone does not.
@@ -204,6 +210,8 @@ impl Observed {
             uses: Vec::new(),
             users: Vec::new(),
             predefined: false,
+            desired: None,
+            retained: None,
             generation: String::new(),
             identity: None,
         }

@@ -16,6 +16,7 @@ use crate::select::protection;
 
 use super::audit::Audit;
 use super::send::RELEASE;
+use super::unfinished::Unfinished;
 use super::warrant::{Permission, Warrant, judge};
 use super::watch::Reached;
 use super::{ItemReport, Outcome, ReapOptions};
@@ -33,6 +34,8 @@ pub(super) struct Job<'a> {
     pub(super) audit: &'a Audit,
     /// The ids that this plan releases.
     pub(super) leaving: HashSet<&'a str>,
+    /// The deletes that were accepted before and did not finish.
+    pub(super) unfinished: Unfinished,
     pub(super) now: Timestamp,
 }
 
@@ -188,10 +191,17 @@ impl Job<'_> {
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
                 self.close(item, tried.tries, None).await
             }
-            Ok(Reached::Accepted) => accepted(item, tried.tries, UNFINISHED.to_owned()),
+            Ok(Reached::Accepted) => {
+                let report = accepted(item, tried.tries, UNFINISHED.to_owned());
+                self.note_accepted(item, report).await
+            }
+            Ok(Reached::Retained(retention)) => {
+                self.report_retained(item, tried.tries, retention).await
+            }
             Ok(Reached::Stuck(words)) => {
                 let reason = format!("{UNFINISHED}: {words}");
                 let report = accepted(item, tried.tries, reason.clone());
+                let report = self.note_accepted(item, report).await;
                 // Another order would change nothing: that it is there is what is to be known.
                 self.quarantine(item, report, reason).await
             }
@@ -253,6 +263,7 @@ impl Job<'_> {
     async fn close(&self, item: &PlanItem, tries: u32, note: Option<String>) -> ItemReport {
         info!(kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name, "released");
         let gone = ItemReport { tries, ..ItemReport::new(item, Outcome::Gone, note) };
+        self.forget_unfinished(item).await;
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return gone };
         match ledger.append(&[(resource, Event::VerifiedGone)]).await {
             Ok(_) => gone,
@@ -280,7 +291,12 @@ impl Job<'_> {
 
     /// Keeps a tracked resource on record as one that will not go; what nobody tracks is only
     /// reported.
-    async fn quarantine(&self, item: &PlanItem, report: ItemReport, reason: String) -> ItemReport {
+    pub(super) async fn quarantine(
+        &self,
+        item: &PlanItem,
+        report: ItemReport,
+        reason: String,
+    ) -> ItemReport {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return report };
         match ledger.append(&[(resource, Event::Quarantined { reason })]).await {
             Ok(_) => ItemReport { result: Outcome::Quarantined, ..report },

@@ -19,6 +19,7 @@ mod order;
 mod pace;
 mod send;
 mod turns;
+mod unfinished;
 mod warrant;
 mod watch;
 
@@ -42,6 +43,7 @@ use crate::select::{ProtectRule, Selector};
 use audit::Audit;
 pub use certificate::{Certificate, Difference, Entry, Evidence, Unread, Verdict, appeared};
 use dispatch::Dispatcher;
+use unfinished::Unfinished;
 
 /// How a plan is carried out.
 #[derive(Debug, Clone, Default)]
@@ -125,6 +127,9 @@ pub struct ItemReport {
     pub tries: u32,
     /// Why, where there is something to say.
     pub reason: Option<String>,
+    /// Until when the provider keeps it although the delete was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<Timestamp>,
     /// What proved that it has finished, where a recipe asked for proof.
     #[serde(flatten)]
     pub evidence: Option<Proof>,
@@ -134,6 +139,9 @@ pub struct ItemReport {
     /// The class of the last error, where there was one.
     #[serde(skip)]
     pub class: Option<ErrorClass>,
+    /// Whether it was reported before that the provider keeps it, and the date has not passed.
+    #[serde(skip)]
+    pub known_before: bool,
 }
 
 impl ItemReport {
@@ -152,10 +160,23 @@ impl ItemReport {
             result,
             tries: 0,
             reason,
+            kept_until: None,
             evidence: item.evidence.clone(),
             resource: item.resource,
             class: None,
+            known_before: false,
         }
+    }
+
+    /// Returns whether something that was to go is not verified gone. What a provider keeps until
+    /// a date is so once; after that it is only listed until the date.
+    pub fn is_failure(&self) -> bool {
+        self.result.is_failure() && !self.known_before
+    }
+
+    /// Returns whether there is nothing to be done about it.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.result, Outcome::Gone | Outcome::Spared) || self.known_before
     }
 }
 
@@ -198,14 +219,13 @@ impl Report {
 
     /// Returns whether everything that was tried is verified gone.
     pub fn is_all_gone(&self) -> bool {
-        !self.items.iter().any(|item| item.result.is_failure())
+        !self.items.iter().any(ItemReport::is_failure)
     }
 
     /// Returns whether a provider stopped answering.
     pub fn lost_a_provider(&self) -> bool {
-        let lost = |item: &ItemReport| {
-            item.result.is_failure() && item.class == Some(ErrorClass::Unreachable)
-        };
+        let lost =
+            |item: &ItemReport| item.is_failure() && item.class == Some(ErrorClass::Unreachable);
         self.items.iter().any(lost)
     }
 
@@ -219,9 +239,11 @@ impl Report {
             result: Outcome::Spared,
             tries: 0,
             reason: Some(spared.reason.clone()),
+            kept_until: None,
             evidence: None,
             resource: None,
             class: None,
+            known_before: false,
         }));
     }
 }
@@ -304,6 +326,7 @@ impl Reaper {
             options,
             audit,
             leaving: items.iter().map(|item| item.seen.id.as_str()).collect(),
+            unfinished: Unfinished::read(self.ledger.as_ref()).await,
             now: Timestamp::now(),
         };
         let mut dispatcher = Dispatcher::new(items, &self.providers, options.concurrency);
@@ -326,7 +349,7 @@ impl Reaper {
             };
             dispatcher.finish(index, result.class);
             progress.finished(&result);
-            if options.fail_fast && result.result.is_failure() {
+            if options.fail_fast && result.is_failure() {
                 dispatcher.stop("not tried: stopped at the first failure");
             }
             results[index] = Some(result);

@@ -15,7 +15,7 @@ use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
 use crate::plan::PlanItem;
 use crate::provider::{
-    IdentityCheck, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released,
+    IdentityCheck, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released, Retention,
 };
 use crate::retry::Tried;
 
@@ -35,6 +35,8 @@ pub(super) enum Reached {
     Accepted,
     /// The provider took the order, and nothing comes of it; this is what is seen.
     Stuck(String),
+    /// The provider took the order, and keeps the object until a date.
+    Retained(Retention),
     /// Another object has its name, and was left alone.
     Replaced(String),
     /// Nothing proves any more that it is the recorded one; it was left alone.
@@ -49,6 +51,8 @@ enum Watched {
     StillLeaving,
     /// It should have left by now, and is still in this state.
     NeverLeaves(String, Duration),
+    /// Its provider keeps it until a date.
+    Retained(Retention),
     /// It came to rest, without going.
     Settled,
     /// It is still in a state that should have passed.
@@ -108,6 +112,7 @@ impl Job<'_> {
                 (Watched::NeverLeaves(state, patience), _) => {
                     Ok(Reached::Stuck(stuck_words(&state, patience)))
                 }
+                (Watched::Retained(retention), _) => Ok(Reached::Retained(retention)),
                 (Watched::StillLeaving | Watched::Settled | Watched::Stuck(..), _) => {
                     Ok(Reached::Accepted)
                 }
@@ -144,7 +149,11 @@ impl Job<'_> {
             if busy && outlook == Outlook::Settled {
                 return Ok(Watched::Settled);
             }
-            let patience = self.patience(outlook);
+            let patience = match outlook {
+                // It was kept before the order already: nothing else is to be expected.
+                Outlook::Retained(_) if item.seen.retained.is_some() => Duration::ZERO,
+                outlook => self.patience(outlook),
+            };
             if since.0.elapsed() + pause >= patience {
                 return Ok(over(&seen, outlook, patience));
             }
@@ -156,16 +165,23 @@ impl Job<'_> {
     fn patience(&self, outlook: Outlook) -> Duration {
         match outlook {
             Outlook::Changing(patience) => patience,
-            Outlook::Leaving(Some(patience)) => patience.min(self.options.retry.deadline),
+            Outlook::Leaving(Some(patience)) | Outlook::Retained(patience) => {
+                patience.min(self.options.retry.deadline)
+            }
             Outlook::Leaving(None) | Outlook::Settled => self.options.retry.deadline,
         }
     }
 }
 
 fn over(seen: &Observed, outlook: Outlook, patience: Duration) -> Watched {
+    if let Some(retention) = &seen.retained {
+        return Watched::Retained(retention.clone());
+    }
     match outlook {
         Outlook::Leaving(None) => Watched::StillLeaving,
-        Outlook::Leaving(Some(_)) => Watched::NeverLeaves(seen.state.clone(), patience),
+        Outlook::Leaving(Some(_)) | Outlook::Retained(_) => {
+            Watched::NeverLeaves(seen.state.clone(), patience)
+        }
         Outlook::Changing(_) => Watched::Stuck(seen.state.clone(), patience),
         Outlook::Settled => Watched::Settled,
     }

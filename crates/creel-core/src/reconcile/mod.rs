@@ -25,11 +25,12 @@ mod quarantine;
 mod recover;
 mod runs;
 mod steps;
+mod unfinished;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +38,10 @@ use futures::future::join_all;
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::id::RunId;
-use crate::ledger::{self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName};
+use crate::id::{ResourceId, RunId};
+use crate::ledger::{
+    self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName, UnfinishedDelete,
+};
 use crate::owner::Owner;
 use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
@@ -71,6 +74,12 @@ pub struct Status {
     pub granted_leases: usize,
     /// Objects of ours that no open record knew.
     pub recovered: usize,
+    /// Deletes that were accepted, had not finished, and have finished since.
+    pub converged: usize,
+    /// Deletes that were accepted and have not finished.
+    pub unfinished: Vec<UnfinishedDelete>,
+    /// How many of those should have finished by now.
+    pub overdue: usize,
     /// Runs whose driver died, and which were closed.
     pub runs_closed: usize,
     /// Runs whose driver died, and which could not be closed yet.
@@ -97,13 +106,13 @@ impl Status {
         self.unreachable.is_empty()
             && self.open_intents == 0
             && self.runs_waiting == 0
-            && self.items.iter().all(|item| matches!(item.result, Outcome::Gone | Outcome::Spared))
+            && self.overdue == 0
+            && self.items.iter().all(ItemReport::is_settled)
     }
 
-    /// Returns whether something is still there, or quarantined.
+    /// Returns whether something is still there, quarantined, or overdue at its provider.
     pub fn is_left(&self) -> bool {
-        let is_settled = |item: &ItemReport| matches!(item.result, Outcome::Gone | Outcome::Spared);
-        self.quarantined > 0 || !self.items.iter().all(is_settled)
+        self.quarantined > 0 || self.overdue > 0 || !self.items.iter().all(ItemReport::is_settled)
     }
 
     /// Returns whether another round could achieve nothing more: nothing may land late, all
@@ -206,6 +215,8 @@ impl Reconciler {
     pub async fn round(&self) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let open = self.ledger.records(&RecordFilter::open()).await?;
+        let quarantined = open.iter().filter(|record| is_quarantined(record));
+        let quarantined: HashSet<ResourceId> = quarantined.map(|record| record.id).collect();
         let sorted = self.sort(open, &mut status).await?;
         self.settle(sorted.due, &mut status).await?;
         self.look_at_stuck(sorted.stuck, &mut status).await?;
@@ -214,6 +225,7 @@ impl Reconciler {
         self.note_lost(&sorted.kept, &inventory, &mut status).await?;
         self.recover(&inventory, &mut status).await?;
         self.close_runs(None, &mut status).await?;
+        self.revisit_unfinished(&quarantined, &mut status).await?;
         Ok(status)
     }
 

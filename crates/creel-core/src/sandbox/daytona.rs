@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::provider::daytona::DaytonaProvider;
 use crate::provider::daytona::toolbox::{Exec, Executed, SessionCommand, Stream, Toolbox};
-use crate::provider::{ErrorClass, Kind, Provider, ProviderError, ProviderName, Usage};
+use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, ProviderName, Usage};
 use crate::task;
 
 use super::BridgeProgram;
@@ -282,9 +282,7 @@ impl Way for DaytonaWay {
         Ok(match seen {
             None => Sight::Absent,
             // Nothing brings it back.
-            Some(seen) if matches!(seen.state.as_str(), "destroying" | "destroyed") => {
-                Sight::Absent
-            }
+            Some(seen) if is_leaving(&seen) => Sight::Absent,
             Some(seen) if seen.state == "started" => Sight::Running,
             Some(seen) => Sight::Resting(seen.state),
         })
@@ -306,6 +304,13 @@ impl Way for DaytonaWay {
     async fn renew(&self) -> Result<(), ProviderError> {
         self.provider.renew(Kind::Sandbox, &self.id).await
     }
+}
+
+/// Returns whether its delete was accepted, whatever came of it.
+fn is_leaving(seen: &Observed) -> bool {
+    matches!(seen.state.as_str(), "destroying" | "destroyed")
+        || seen.desired.as_deref() == Some("destroyed")
+        || seen.retained.is_some()
 }
 
 /// Returns a sign of life, unlike every other.

@@ -6,6 +6,7 @@ use creel_core::labels;
 use creel_core::ledger::RecordFilter;
 use creel_core::provider::{Kind, ProviderName};
 use creel_core::scope::ScopeError;
+use creel_daytona_server::{ApiVersion, Settings};
 use futures::FutureExt;
 use serde_json::json;
 
@@ -13,7 +14,9 @@ use crate::bench::{Bench, sandbox};
 
 #[tokio::test]
 async fn a_scope_gives_its_sandbox_back() {
-    let bench = Bench::start().await;
+    // Only a newer service takes a time to live.
+    let settings = Settings { api: ApiVersion::V0_226, ..Settings::hollow() };
+    let bench = Bench::with(settings).await;
     let (supervisor, ledger, _home) = bench.supervisor().await;
     let wire = bench.another();
     let scope = supervisor

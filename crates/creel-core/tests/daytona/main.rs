@@ -4,7 +4,10 @@
 mod access;
 mod bench;
 mod create;
+mod decoys;
 mod gate;
+mod hostile;
+mod kept;
 mod limits;
 mod list;
 mod quarantine;

@@ -96,7 +96,7 @@ async fn what_only_a_list_shows_after_a_delete_is_not_found() {
     let held = supervisor.create(sandbox()).await.unwrap();
     let marks = Marks { kind: Kind::Sandbox, resource: held.resource, name: held.name.clone() };
     assert_eq!(bench.provider.find(&marks).await.unwrap().len(), 1);
-    bench.fault(json!({"at": "delete", "fault": "flap", "seconds": 2})).await;
+    bench.fault(json!({"at": "delete", "fault": "flap", "seconds": 4})).await;
     supervisor.release(held).await.unwrap();
     bench.every_fault_struck().await;
     // The list forgets it first, then shows it as it was.

@@ -67,7 +67,9 @@ async fn a_hidden_record_is_not_taken_for_absence() {
     let hidden = bench.look(&id).await.expect("it is hidden, not gone");
     assert_eq!(hidden.state, "error");
     assert!(hidden.generation.ends_with("errored-deleted"), "{}", hidden.generation);
-    assert!(bench.list().await.is_empty());
+    let listed = bench.list().await;
+    assert_eq!(listed.len(), 1, "it is still there, and costs money");
+    assert!(listed[0].retained.is_some(), "{listed:?}");
     bench.stop().await;
 }
 

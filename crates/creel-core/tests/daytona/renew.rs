@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use creel_core::provider::{Kind, Provider};
-use creel_daytona_server::Settings;
+use creel_daytona_server::{ApiVersion, Settings};
 use jiff::Timestamp;
 
 use crate::bench::{Bench, sandbox};
@@ -11,9 +11,14 @@ use crate::bench::{Bench, sandbox};
 /// A lease of a second, which with its margin makes six minutes.
 const MINUTES: i64 = 6;
 
+/// A server with times to live.
+fn newer() -> Settings {
+    Settings { api: ApiVersion::V0_226, ..Settings::hollow() }
+}
+
 /// A server whose minutes are short, and which looks at its timers often.
 fn hurried() -> Settings {
-    let mut settings = Settings::hollow();
+    let mut settings = newer();
     settings.delays.minute = Duration::from_millis(500);
     settings.delays.timer_period = Duration::from_millis(20);
     settings
@@ -26,7 +31,7 @@ fn lifetime() -> Duration {
 
 #[tokio::test]
 async fn a_renewal_moves_the_time_to_live_and_counts_as_activity() {
-    let bench = Bench::start().await;
+    let bench = Bench::with(newer()).await;
     let (supervisor, _ledger, _home) = bench.supervisor().await;
     let mut request = sandbox();
     request.lease = Duration::from_secs(1);

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::error::{ApiError, Result};
 use crate::fault::Mischief;
+use crate::gate::Asked;
 use crate::moment::Moment;
 use crate::sandbox::{Pairs, Sandbox};
 use crate::shared::Shared;
@@ -29,13 +30,15 @@ async fn order(shared: &Arc<Shared>, key: &str, order: Order, struck: Struck) ->
             return super::answer(shared, StatusCode::OK, &id);
         }
     };
-    // Written before the wait: a delete's answer says `destroying` even when that is short.
+    // Written before the wait: an accepted stop or delete is pending then.
     let at_once = super::answer(shared, StatusCode::OK, &accepted.id)?;
     if order != Order::Start {
         return Ok(at_once);
     }
     // A start that takes longer is answered with the state it has.
-    let _ = tokio::time::timeout(shared.delays.answer, accepted.settled).await;
+    if let Some(settled) = accepted.settled {
+        let _ = tokio::time::timeout(shared.delays.answer, settled).await;
+    }
     super::answer(shared, StatusCode::OK, &accepted.id)
 }
 
@@ -156,7 +159,11 @@ pub(super) async fn auto_delete(
 pub(super) async fn time_to_live(
     Extract(shared): App,
     Path((key, minutes)): Path<(String, i64)>,
+    asked: Extension<Asked>,
 ) -> Result<Response> {
+    if !shared.origin.api.has_time_to_live() {
+        return Err(super::no_route(asked).await);
+    }
     if minutes < 0 {
         return Err(ApiError::invalid("ttlMinutes must be non-negative"));
     }

@@ -14,13 +14,10 @@ use uuid::Uuid;
 use crate::error::{ApiError, Result};
 use crate::fault::Mischief;
 use crate::moment::Moment;
-use crate::sandbox::{Intervals, Pairs, Sandbox, Size};
-use crate::settings::Backend;
+use crate::sandbox::{Allowed, Intervals, Pairs, Sandbox, Size};
+use crate::settings::{Backend, DEFAULT_REGION, DEFAULT_SNAPSHOT};
 use crate::shared::Shared;
 use crate::state::{Desired, State};
-
-/// The snapshot of a sandbox that names none.
-const DEFAULT_SNAPSHOT: &str = "daytonaio/sandbox:0.6.0";
 
 /// What a create may say; everything is optional, unknown fields are let through.
 #[derive(Debug, Default, Deserialize)]
@@ -43,6 +40,8 @@ pub(super) struct CreateBody {
     auto_delete_interval: Option<i64>,
     ttl_minutes: Option<i64>,
     network_block_all: Option<bool>,
+    network_allow_list: Option<String>,
+    domain_allow_list: Option<String>,
 }
 
 /// Creates a sandbox and waits a while for its start.
@@ -58,17 +57,28 @@ pub(super) async fn create(
         serde_json::from_slice(&body).map_err(|error| ApiError::unparsed(error.to_string()))?
     };
     ordered.check()?;
+    ordered.check_names(&shared)?;
     let built = ordered.build_info.is_some();
     let sandbox = ordered.into_sandbox(&shared);
+    // Every other answer was written before the start, as the service's now and then is.
+    let written_early = sandbox.sequence.is_multiple_of(2);
     let accepted = shared.create(sandbox, &mischief)?;
-    if !built {
+    let early = written(&shared, &accepted.id)?;
+    if !built && let Some(settled) = accepted.settled {
         // The sandbox goes on without us when it takes longer, or when the client leaves.
-        let _ = tokio::time::timeout(shared.delays.answer, accepted.settled).await;
+        let _ = tokio::time::timeout(shared.delays.answer, settled).await;
     }
     if let Some(reason) = failure(&shared, &accepted.id) {
         return Err(ApiError::invalid(format!("Sandbox failed to start: {reason}")));
     }
-    super::answer(&shared, StatusCode::OK, &accepted.id)
+    if written_early { Ok(early) } else { written(&shared, &accepted.id) }
+}
+
+/// Answers a create with the sandbox as it is now.
+fn written(shared: &Shared, id: &Uuid) -> Result<Response> {
+    let registry = shared.registry();
+    let sandbox = registry.get(id).ok_or_else(|| ApiError::no_sandbox(&id.to_string()))?;
+    super::json(StatusCode::OK, &sandbox.full(&shared.origin).before_its_daemon())
 }
 
 /// Returns why a sandbox is in error.
@@ -116,10 +126,32 @@ impl CreateBody {
         Ok(())
     }
 
+    /// Refuses snapshots and regions that do not exist.
+    fn check_names(&self, shared: &Shared) -> Result<()> {
+        // Where a snapshot is the name of an image, the engine knows which there are.
+        let any_snapshot = matches!(shared.backend, Backend::Docker { image: None, .. });
+        if let Some(snapshot) = &self.snapshot
+            && !any_snapshot
+            && !shared.known.snapshots.contains(snapshot)
+        {
+            let message = format!(
+                "Snapshot {snapshot} not found. Did you add it through the Daytona Dashboard?"
+            );
+            return Err(ApiError::invalid(message));
+        }
+        let known = |region: &String| shared.known.regions.contains(region);
+        if self.target.as_ref().is_some_and(|region| !known(region)) {
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "Region not found"));
+        }
+        Ok(())
+    }
+
     fn into_sandbox(self, shared: &Shared) -> Sandbox {
         let (id, now) = (Uuid::new_v4(), Moment::now());
         let (usual, size) = (Intervals::default(), Size::default());
         let built = self.build_info.is_some();
+        // Unknown to a service without it, which lets unknown fields through.
+        let lifetime = self.ttl_minutes.filter(|_| shared.origin.api.has_time_to_live());
         Sandbox {
             id,
             name: self.name.unwrap_or_else(|| id.to_string()),
@@ -134,7 +166,11 @@ impl CreateBody {
             labels: Arc::new(self.labels.unwrap_or_default()),
             public: self.public.unwrap_or_default(),
             network_block_all: self.network_block_all.unwrap_or_default(),
-            target: self.target.unwrap_or_else(|| "us".to_owned()).into(),
+            allowed: Allowed {
+                addresses: self.network_allow_list,
+                domains: self.domain_allow_list,
+            },
+            target: self.target.unwrap_or_else(|| DEFAULT_REGION.to_owned()).into(),
             size: Size {
                 cpu: self.cpu.unwrap_or(size.cpu),
                 gpu: self.gpu.unwrap_or(size.gpu),
@@ -143,6 +179,7 @@ impl CreateBody {
             },
             state: if built { State::PendingBuild } else { State::Creating },
             desired: Desired::Started,
+            pending: None,
             error_reason: None,
             recoverable: false,
             intervals: Intervals {
@@ -150,7 +187,7 @@ impl CreateBody {
                 archive: self.auto_archive_interval.unwrap_or(usual.archive),
                 delete: self.auto_delete_interval.unwrap_or(usual.delete),
             },
-            destroy_at: super::act::end_of_life(shared, now, self.ttl_minutes.unwrap_or(0)),
+            destroy_at: super::act::end_of_life(shared, now, lifetime.unwrap_or(0)),
             created_at: now,
             updated_at: now,
             active_at: now,

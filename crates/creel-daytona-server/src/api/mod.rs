@@ -6,26 +6,28 @@ mod create;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
+use axum::{Extension, Router};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
+use crate::gate::Asked;
 pub(crate) use act::touch;
 
-use crate::query::Query;
+use crate::query::{NumberedQuery, Query};
 use crate::shared::Shared;
 
 /// Returns the routes below `/api`.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/sandbox", get(list).post(create::create))
+        .route("/sandbox/paginated", get(paginated))
         .route("/sandbox/{key}", get(one).delete(act::destroy))
         .route("/sandbox/{key}/start", post(act::start))
         .route("/sandbox/{key}/stop", post(act::stop))
@@ -49,14 +51,24 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 }
 
 /// Answers what does not exist, Socket.IO among it.
-pub(crate) async fn no_route(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("Cannot find {}", uri.path()))
+pub(crate) async fn no_route(Extension(asked): Extension<Asked>) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, format!("Cannot {} {}", asked.method, asked.address))
 }
 
 async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Result<Response> {
     let query = Query::parse(query.as_deref().unwrap_or_default())?;
     let page = query.page(&shared.registry(), &shared.origin)?;
     Ok(([(CONTENT_TYPE, "application/json; charset=utf-8")], Body::from(page)).into_response())
+}
+
+/// The list of older clients: pages by number, and sandboxes in full.
+async fn paginated(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let query = NumberedQuery::parse(query.as_deref().unwrap_or_default())?;
+    let registry = shared.registry();
+    json(StatusCode::OK, &query.page(&registry, &shared.origin))
 }
 
 async fn one(State(shared): State<Arc<Shared>>, Path(key): Path<String>) -> Result<Response> {

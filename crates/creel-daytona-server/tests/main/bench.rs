@@ -40,10 +40,16 @@ impl Bench {
 
     /// Starts a server whose sandboxes are process trees.
     pub(crate) fn process() -> Self {
+        Self::process_with(|_| {})
+    }
+
+    /// Starts a server whose sandboxes are process trees, after a change to its settings.
+    pub(crate) fn process_with(change: impl FnOnce(&mut Settings)) -> Self {
         let home = tempfile::tempdir().expect("a directory can be made");
         let runtime = runtime();
         let backend = runtime.block_on(process_backend(home.path()));
-        let settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
+        let mut settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
+        change(&mut settings);
         Self::start(runtime, settings, Some(home))
     }
 

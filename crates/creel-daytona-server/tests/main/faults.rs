@@ -81,9 +81,10 @@ fn a_stuck_delete_stays_destroying() {
     let id = bench.create(&json!({}));
     bench.arm(&json!({ "at": "delete", "fault": "stuck_destroying", "seconds": 0.5, "count": 1 }));
     let deleted = bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
-    assert_eq!(deleted["state"], "destroying");
+    assert_eq!(deleted["desiredState"], "destroyed");
     bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
-    assert_eq!(bench.state(&id), "destroying");
+    bench.await_state(&id, "destroying");
+    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
     bench.await_state(&id, "404");
     assert_eq!(bench.fired(), [1]);
 }

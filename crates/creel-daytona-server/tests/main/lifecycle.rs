@@ -1,5 +1,6 @@
 //! States, names, conflicts, and who may ask at all.
 
+use creel_daytona_server::ApiVersion;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
@@ -25,14 +26,18 @@ fn a_sandbox_comes_stops_starts_and_goes() {
     let id = bench.create(&json!({ "name": "one" }));
     assert_eq!(bench.state("one"), "started");
     let stopping = bench.post("sandbox/one/stop?force=false").expect(200);
-    assert_eq!(stopping["state"], "stopping");
+    assert_eq!(
+        (&stopping["state"], &stopping["desiredState"]),
+        (&json!("started"), &json!("stopped")),
+        "the runner has not taken it up"
+    );
     bench.await_state(&id, "stopped");
     let started = bench.post("sandbox/one/start").expect(200);
     assert_eq!(started["state"], "started");
     let deleted = bench.ask("DELETE", "sandbox/one", &Value::Null).expect(200);
     assert_eq!(
         (&deleted["state"], &deleted["desiredState"]),
-        (&json!("destroying"), &json!("destroyed"))
+        (&json!("started"), &json!("destroyed"))
     );
     bench.await_state(&id, "404");
     bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
@@ -46,8 +51,8 @@ fn a_deleted_name_is_free_at_once() {
     bench.ask("POST", "sandbox", &json!({ "name": "again" })).expect(409);
     bench.ask("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
     assert_eq!(bench.state("again"), "404");
+    bench.await_state(&first, "destroying");
     let left = bench.get(&format!("sandbox/{first}")).expect(200);
-    assert_eq!(left["state"], "destroying");
     let name = left["name"].as_str().expect("every sandbox has a name");
     assert!(name.starts_with("DESTROYED_again_"), "{name}");
     let second = bench.create(&json!({ "name": "again" }));
@@ -125,7 +130,7 @@ fn creates_are_checked() {
 }
 
 fn labels_and_intervals_are_set() {
-    let bench = Bench::hollow(|_| {});
+    let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_226);
     let id = bench.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
     assert!(bench.get(&format!("sandbox/{id}")).json()["autoDestroyAt"].is_string());
     let labelled =
@@ -175,6 +180,8 @@ fn only_the_right_host_and_key_are_answered() {
     assert_eq!(ask(&[("Authorization", "Bearer wrong")]), 401);
     assert_eq!(ask(&[("Authorization", &jwt)]), 401);
     assert_eq!(ask(&[("Authorization", &jwt), organization]), 200);
+    let other = ("X-Daytona-Organization-ID", "another");
+    assert_eq!(ask(&[("Authorization", &jwt), other]), 403);
 }
 
 fn a_key_without_the_scope_cannot_delete() {

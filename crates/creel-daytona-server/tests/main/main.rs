@@ -15,6 +15,7 @@ mod limits;
 mod listing;
 mod runner;
 mod sdk;
+mod service;
 mod timers;
 mod toolbox;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
 fn run_tests() -> ExitCode {
     let all = [
         sdk::ALL,
+        service::ALL,
         leftovers::ALL,
         docker::ALL,
         toolbox::ALL,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use creel_daytona_server::ApiVersion;
 use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
@@ -12,6 +13,8 @@ use crate::runner::tests;
 tests![
     sdk_0_190_drives_it_end_to_end,
     sdk_0_226_drives_it_end_to_end,
+    sdk_0_190_drives_the_exact_imitation_of_its_service,
+    sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox,
     sdk_0_226_types_on_terminals_in_a_container,
     sdk_0_190_meets_every_error,
     sdk_0_226_meets_every_error,
@@ -67,6 +70,21 @@ fn sdk_0_226_drives_it_end_to_end() {
     assert_eq!(seen["move"], json!(["DaytonaConflictError", missing, missing]));
     assert_eq!(seen["list_missing"], missing);
     assert_eq!(seen["unknown_user"], "DaytonaBadRequestError");
+}
+
+fn sdk_0_190_drives_the_exact_imitation_of_its_service() {
+    let bench = Bench::process_with(|settings| settings.api = ApiVersion::V0_190);
+    let seen = drive(&bench, OLDER, "drive");
+    assert_eq!(seen["listed"], 250);
+}
+
+/// The newer SDK requires fields that the last open service does not send: its create fails after
+/// the sandbox was made.
+fn sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox() {
+    let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_190);
+    let seen = drive(&bench, NEWER, "refused");
+    assert!(seen["message"].as_str().is_some_and(|told| told.contains("kvm")), "{seen}");
+    assert_eq!(bench.list("").len(), 1, "the sandbox is there all the same");
 }
 
 fn sdk_0_226_types_on_terminals_in_a_container() {

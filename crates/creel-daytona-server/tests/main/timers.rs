@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use creel_daytona_server::ApiVersion;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
@@ -16,6 +17,7 @@ tests![
 
 fn bench() -> Bench {
     Bench::hollow(|settings| {
+        settings.api = ApiVersion::V0_226;
         settings.delays.minute = Duration::from_millis(300);
         settings.delays.timer_period = Duration::from_millis(20);
     })
@@ -56,7 +58,7 @@ fn auto_delete_spares_errors_and_time_to_live_does_not() {
 }
 
 fn a_time_to_live_is_counted_from_the_call_that_sets_it() {
-    let bench = Bench::hollow(|_| {});
+    let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_226);
     let at = |sandbox: &Value, field: &str| -> jiff::Timestamp {
         sandbox[field].as_str().expect("it is an instant").parse().expect("it is an instant")
     };

@@ -261,6 +261,8 @@ async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
                 _ => None,
             });
         report.items.push(ItemReport {
+            kept_until: None,
+            known_before: false,
             provider: record.provider,
             kind: record.kind,
             id: created.unwrap_or_default(),

@@ -250,7 +250,8 @@ async fn daytona(app: &App) -> Check {
     };
     match asked.await {
         Ok(missing) if missing.is_empty() => {
-            Check::ok(NAME, format!("{address} answers, and the key may make and delete sandboxes"))
+            let found = format!("{address} answers, and the key may make and delete sandboxes");
+            daytona_toolbox(NAME, &provider, found).await
         }
         Ok(missing) => Check::problem(
             NAME,
@@ -266,6 +267,29 @@ async fn daytona(app: &App) -> Check {
             );
             Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
         }
+    }
+}
+
+/// Checks the address that commands and files go to, which the service names by itself.
+async fn daytona_toolbox(
+    name: &'static str,
+    provider: &creel_core::provider::daytona::DaytonaProvider,
+    found: String,
+) -> Check {
+    match provider.probe_toolbox().await {
+        Ok(Some(address)) => Check::ok(name, format!("{found}; its toolboxes answer at {address}")),
+        Ok(None) => Check::ok(
+            name,
+            format!(
+                "{found}; it does not say where its toolboxes are, and there is no sandbox to ask"
+            ),
+        ),
+        Err(error) => Check::problem(
+            name,
+            Exit::Provider,
+            format!("{found}, but its toolboxes cannot be reached: {}", error.message),
+            "sandboxes can be made and deleted, but no command runs in them: let this machine reach that address",
+        ),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use clap::Args;
 use creel_core::labels;
+use creel_core::ledger::UnfinishedDelete;
 use creel_core::os;
 use creel_core::owner::{Liveness, Owner};
-use creel_core::provider::{Kind, Observed, ProviderName};
+use creel_core::provider::{Kind, Observed, ProviderName, Retention, show_date};
 use creel_core::select::{Ownership, protection};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,6 +15,7 @@ use crate::output::{Exit, Failure, table};
 
 use super::recipes;
 use super::selector_args::SelectorArgs;
+use super::unfinished;
 use super::waiting::{self, Waiting};
 
 /// List what is there, and whose it is
@@ -42,6 +44,8 @@ struct LsJson<'a> {
     resources: Vec<ResourceJson<'a>>,
     unreachable: Vec<UnreachableJson>,
     waiting: &'a [Waiting],
+    /// Deletes that were accepted and did not finish.
+    unfinished: &'a [UnfinishedDelete],
 }
 
 #[derive(Serialize)]
@@ -59,6 +63,9 @@ struct ResourceJson<'a> {
     protected: bool,
     project: Option<&'a str>,
     size: Option<u64>,
+    /// Set where its delete was accepted and the provider keeps it all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<&'a Retention>,
 }
 
 /// An owner as scripts see it.
@@ -134,12 +141,15 @@ impl Ls {
             Some(ledger) => waiting::for_late_creates(app, ledger).await?,
             None => Vec::new(),
         };
+        let unfinished = unfinished::read(app, ledger.as_ref()).await;
         if app.printer.json {
-            print_json(app, &rows, &listing, &waiting);
+            let open = OpenWork { waiting: &waiting, unfinished: &unfinished };
+            print_json(app, &rows, &listing, (now, open));
         } else {
             print_table(app, rows, now, listing.unreachable.is_empty());
         }
         waiting.iter().for_each(|one| app.printer.say(&one.to_string()));
+        unfinished::mention(app, &unfinished);
         // Reading never deletes; it only tells how much there is to give back.
         if ledger.is_some() && orphans > 0 {
             app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
@@ -160,8 +170,17 @@ fn is_orphan(ownership: &Ownership) -> bool {
     }
 }
 
-fn print_json(app: &App, rows: &[Row], listing: &Listing, waiting: &[Waiting]) {
-    let now = Timestamp::now();
+/// What is not over yet, besides the resources themselves.
+#[derive(Clone, Copy)]
+struct OpenWork<'a> {
+    /// Watchdogs that wait for late creates.
+    waiting: &'a [Waiting],
+    /// Deletes that were accepted and did not finish.
+    unfinished: &'a [UnfinishedDelete],
+}
+
+fn print_json(app: &App, rows: &[Row], listing: &Listing, (now, open): (Timestamp, OpenWork<'_>)) {
+    let OpenWork { waiting, unfinished } = open;
     let resources = rows.iter().map(|(seen, ownership)| ResourceJson {
         provider: seen.provider,
         kind: seen.kind,
@@ -176,16 +195,26 @@ fn print_json(app: &App, rows: &[Row], listing: &Listing, waiting: &[Waiting]) {
         protected: protection(&app.config.protect, seen, now).is_some(),
         project: seen.project.as_deref(),
         size: seen.size,
+        kept: seen.retained.as_ref(),
     });
     let resources = resources.collect();
     let unreachable = listing.unreachable_json();
-    app.printer.json(&LsJson { version: 1, resources, unreachable, waiting });
+    app.printer.json(&LsJson { version: 1, resources, unreachable, waiting, unfinished });
 }
 
 fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {
     match ownership {
         Ownership::Foreign => None,
         _ => seen.labels.get(labels::RUN).map(str::to_owned),
+    }
+}
+
+/// Returns its state, with what else decides about its end.
+fn shown_state(seen: &Observed, protected: bool) -> String {
+    match &seen.retained {
+        Some(kept) => format!("{} (deleted, kept until {})", seen.state, show_date(kept.until)),
+        None if protected => format!("{} (protected)", seen.state),
+        None => seen.state.clone(),
     }
 }
 
@@ -200,13 +229,13 @@ fn print_table(app: &App, rows: Vec<Row>, now: Timestamp, complete: bool) {
     }
     let mut table = table::new(&["KIND", "ID", "NAME", "STATE", "AGE", "PROJECT", "OWNER"]);
     for (seen, ownership) in rows {
-        let protected = protection(&app.config.protect, &seen, now).is_some();
+        let state = shown_state(&seen, protection(&app.config.protect, &seen, now).is_some());
         let owner = OwnerJson::of(&seen, &ownership).map(|owner| owner.short()).unwrap_or_default();
         table.add_row([
             seen.kind.to_string(),
             table::short_id(&seen.id).to_owned(),
             seen.name,
-            if protected { format!("{} (protected)", seen.state) } else { seen.state },
+            state,
             table::age(seen.created_at, now),
             seen.project.unwrap_or_default(),
             owner,

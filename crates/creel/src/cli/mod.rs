@@ -33,6 +33,7 @@ mod settle;
 mod show;
 mod stop;
 mod sweep;
+mod unfinished;
 mod waiting;
 mod watchdog;
 

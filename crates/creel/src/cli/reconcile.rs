@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
 use super::report::items_table;
+use super::unfinished::deletes_table;
 
 /// Finish what was interrupted: release orphans, close records
 ///
@@ -50,6 +51,9 @@ fn show(app: &App, status: &Status) {
     if !status.items.is_empty() {
         app.printer.data(&table::render(&items_table(&status.items)));
     }
+    if !status.unfinished.is_empty() {
+        app.printer.data(&table::render(&deletes_table(&status.unfinished)));
+    }
     let parts = [
         (status.examined, "records examined"),
         (status.released(), "released"),
@@ -61,6 +65,9 @@ fn show(app: &App, status: &Status) {
         (status.granted_leases, "leases granted after a clock jump"),
         (status.left_quarantine, "gone from quarantine"),
         (status.quarantined, "quarantined"),
+        (status.converged, "unfinished deletes finished"),
+        (status.unfinished.len(), "deleted and kept by their provider"),
+        (status.overdue, "of them overdue"),
         (status.runs_closed, "runs closed"),
         (status.runs_waiting, "runs wait to be closed"),
     ];

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use comfy_table::{Cell, Color};
 use creel_core::failure::Code;
+use creel_core::provider::show_date;
 use creel_core::reap::{ItemReport, Outcome, Report};
 use serde::Serialize;
 
@@ -136,13 +137,9 @@ fn coloured(outcome: Outcome) -> Cell {
 
 /// Returns what the outcome means for the exit code, as a failure where it is one.
 pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failure> {
-    let not_gone = report
-        .items
-        .iter()
-        .filter(|item| {
-            matches!(item.result, Outcome::Accepted | Outcome::Quarantined | Outcome::Failed)
-        })
-        .count();
+    let not_gone = report.items.iter().filter(|item| item.is_failure()).count();
+    let kept = report.items.iter().filter(|item| item.is_failure() && item.kept_until.is_some());
+    let kept: Vec<&ItemReport> = kept.collect();
     let failure = if interrupted {
         Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before the end")
             .hint("run the same command again to finish")
@@ -153,6 +150,8 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
             format!("a provider stopped answering; {not_gone} not verified gone"),
         )
         .hint("run the same command again once it answers; creel doctor shows whether it does")
+    } else if not_gone > 0 && kept.len() == not_gone {
+        kept_by_service(&kept)
     } else if !report.is_all_gone() {
         Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} not verified gone"))
             .hint("each line says why; run the same command again, or: creel explain CR0040")
@@ -164,4 +163,17 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
         return Ok(Exit::Done);
     };
     Err(failure.after_answer())
+}
+
+/// Says that all that is left was deleted, and is kept by its service all the same.
+fn kept_by_service(kept: &[&ItemReport]) -> Failure {
+    let last = kept.iter().filter_map(|item| item.kept_until).max();
+    let until = last.map(show_date).unwrap_or_default();
+    let message = format!(
+        "{} deleted, and kept by the service all the same, until {until} at the latest",
+        kept.len()
+    );
+    Failure::new(Code::KeptByService, Exit::Unverified, message)
+        .hint("creel ls shows them until they are gone; this exit code is not repeated before then")
+        .hint("creel explain CR0050 tells what it means, and what may help")
 }

@@ -27,6 +27,7 @@ use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 use super::selector_args::SelectorArgs;
 use super::settle::settle;
+use super::unfinished;
 
 /// Release what the selectors mean; a dry run until --apply
 ///
@@ -165,6 +166,7 @@ impl Sweep {
                 settle(app, ledger, &providers).await;
             }
         }
+        unfinished::mention(app, &unfinished::read(app, ledger.as_ref()).await);
         if let Some(failure) = listing.failure() {
             return Err(failure);
         }

@@ -62,8 +62,15 @@ impl Daytona {
     /// Deletes a sandbox by its name, if there is one, and waits until it is gone.
     pub(crate) fn remove_named(&self, name: &str) {
         let url = format!("{}/sandbox/{name}", self.running().url());
-        let (status, answer) =
-            send("DELETE", &url, self.running().api_key(), &Value::Null).unwrap();
+        let ask = |method: &str, url: &str| {
+            send(method, url, self.running().api_key(), &Value::Null).unwrap()
+        };
+        // A delete in error would only hide it.
+        if ask("GET", &url).1["state"] == "error" {
+            ask("POST", &format!("{url}/recover"));
+            assert!(eventually(PATIENCE, || ask("GET", &url).1["state"] == "started"));
+        }
+        let (status, answer) = ask("DELETE", &url);
         assert!(matches!(status, 200 | 404), "{answer}");
         let gone = eventually(PATIENCE, || self.left().is_empty());
         assert!(gone, "{:#?}", self.left());

@@ -103,7 +103,7 @@ mod daytona {
              code 3; no decoy touched, one more recovery changed nothing",
             ended(Ending::Gone),
             ended(Ending::NeverMade),
-            ended(Ending::Quarantined),
+            ended(Ending::Quarantined) + ended(Ending::Kept),
         );
         let struck = outcomes.iter().filter(|outcome| outcome.fired > 0).count();
         println!("report: the fault struck in {struck} cells, in the others it cannot");

@@ -11,6 +11,7 @@ pub(crate) mod queue;
 mod reads;
 mod rows;
 mod runs;
+mod unfinished;
 pub(crate) mod write;
 mod writes;
 
@@ -26,6 +27,7 @@ use sqlx::sqlite::SqlitePool;
 use crate::clock::Clock;
 use crate::id::{LedgerId, ResourceId, RunId};
 use crate::owner::Owner;
+use crate::provider::{Kind, ProviderName};
 use crate::run::RunState;
 use crate::task;
 
@@ -33,8 +35,9 @@ use database::while_locked;
 use queue::WriteQueue;
 
 use super::{
-    Event, Intent, LedgerError, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter,
-    Result, RunFilter, RunRecord, Store, StoredEvent, Try, WorkflowRecord,
+    Event, Intent, LedgerError, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record,
+    RecordFilter, Result, RunFilter, RunRecord, Store, StoredEvent, Try, UnfinishedDelete,
+    WorkflowRecord,
 };
 
 /// A ledger in one SQLite file.
@@ -208,5 +211,24 @@ impl Store for SqliteStore {
     async fn take_order(&self, key: &str) -> Result<bool> {
         let (inner, key) = (Arc::clone(&self.inner), key.to_owned());
         task::finish(async move { inner.take_order(&key).await }).await
+    }
+
+    async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted> {
+        let (inner, delete) = (Arc::clone(&self.inner), delete.clone());
+        task::finish(async move { inner.note_unfinished(&delete).await }).await
+    }
+
+    async fn unfinished_deletes(&self) -> Result<Vec<UnfinishedDelete>> {
+        while_locked(|| self.inner.unfinished_deletes()).await
+    }
+
+    async fn forget_unfinished(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        object: &str,
+    ) -> Result<()> {
+        let (inner, object) = (Arc::clone(&self.inner), object.to_owned());
+        task::finish(async move { inner.forget_unfinished(provider, kind, &object).await }).await
     }
 }

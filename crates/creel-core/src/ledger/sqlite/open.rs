@@ -19,11 +19,12 @@ use super::database::{
 use super::queue::WriteQueue;
 
 /// The steps from nothing to the newest schema this code knows.
-pub(super) const MIGRATIONS: [&str; 4] = [
+pub(super) const MIGRATIONS: [&str; 5] = [
     include_str!("../migrations/sqlite/0001_ledger.sql"),
     include_str!("../migrations/sqlite/0002_runs.sql"),
     include_str!("../migrations/sqlite/0003_identity.sql"),
     include_str!("../migrations/sqlite/0004_search_window.sql"),
+    include_str!("../migrations/sqlite/0005_unfinished_deletes.sql"),
 ];
 
 /// Opens the ledger of a directory, and begins one where there never was one.

@@ -47,7 +47,11 @@ impl Columns<'_> {
         self.text(column)?.parse().map_err(|e| self.damaged(column, e))
     }
 
-    fn optional_parsed<T: FromStr<Err: std::fmt::Display>>(
+    pub(super) fn optional_number(&self, column: &str) -> Result<Option<i64>> {
+        self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    pub(super) fn optional_parsed<T: FromStr<Err: std::fmt::Display>>(
         &self,
         column: &str,
     ) -> Result<Option<T>> {

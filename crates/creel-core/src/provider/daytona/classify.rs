@@ -35,6 +35,16 @@ impl Refusal {
         }
     }
 
+    /// Names the toolbox where it was not the API that answered.
+    pub(super) fn from_peer(self, peer: &Peer) -> Self {
+        match peer {
+            Peer::Api(_) => self,
+            Peer::Toolbox(address) => {
+                Self { message: format!("toolbox at {address}: {}", self.message), ..self }
+            }
+        }
+    }
+
     /// Returns whether the request may have been carried out although it failed.
     pub(super) fn is_ambiguous(&self) -> bool {
         matches!(self.class, ErrorClass::Transient | ErrorClass::Unreachable)
@@ -43,6 +53,34 @@ impl Refusal {
     /// Returns whether this is the plain word that there is no such sandbox.
     pub(crate) fn is_absence(&self) -> bool {
         self.class == ErrorClass::Gone
+    }
+}
+
+/// Who was asked, as errors name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The API, at its address.
+    Api(String),
+    /// The toolbox of a sandbox, at its address.
+    Toolbox(String),
+}
+
+impl Peer {
+    fn address(&self) -> &str {
+        match self {
+            Self::Api(address) | Self::Toolbox(address) => address,
+        }
+    }
+
+    /// Says what to check when it cannot be reached.
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::Api(_) => "check DAYTONA_API_URL",
+            Self::Toolbox(_) => {
+                "this address of the toolbox comes from the service, not from DAYTONA_API_URL: \
+                 check that this machine can reach it"
+            }
+        }
     }
 }
 
@@ -61,6 +99,9 @@ pub(super) struct Answer<'a> {
 /// What the server says, in lower case, when an object is busy.
 const BUSY: [&str; 4] =
     ["state change in progress", "is not in a valid state", "being deleted", "in transition"];
+
+/// What the server says of a token together with an organisation that is not its user's.
+const OTHER_ORGANIZATION: &str = "Invalid authentication context";
 
 /// What the server says when the organisation has no room left.
 const FULL: [&str; 5] =
@@ -105,6 +146,11 @@ fn words(answer: &Answer<'_>) -> String {
              out this address: check DAYTONA_API_KEY",
             answer.message
         ),
+        403 if answer.message.contains(OTHER_ORGANIZATION) => format!(
+            "the login is not valid for this organisation (403: {}): a token works only for the \
+             organisations of its user; check DAYTONA_ORGANIZATION_ID",
+            answer.message
+        ),
         _ if answer.html => web_page(answer.status),
         429 => match answer.retry_after {
             Some(wait) => {
@@ -126,19 +172,19 @@ pub(super) fn web_page(status: u16) -> String {
 }
 
 /// Makes a refusal of a request that got no answer.
-pub(super) fn unanswered(error: &reqwest::Error, address: &str) -> Refusal {
-    let causes = chain(error);
+pub(super) fn unanswered(error: &reqwest::Error, peer: &Peer) -> Refusal {
+    let (causes, address, advice) = (chain(error), peer.address(), peer.advice());
     let said = |words: &[&str]| words.iter().any(|word| causes.contains(word));
     let message = if said(&["certificate", "TLS", "tls", "andshake", "corrupt message"]) {
         format!(
-            "no secure connection to {address} (TLS): {causes}; check DAYTONA_API_URL and the certificates this machine trusts"
+            "no secure connection to {address} (TLS): {causes}; {advice} and the certificates this machine trusts"
         )
     } else if said(&["dns error", "failed to lookup", "Name or service not known"]) {
-        format!("the host of {address} is not known: check DAYTONA_API_URL and the network")
+        format!("the host of {address} is not known: {advice} and the network")
     } else if error.is_timeout() {
         format!("{address} did not answer in time")
     } else if error.is_connect() {
-        format!("cannot connect to {address}: {causes}; check DAYTONA_API_URL")
+        format!("cannot connect to {address}: {causes}; {advice}")
     } else {
         format!("the connection to {address} broke: {causes}")
     };

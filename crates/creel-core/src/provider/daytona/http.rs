@@ -22,7 +22,8 @@ use crate::provider::{ErrorClass, Turn};
 use crate::retry;
 
 use super::access::{Access, DaytonaEnvironment, InvalidAccess};
-use super::classify::{self, Answer, Refusal};
+use super::bounds::{self, Unread};
+use super::classify::{self, Answer, Peer, Refusal};
 use super::limiter::{self, Limiter, Permit, Throttler, TooLong};
 use super::wire::Answered;
 
@@ -49,6 +50,15 @@ pub(super) enum Login {
     Others,
 }
 
+/// How an answer is taken.
+#[derive(Debug)]
+struct Taking {
+    peer: Peer,
+    login: Login,
+    /// The largest answer that is taken.
+    most_bytes: usize,
+}
+
 /// One request.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -59,19 +69,30 @@ pub(super) struct Request {
     pub(super) counts_for: Option<Throttler>,
     pub(super) timeout: Duration,
     pub(super) login: Login,
+    /// The largest answer that is taken.
+    pub(super) most_bytes: usize,
 }
 
 impl Request {
     /// A request to the API.
     pub(super) fn to_api(method: Method, url: Url) -> Self {
         let counts_for = Some(Throttler::Authenticated);
-        Self { counts_for, ..Self::to_toolbox(method, url) }
+        Self { counts_for, most_bytes: bounds::OBJECT, ..Self::to_toolbox(method, url) }
     }
 
     /// A request to the toolbox of a sandbox.
     pub(super) fn to_toolbox(method: Method, url: Url) -> Self {
         let (body, counts_for, timeout, login) = (None, None, REQUEST_TIMEOUT, Login::Ours);
-        Self { method, url, body, counts_for, timeout, login }
+        let most_bytes = bounds::TOOLBOX;
+        Self { method, url, body, counts_for, timeout, login, most_bytes }
+    }
+
+    /// Returns whom it is sent to, as errors name it.
+    fn peer(&self, api: &Url) -> Peer {
+        match self.counts_for {
+            Some(_) => Peer::Api(api.to_string()),
+            None => Peer::Toolbox(self.url.origin().ascii_serialization()),
+        }
     }
 
     /// Returns whether the server answers without doing anything that takes long.
@@ -143,6 +164,11 @@ impl Http {
     /// Sends a request; an answer that is no success is an error.
     pub(super) async fn send(&self, request: Request) -> Answered<Bytes> {
         let (permit, _connection) = self.prepare(&request).await?;
+        let taking = Taking {
+            peer: request.peer(&self.access.url),
+            login: request.login,
+            most_bytes: request.most_bytes,
+        };
         let mut outgoing = self
             .client
             .request(request.method, request.url)
@@ -151,7 +177,7 @@ impl Http {
         if let Some(body) = request.body {
             outgoing = outgoing.header(CONTENT_TYPE, "application/json").body(body.to_string());
         }
-        self.carry(outgoing, permit, request.login).await
+        self.carry(outgoing, permit, taking).await
     }
 
     /// Waits until a request may be sent, and for a connection where it needs one.
@@ -185,40 +211,48 @@ impl Http {
         timeout: Duration,
     ) -> Answered<Bytes> {
         self.check_key()?;
+        let taking = Taking {
+            peer: Peer::Toolbox(url.origin().ascii_serialization()),
+            login: Login::Ours,
+            most_bytes: bounds::TOOLBOX,
+        };
         let request = self.client.post(url).headers(self.identification()?).timeout(timeout);
-        self.carry(request.multipart(form), None, Login::Ours).await
+        self.carry(request.multipart(form), None, taking).await
     }
 
     async fn carry(
         &self,
         request: reqwest::RequestBuilder,
         mut permit: Option<Permit>,
-        login: Login,
+        taking: Taking,
     ) -> Answered<Bytes> {
-        let address = self.access.url.as_str();
+        let peer = &taking.peer;
         if let Some(permit) = &mut permit {
             permit.sent();
         }
         let answer = request.send().await;
-        let answer = answer.map_err(|error| classify::unanswered(&error, address))?;
+        let answer = answer.map_err(|error| classify::unanswered(&error, peer))?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         if let Some(permit) = permit {
             permit.learn(status, &headers);
         }
-        if status == 401 && login == Login::Ours {
+        if status == 401 && taking.login == Login::Ours {
             self.refused.store(true, Ordering::SeqCst);
         }
-        let body = answer.bytes().await;
         if (200..300).contains(&status) && !is_page(&headers) {
-            return body.map_err(|error| classify::unanswered(&error, address));
+            return bounds::read(answer, taking.most_bytes).await.map_err(|unread| match unread {
+                Unread::Broken(error) => classify::unanswered(&error, peer),
+                Unread::TooLarge(error) => error.into(),
+            });
         }
-        let body = body.unwrap_or_default();
-        Err(classify::refusal(&Answer {
+        let body = bounds::read_start(answer, bounds::ERROR).await;
+        let refusal = classify::refusal(&Answer {
             status,
             message: &message(&body),
             html: is_page(&headers),
             retry_after: limiter::retry_after(&headers).filter(|_| status == 429),
-        }))
+        });
+        Err(refusal.from_peer(peer))
     }
 
     /// Returns the headers that say who we are.
@@ -315,7 +349,8 @@ fn message(body: &[u8]) -> String {
     let words = field("message")
         .or_else(|| field("error"))
         .unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(SHOWN).collect());
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    bounds::shortened(&line, bounds::REASON)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@
 
 mod absence;
 mod access;
+mod bounds;
 mod classify;
 mod create;
 mod destroys;

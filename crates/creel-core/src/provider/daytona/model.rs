@@ -5,10 +5,12 @@
 //! default, fields of a wrong type count as missing, and states stay words.
 
 use jiff::Timestamp;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::labels::Labels;
 
+use super::bounds::{self, TooLarge};
 use super::state::SandboxState;
 
 /// A sandbox, as far as it was told.
@@ -28,6 +30,8 @@ pub struct Sandbox {
     pub error_reason: Option<String>,
     /// Its labels.
     pub labels: Labels,
+    /// Whether its failure can be recovered from.
+    pub recoverable: bool,
     /// When it was made.
     pub created_at: Option<Timestamp>,
     /// When its record last changed.
@@ -47,13 +51,15 @@ impl Sandbox {
     pub(crate) fn read(value: &Value) -> Option<Self> {
         let fields = value.as_object()?;
         let id = text(fields, "id")?;
+        let reason = text(fields, "errorReason");
         Some(Self {
             name: text(fields, "name").unwrap_or_else(|| id.clone()),
             id,
             organization_id: text(fields, "organizationId"),
             state: text(fields, "state").map_or(SandboxState::Unknown, |state| state.into()),
             desired_state: text(fields, "desiredState").map(Into::into),
-            error_reason: text(fields, "errorReason"),
+            error_reason: reason.map(|reason| bounds::shortened(&reason, bounds::REASON)),
+            recoverable: fields.get("recoverable").and_then(Value::as_bool).unwrap_or_default(),
             labels: labels(fields),
             created_at: instant(fields, "createdAt"),
             updated_at: instant(fields, "updatedAt"),
@@ -62,6 +68,40 @@ impl Sandbox {
             auto_destroy_at: instant(fields, "autoDestroyAt"),
             toolbox_proxy_url: text(fields, "toolboxProxyUrl"),
         })
+    }
+
+    /// Reads a row of a listing; `None` where there is not even an id.
+    pub(super) fn read_row(row: &RawValue) -> Result<Option<Self>, TooLarge> {
+        let size = row.get().len();
+        if size > bounds::ROW {
+            return Err(TooLarge::Row { size });
+        }
+        // What is no JSON object counts as nothing, as any other wrong shape does.
+        let value: Value = serde_json::from_str(row.get()).unwrap_or_default();
+        Self::read_bounded(&value)
+    }
+
+    /// Reads a sandbox whose texts have an honest length.
+    pub(super) fn read_bounded(value: &Value) -> Result<Option<Self>, TooLarge> {
+        let Some(sandbox) = Self::read(value) else { return Ok(None) };
+        sandbox.check_texts()?;
+        Ok(Some(sandbox))
+    }
+
+    fn check_texts(&self) -> Result<(), TooLarge> {
+        let labels = self.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let toolbox = self.toolbox_proxy_url.as_ref().map_or(0, String::len);
+        let sizes = [
+            ("id", self.id.len()),
+            ("name", self.name.len()),
+            ("state", self.state.name().len()),
+            ("labels", labels),
+            ("toolbox address", toolbox),
+        ];
+        match sizes.into_iter().find(|(_, size)| *size > bounds::TEXT) {
+            Some((field, size)) => Err(TooLarge::Text { field, size }),
+            None => Ok(()),
+        }
     }
 
     /// Returns whether its destroy failed: every call but one listing denies that it exists.
@@ -165,6 +205,30 @@ mod tests {
         assert_eq!(id_in(br#"{"id":"ab"#), None);
         assert_eq!(id_in(b"<html>"), None);
         assert_eq!(id_in(br#"{"id":"abc","state":5}"#).as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn a_row_or_a_text_beyond_all_measure_is_refused() {
+        let row = |value: &Value| {
+            let raw = RawValue::from_string(value.to_string()).unwrap();
+            Sandbox::read_row(&raw)
+        };
+        assert_eq!(row(&json!({"id": "a"})).unwrap().unwrap().id, "a");
+        assert_eq!(row(&json!([1])).unwrap(), None);
+        let text = "x".repeat(bounds::TEXT + 1);
+        for (field, value) in [
+            ("id", json!({ "id": text })),
+            ("name", json!({"id": "a", "name": text})),
+            ("state", json!({"id": "a", "state": text})),
+            ("labels", json!({"id": "a", "labels": {"k": text}})),
+        ] {
+            let refused = row(&value).unwrap_err();
+            assert!(matches!(refused, TooLarge::Text { field: found, .. } if found == field));
+        }
+        let reason = json!({"id": "a", "errorReason": text});
+        assert!(row(&reason).unwrap().unwrap().error_reason.unwrap().len() < 2_000);
+        let large = json!({"id": "a", "env": "x".repeat(bounds::ROW)});
+        assert!(matches!(row(&large).unwrap_err(), TooLarge::Row { .. }));
     }
 
     #[test]

@@ -1,11 +1,20 @@
 //! From Daytona's sandboxes to [`Observed`].
 
-use crate::provider::{Kind, Observed, ProviderName};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::provider::{Kind, Observed, ProviderName, Retention};
 
 use super::model::Sandbox;
+use super::state::SandboxState;
 
 /// Ends the generation of a record whose destroy failed, and which is hidden since.
 const ERRORED_DELETED: &str = ":errored-deleted";
+/// How long the service keeps the row of a sandbox that was deleted in error.
+const KEPT_IN_ERROR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long it keeps one whose build failed.
+const KEPT_AFTER_BUILD: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns a sandbox as the rest of creel sees it.
 pub(super) fn observed(sandbox: Sandbox) -> Observed {
@@ -13,6 +22,8 @@ pub(super) fn observed(sandbox: Sandbox) -> Observed {
     let hidden = if sandbox.is_errored_deleted() { ERRORED_DELETED } else { "" };
     Observed {
         generation: format!("{}:{}:{updated_at}{hidden}", sandbox.id, sandbox.state),
+        retained: retention_of(&sandbox),
+        desired: desired_of(&sandbox),
         name: sandbox.name,
         state: sandbox.state.name().to_owned(),
         created_at: sandbox.created_at,
@@ -22,7 +33,59 @@ pub(super) fn observed(sandbox: Sandbox) -> Observed {
     }
 }
 
-/// Returns whether this is a hidden record whose destroy failed.
-pub(super) fn is_errored_deleted(seen: &Observed) -> bool {
-    seen.generation.ends_with(ERRORED_DELETED)
+/// Returns until when the service keeps a sandbox whose delete it accepted: it sends no destroy
+/// for one in error, and drops the row when it has not changed for some days.
+fn retention_of(sandbox: &Sandbox) -> Option<Retention> {
+    if !sandbox.is_errored_deleted() {
+        return None;
+    }
+    let kept = match sandbox.state {
+        SandboxState::BuildFailed => KEPT_AFTER_BUILD,
+        _ => KEPT_IN_ERROR,
+    };
+    let since = sandbox.updated_at.unwrap_or_else(Timestamp::now);
+    let until = since.checked_add(kept).unwrap_or(Timestamp::MAX);
+    Some(Retention { until, reason: sandbox.error_reason.clone() })
+}
+
+/// Returns what a sandbox at rest is to become: an accepted stop or delete leaves its state alone
+/// until the runner takes it up.
+fn desired_of(sandbox: &Sandbox) -> Option<String> {
+    let desired = sandbox.desired_state.as_ref()?;
+    let pending = *desired != sandbox.state && !sandbox.state.has_failed();
+    pending.then(|| desired.name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn seen(fields: serde_json::Value) -> Observed {
+        observed(Sandbox::read(&fields).expect("it has an id"))
+    }
+
+    #[test]
+    fn a_sandbox_deleted_in_error_is_kept_for_a_week_and_a_failed_build_for_a_day() {
+        for (state, until) in
+            [("error", "2026-11-23T09:00:00Z"), ("build_failed", "2026-11-17T09:00:00Z")]
+        {
+            let kept = seen(json!({"id": "a", "state": state, "desiredState": "destroyed",
+                "errorReason": "runner lost", "updatedAt": "2026-11-16T09:00:00.000Z"}));
+            let retained = kept.retained.expect("it is kept");
+            assert_eq!(retained.until, until.parse().unwrap());
+            assert_eq!(retained.reason.as_deref(), Some("runner lost"));
+        }
+        let failed = seen(json!({"id": "a", "state": "error", "desiredState": "started"}));
+        assert_eq!((failed.retained, failed.desired), (None, None));
+    }
+
+    #[test]
+    fn a_pending_order_shows_in_the_desired_state() {
+        let pending = seen(json!({"id": "a", "state": "started", "desiredState": "destroyed"}));
+        assert_eq!(pending.desired.as_deref(), Some("destroyed"));
+        let at_rest = seen(json!({"id": "a", "state": "started", "desiredState": "started"}));
+        assert_eq!(at_rest.desired, None);
+    }
 }

@@ -1,6 +1,6 @@
 //! The Daytona provider: what the rest of creel sees.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use super::create::{self, Maker};
 use super::destroys::Destroys;
 use super::http::Http;
 use super::model::{KeyRights, Sandbox};
-use super::observe::{is_errored_deleted, observed};
+use super::observe::observed;
 use super::rest::RestV1;
 use super::toolbox::Toolbox;
 use super::wire::{ListQuery, Wire};
@@ -37,6 +37,8 @@ const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_millis(500)..=Durati
 const MOST_UNDER_WAY: usize = 2048;
 /// How long a hidden record is watched: nothing happens to it by itself.
 const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an accepted order may wait for the runner.
+const PENDING_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a create may take: builds are slow, and each state has its own limit.
 const CREATE_DEADLINE: Duration = Duration::from_secs(900);
 
@@ -62,6 +64,8 @@ pub struct DaytonaProvider {
     /// What our key may do, asked once.
     rights: OnceCell<KeyRights>,
     no_time_to_live: AtomicBool,
+    /// Failed sandboxes that can be recovered, as they were last inspected.
+    recoverable: Mutex<HashSet<String>>,
     /// How each sandbox of ours is renewed.
     renewals: Mutex<HashMap<String, Renewal>>,
 }
@@ -87,6 +91,7 @@ impl DaytonaProvider {
             target: environment.target.clone(),
             rights: OnceCell::new(),
             no_time_to_live: AtomicBool::new(false),
+            recoverable: Mutex::default(),
             renewals: Mutex::default(),
         })
     }
@@ -126,6 +131,34 @@ impl DaytonaProvider {
         let query = ListQuery { id: Some("0-no-such-sandbox".to_owned()), ..ListQuery::default() };
         let answer = self.wire.list(&query, None).await;
         answer.map(drop).map_err(|refusal| refusal.during("answer"))
+    }
+
+    /// Asks the address of the toolboxes for an answer, and returns it; `None` where neither the
+    /// service nor a sandbox names one.
+    ///
+    /// # Errors
+    ///
+    /// Fails when nothing answers there, or when the address cannot be used.
+    pub async fn probe_toolbox(&self) -> Result<Option<String>> {
+        let probe = async {
+            let Some(address) = self.toolbox_address().await? else { return Ok(None) };
+            Toolbox::probe(&self.http, &address).await?;
+            Ok::<_, Refusal>(Some(address))
+        };
+        probe.await.map_err(|refusal| refusal.during("reach its toolboxes"))
+    }
+
+    async fn toolbox_address(&self) -> std::result::Result<Option<String>, Refusal> {
+        match read::steadily(|| self.wire.toolbox_url()).await {
+            Ok(Some(address)) => return Ok(Some(address)),
+            Ok(None) => {}
+            Err(refusal) if refusal.class == ErrorClass::Denied => return Err(refusal),
+            // An older service publishes nothing of itself.
+            Err(refusal) => debug!(%refusal, "the service does not say where its toolboxes are"),
+        }
+        let any = ListQuery::default();
+        let page = read::steadily(|| self.wire.list(&any, None)).await?;
+        Ok(page.items.into_iter().find_map(|sandbox| sandbox.toolbox_proxy_url))
     }
 
     /// Starts a sandbox that was stopped, and waits until it runs; one that runs is fine.
@@ -215,6 +248,22 @@ impl DaytonaProvider {
         Ok(renewal)
     }
 
+    /// Notes whether a recover helps before a delete: only a sandbox that is looked at is released.
+    fn note_recoverable(&self, id: &str, found: Option<&Sandbox>) {
+        let helps = |found: &Sandbox| {
+            found.recoverable && found.state.has_failed() && !found.is_errored_deleted()
+        };
+        if found.is_some_and(helps) {
+            self.recoverable().insert(id.to_owned());
+        } else {
+            self.recoverable().remove(id);
+        }
+    }
+
+    fn recoverable(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.recoverable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn renewals(&self) -> MutexGuard<'_, HashMap<String, Renewal>> {
         self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,14 +317,18 @@ impl Provider for DaytonaProvider {
     }
 
     fn outlook(&self, seen: &Observed) -> Outlook {
-        if is_errored_deleted(seen) {
-            return Outlook::Leaving(Some(HIDDEN_PATIENCE));
+        if seen.retained.is_some() {
+            return Outlook::Retained(HIDDEN_PATIENCE);
         }
-        match seen.state.as_str() {
+        let longest = self.settings.longest_wait;
+        match (seen.state.as_str(), seen.desired.as_deref()) {
             // A destroy that does not end is stuck, and nothing that is sent can help it.
-            "destroying" | "destroyed" => Outlook::Leaving(Some(self.settings.longest_wait)),
-            word => match state::patience(word) {
-                Some(patience) => Outlook::Changing(patience.min(self.settings.longest_wait)),
+            ("destroying" | "destroyed", _) | (_, Some("destroyed")) => {
+                Outlook::Leaving(Some(longest))
+            }
+            (word, desired) => match state::patience(word) {
+                Some(patience) => Outlook::Changing(patience.min(longest)),
+                None if desired.is_some() => Outlook::Changing(PENDING_PATIENCE.min(longest)),
                 None => Outlook::Settled,
             },
         }
@@ -299,7 +352,9 @@ impl Provider for DaytonaProvider {
         if !kinds.contains(&Kind::Sandbox) {
             return Ok(Vec::new());
         }
-        let found = read::all(&*self.wire, &ListQuery::default()).await;
+        // With those whose delete was accepted in vain: they run, and cost money.
+        let query = ListQuery { errored_deleted: true, ..ListQuery::default() };
+        let found = read::all(&*self.wire, &query).await;
         let found = found.map_err(|refusal| refusal.during("list its sandboxes"))?;
         let there = found.into_iter().filter(|row| row.state != state::SandboxState::Destroyed);
         Ok(there.map(observed).collect())
@@ -309,6 +364,7 @@ impl Provider for DaytonaProvider {
         let words = Self::check("inspect", kind, id)?;
         let answer = read::inspect(&*self.wire, &self.absences, id).await;
         if let Ok(found) = &answer {
+            self.note_recoverable(id, found.as_ref());
             let is_there = found.as_ref().is_some_and(|found| !found.is_errored_deleted());
             self.destroys.looked(id, is_there);
         }
@@ -367,6 +423,10 @@ impl Provider for DaytonaProvider {
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         let words = Self::check("delete", kind, id)?;
+        let recoverable = self.recoverable().remove(id);
+        if recoverable {
+            release::recover(&*self.wire, id).await;
+        }
         let answer = release::sandbox(&*self.wire, &self.absences, id, mode).await;
         let released =
             answer.map_err(|refusal: Refusal| -> ProviderError { refusal.during(words) })?;

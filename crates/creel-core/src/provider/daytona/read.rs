@@ -7,6 +7,7 @@ use crate::labels;
 use crate::provider::{ErrorClass, Marks};
 
 use super::absence::Absences;
+use super::bounds::Tally;
 use super::classify::Refusal;
 use super::model::Sandbox;
 use super::state::SandboxState;
@@ -43,16 +44,29 @@ where
 pub(super) async fn all(wire: &dyn Wire, query: &ListQuery) -> Answered<Vec<Sandbox>> {
     let mut found: Vec<Sandbox> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
+    let (mut tally, mut cursors) = (Tally::default(), HashSet::new());
     let mut cursor: Option<String> = None;
     for _ in 0..MOST_PAGES {
         let page = steadily(|| wire.list(query, cursor.as_deref())).await?;
+        tally.add(page.items.len(), page.size)?;
         found.extend(page.items.into_iter().filter(|row| known.insert(row.id.clone())));
-        match page.next {
-            Some(next) if cursor.as_ref() != Some(&next) => cursor = Some(next),
-            _ => return Ok(found),
+        let Some(next) = page.next else { return Ok(found) };
+        if !cursors.insert(next.clone()) {
+            return Err(repeated(found.len()));
         }
+        cursor = Some(next);
     }
     Err(Refusal::new(ErrorClass::Invalid, "its listing has no end"))
+}
+
+/// Says that a listing came back to a page it had shown: what follows it is not known. Some of the
+/// sandboxes may be gone the next time, so this may pass.
+fn repeated(rows: usize) -> Refusal {
+    let message = format!(
+        "its listing repeats a cursor after {rows} sandboxes and is not complete: more of them \
+         were created within one millisecond than fit on a page"
+    );
+    Refusal::new(ErrorClass::Transient, message)
 }
 
 /// Looks at one sandbox; `None` means that it is gone, hidden records included.

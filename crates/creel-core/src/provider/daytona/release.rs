@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::debug;
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::provider::{ErrorClass, ReleaseMode, Released};
@@ -15,11 +16,13 @@ use super::absence::Absences;
 use super::classify::Refusal;
 use super::model::Sandbox;
 use super::read;
-use super::state::SandboxState;
+use super::state::{self, SandboxState};
 use super::wire::{Answered, StopMode, Wire};
 
 /// The pauses while a sandbox stops.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// How long a failed sandbox may take to come back before it is deleted.
+const RECOVERY: Duration = Duration::from_secs(60);
 /// How long a sandbox that is killed may take to stop.
 const AFTER_KILL: Duration = Duration::from_secs(30);
 
@@ -57,6 +60,29 @@ pub(super) async fn sandbox(
             Err(stopped_instead(wire, id, refusal).await)
         }
         _ => Err(refusal),
+    }
+}
+
+/// Brings back a sandbox that failed, so that the delete that follows reaches its machine: of one
+/// in error the service accepts a delete and sends nothing. What cannot be brought back is deleted
+/// as it is.
+pub(super) async fn recover(wire: &dyn Wire, id: &str) {
+    if let Err(refusal) = wire.recover(id).await {
+        debug!(id, %refusal, "a failed sandbox cannot be recovered before its delete");
+        return;
+    }
+    let end = Instant::now() + RECOVERY;
+    let mut pause = PAUSES.0;
+    while Instant::now() < end {
+        let is_changing = match read::steadily(|| wire.get(id)).await {
+            Ok(there) => state::patience(there.state.name()).is_some(),
+            Err(_) => false,
+        };
+        if !is_changing {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 3 / 2).min(PAUSES.1);
     }
 }
 
@@ -108,7 +134,7 @@ async fn order_stop(wire: &dyn Wire, id: &str, mode: StopMode) -> Answered<()> {
         Err(refusal) if refusal.is_absence() => Ok(()),
         Err(refusal) => match read::steadily(|| wire.get(id)).await {
             // Untimely or lost: what counts is that it stops.
-            Ok(there) if is_at_rest(&there) || there.state.name() == "stopping" => Ok(()),
+            Ok(there) if is_at_rest(&there) || is_stopping(&there) => Ok(()),
             _ => Err(refusal),
         },
     }
@@ -132,6 +158,11 @@ async fn until_stopped(wire: &dyn Wire, id: &str, patience: Duration) -> Answere
         tokio::time::sleep(pause.min(end - now)).await;
         pause = (pause * 3 / 2).min(PAUSES.1);
     }
+}
+
+/// Returns whether it stops, or is to stop: an accepted stop leaves its state alone at first.
+fn is_stopping(sandbox: &Sandbox) -> bool {
+    sandbox.state.name() == "stopping" || sandbox.desired_state == Some(SandboxState::Stopped)
 }
 
 fn is_at_rest(sandbox: &Sandbox) -> bool {

@@ -2,11 +2,14 @@
 
 use async_trait::async_trait;
 use reqwest::{Method, Url};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::labels::Labels;
 use crate::provider::ErrorClass;
 
+use super::bounds::{self, TooLarge};
 use super::classify::Refusal;
 use super::http::{Http, Request};
 use super::limiter::Throttler;
@@ -65,6 +68,38 @@ fn no_listing() -> Refusal {
     Refusal::new(ErrorClass::Transient, message)
 }
 
+/// A page of a listing: each row is read by itself, so that only one is in memory in full.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageBody<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+    #[serde(default)]
+    next_cursor: Option<Value>,
+}
+
+fn page(body: &[u8]) -> Answered<Page> {
+    let read: PageBody<'_> = match serde_json::from_slice(body) {
+        Ok(read) => read,
+        Err(error) if error.is_data() => return Err(no_listing()),
+        Err(_) => return Err(unreadable()),
+    };
+    if read.items.len() > bounds::PAGE_ROWS {
+        return Err(TooLarge::PageRows.into());
+    }
+    let next = read.next_cursor.as_ref().and_then(Value::as_str).filter(|next| !next.is_empty());
+    let next = next.map(str::to_owned);
+    if let Some(size) = next.as_ref().map(String::len).filter(|size| *size > bounds::TEXT) {
+        return Err(TooLarge::Text { field: "cursor", size }.into());
+    }
+    let mut items = Vec::with_capacity(read.items.len());
+    for row in read.items {
+        // A row without an id is nothing that could be acted on.
+        items.extend(Sandbox::read_row(row)?);
+    }
+    Ok(Page { items, next, size: body.len() })
+}
+
 fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
     let mut url = base;
     let mut pairs = url.query_pairs_mut();
@@ -99,18 +134,15 @@ impl Wire for RestV1 {
     }
 
     async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> Answered<Page> {
-        let answer = self.read(list_url(self.http.url(&["sandbox"]), query, cursor)).await;
-        let value = answer.map_err(|refusal| self.no_api(refusal))?;
-        let items = value.get("items").and_then(Value::as_array).ok_or_else(no_listing)?;
-        // A row without an id is nothing that could be acted on.
-        let items = items.iter().filter_map(Sandbox::read).collect();
-        let next = value.get("nextCursor").and_then(Value::as_str);
-        Ok(Page { items, next: next.filter(|next| !next.is_empty()).map(str::to_owned) })
+        let url = list_url(self.http.url(&["sandbox"]), query, cursor);
+        let request = Request { most_bytes: bounds::PAGE, ..Request::to_api(Method::GET, url) };
+        let answer = self.http.send(request).await;
+        page(&answer.map_err(|refusal| self.no_api(refusal))?)
     }
 
     async fn get(&self, id: &str) -> Answered<Sandbox> {
         let value = self.read(self.of(id, &[])).await?;
-        Sandbox::read(&value).ok_or_else(unreadable)
+        Sandbox::read_bounded(&value)?.ok_or_else(unreadable)
     }
 
     async fn create(&self, new: &NewSandbox) -> Answered<Sandbox> {
@@ -134,6 +166,10 @@ impl Wire for RestV1 {
         url.query_pairs_mut().append_pair("force", force);
         let request = Request::to_api(Method::POST, url).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
+    }
+
+    async fn recover(&self, id: &str) -> Answered<()> {
+        self.post(id, &["recover"], Throttler::Lifecycle).await
     }
 
     async fn delete(&self, id: &str) -> Answered<()> {
@@ -176,11 +212,32 @@ impl Wire for RestV1 {
         let value = self.read(self.http.url(&["api-keys", "current"])).await?;
         Ok(KeyRights::read(&value))
     }
+
+    async fn toolbox_url(&self) -> Answered<Option<String>> {
+        let value = self.read(self.http.url(&["config"])).await?;
+        let told = value.get("proxyToolboxUrl").and_then(Value::as_str);
+        Ok(told.filter(|told| !told.is_empty()).map(str::to_owned))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_is_read_row_by_row_and_a_hostile_one_is_refused() {
+        let read = page(br#"{"items":[{"id":"a"},7,{"name":"b"}],"nextCursor":null}"#).unwrap();
+        assert_eq!((read.items.len(), read.next), (1, None));
+        let read = page(br#"{"items":[],"nextCursor":"c"}"#).unwrap();
+        assert_eq!(read.next.as_deref(), Some("c"));
+        let rows = vec!["{}"; bounds::PAGE_ROWS + 1].join(",");
+        let refused = page(format!(r#"{{"items":[{rows}]}}"#).as_bytes()).unwrap_err();
+        assert_eq!(refused.message, TooLarge::PageRows.to_string());
+        for none in [&br#"{"rows":[]}"#[..], br#"{"items":7}"#, b"[]"] {
+            assert!(page(none).unwrap_err().message.contains("DAYTONA_API_URL"));
+        }
+        assert_eq!(page(b"{\"items\":[").unwrap_err(), unreadable());
+    }
 
     #[test]
     fn a_listing_is_ordered_by_creation_and_repeats_its_states() {

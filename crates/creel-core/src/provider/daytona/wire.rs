@@ -40,6 +40,8 @@ pub struct Page {
     pub items: Vec<Sandbox>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
+    /// How many bytes it took.
+    pub size: usize,
 }
 
 /// What a sandbox is made from.
@@ -120,6 +122,9 @@ pub trait Wire: Send + Sync + fmt::Debug {
     /// Stops a sandbox.
     async fn stop(&self, id: &str, mode: StopMode) -> Answered<()>;
 
+    /// Brings back a sandbox that failed.
+    async fn recover(&self, id: &str) -> Answered<()>;
+
     /// Orders the end of a sandbox.
     async fn delete(&self, id: &str) -> Answered<()>;
 
@@ -146,4 +151,7 @@ pub trait Wire: Send + Sync + fmt::Debug {
 
     /// Returns what our key may do.
     async fn key_rights(&self) -> Answered<KeyRights>;
+
+    /// Returns where the toolboxes of new sandboxes answer, where the service publishes that.
+    async fn toolbox_url(&self) -> Answered<Option<String>>;
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use creel_core::provider::ProviderName;
 use creel_core::scope::{Supervisor, TakeError};
-use creel_daytona_server::{Backend, Delays, RateLimits, Scenario, Server, Settings, StartError};
+use creel_daytona_server::{
+    ApiVersion, Backend, Delays, RateLimits, Scenario, Server, Settings, StartError,
+};
 use serde::Serialize;
 
 use crate::app::{App, command_name};
@@ -28,6 +30,7 @@ Examples:
   creel dev daytona
   creel dev daytona --docker --image debian:12 --listen 127.0.0.1:3986
   creel dev daytona --fast --scenario faults.toml
+  creel dev daytona --api 0.190 --snapshot my-image:1.2
   creel dev daytona --rate-limit sandbox-lifecycle=2500 --rate-limit authenticated=10000
   export DAYTONA_API_URL=… DAYTONA_API_KEY=… with what it prints")]
 pub(crate) struct Daytona {
@@ -53,6 +56,16 @@ pub(crate) struct Daytona {
     /// Change states at once instead of after realistic delays
     #[arg(long)]
     fast: bool,
+    /// Whose answers to give: `0.190` exactly as the last open release; `compatible` adds the
+    /// fields that newer SDKs require; `0.226` adds times to live too
+    #[arg(long, value_name = "VERSION", default_value = "compatible")]
+    api: ApiVersion,
+    /// A snapshot that creates may name, besides the default one
+    #[arg(long, value_name = "NAME")]
+    snapshot: Vec<String>,
+    /// A region that creates may name, besides us and eu
+    #[arg(long, value_name = "NAME")]
+    region: Vec<String>,
 }
 
 /// What a client needs, on stdout when the server is ready.
@@ -79,6 +92,9 @@ impl Daytona {
         settings.listen = self.listen;
         settings.rate_limits = limits;
         settings.scenario = scenario;
+        settings.api = self.api;
+        settings.snapshots.extend(self.snapshot.iter().cloned());
+        settings.regions.extend(self.region.iter().cloned());
         if self.fast {
             settings.delays = Delays::fast();
         }

@@ -38,14 +38,15 @@ const ALL: [&str; 19] = [
 
 /// The sandboxes: name, state, and how many hours ago they were made and last active.
 ///
-/// One that runs and is idle is stopped by Daytona itself, so the idle one is paused.
+/// One that runs and is idle is stopped by Daytona itself, so the idle one is paused. What failed
+/// can be recovered: Daytona keeps any other for days after its delete.
 const SANDBOXES: [(&str, &str, u64, u64); 9] = [
     ("-ancient", "paused", 73, 73),
     ("-archived", "archived", 0, 0),
     ("-archived-old", "archived", 25, 25),
     ("-bench", "started", 0, 0),
     ("-error", "error", 0, 0),
-    ("-failed", "build_failed", 0, 0),
+    ("-failed", "error", 0, 0),
     ("-running", "started", 0, 0),
     ("-running-old", "started", 25, 0),
     ("-stopped", "stopped", 0, 0),
@@ -170,7 +171,8 @@ impl Worlds {
                 if name == "-bench" { json!({ "terminal-bench": "1" }) } else { json!({}) };
             let (age, idle) = (age * 3600, idle * 3600);
             let seed = json!({
-                "state": state, "age_seconds": age, "idle_seconds": idle, "labels": labels
+                "state": state, "age_seconds": age, "idle_seconds": idle, "labels": labels,
+                "recoverable": true
             });
             self.cloud.plant(&self.bench.named(name), seed);
         }

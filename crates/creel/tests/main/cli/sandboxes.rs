@@ -505,3 +505,75 @@ fn what_cannot_be_given_back_is_quarantined_and_tried_again_when_named() {
     assert_eq!(desk.cloud.state(&id), "404");
     desk.run("reconcile").expect_code(0);
 }
+
+/// Returns the one unfinished delete that a command lists.
+fn unfinished(output: &Output) -> Value {
+    let json = output.json();
+    let all = json["unfinished"].as_array().unwrap();
+    assert_eq!(all.len(), 1, "{output}");
+    all[0].clone()
+}
+
+#[test]
+fn one_that_the_service_keeps_is_a_failure_once_and_stays_visible() {
+    let desk = Desk::new();
+    let decoys = Decoys::plant(&desk.cloud);
+    let seed = json!({ "state": "error", "error_reason": "the runner is lost" });
+    let id = desk.cloud.plant("kept", seed);
+    let sweep = "sweep --provider daytona --state error --apply --json";
+    let first = desk.run(sweep).expect_code(3);
+    let item = first.json()["items"][0].clone();
+    assert_eq!((text(&item, "result"), text(&item, "id")), ("accepted", id.as_str()));
+    assert!(text(&item, "reason").starts_with("accepted, kept by the service until "), "{first}");
+    assert!(text(&item, "reason").ends_with("the runner is lost"), "{first}");
+    let until: jiff::Timestamp = text(&item, "kept_until").parse().unwrap();
+    let hours = until.duration_since(jiff::Timestamp::now()).as_hours();
+    assert!((7 * 24 - 2..=7 * 24).contains(&hours), "{until}");
+    assert!(first.stderr.contains("error[CR0050]"), "{first}");
+
+    // From now on it is listed, and does not change the exit code.
+    let listed = desk.run("ls --provider daytona --state error --json").expect_code(0);
+    let row = &listed.json()["resources"][0];
+    assert_eq!(
+        (text(row, "id"), text(&row["kept"], "reason")),
+        (id.as_str(), "the runner is lost")
+    );
+    assert_eq!(text(&unfinished(&listed), "id"), id);
+    let table = desk.run("ls --provider daytona").expect_code(0);
+    assert!(table.stdout.contains("error (deleted, kept until "), "{table}");
+    assert!(table.stderr.contains("1 deleted and not gone"), "{table}");
+    let dry = desk.run("sweep").expect_code(0);
+    assert!(dry.stderr.contains("1 deleted and not gone"), "{dry}");
+    let reconciled = desk.run("reconcile --json").expect_code(0);
+    assert_eq!(text(&unfinished(&reconciled), "id"), id);
+    for again in [
+        sweep,
+        &format!("rm {id} --json"),
+        "sweep --preset stopped --provider daytona --apply --json",
+    ] {
+        let output = desk.run(again).expect_code(0);
+        assert_eq!(results(&output, "accepted").len(), 1, "{output}");
+    }
+    assert!(desk.cloud.names().iter().any(|name| name.starts_with("DESTROYED_kept")));
+    decoys.assert_untouched(&desk.cloud);
+}
+
+#[test]
+fn a_kept_one_of_somebody_elses_can_be_named_and_swept() {
+    let desk = Desk::new();
+    let id = desk.in_state("kept", "error");
+    let (status, _) = desk.cloud.ask("DELETE", &format!("sandbox/{id}"), &Value::Null);
+    assert_eq!((status, desk.cloud.state(&id).as_str()), (200, "404"));
+    assert_eq!(desk.listed("").len(), 1, "hidden from everybody else, not from creel");
+    let named = desk.run(&format!("rm {id} --json")).expect_code(3);
+    assert_eq!(results(&named, "accepted").len(), 1, "{named}");
+    desk.run(&format!("rm {id}")).expect_code(0);
+}
+
+#[test]
+fn doctor_checks_where_the_toolboxes_are() {
+    let desk = Desk::new();
+    let doctor = desk.run("doctor").expect_code(0);
+    let toolbox = desk.cloud.url().replace("/api", "/toolbox");
+    assert!(doctor.stdout.contains(&format!("its toolboxes answer at {toolbox}")), "{doctor}");
+}

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::provider::{ErrorClass, ProviderError, Usage};
 
+use super::super::bounds;
 use super::super::classify::Refusal;
 use super::super::http::Request;
 use super::{TRANSFER_TIMEOUT, Toolbox};
@@ -96,12 +97,15 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read; one that does not exist is `Gone`.
+    /// Fails when it cannot be read, or is larger than 512 MiB; one that does not exist is `Gone`.
     pub async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let mut url = self.url(&["files", "download"]);
         url.query_pairs_mut().append_pair("path", path);
-        let request =
-            Request { timeout: TRANSFER_TIMEOUT, ..Request::to_toolbox(Method::GET, url) };
+        let request = Request {
+            timeout: TRANSFER_TIMEOUT,
+            most_bytes: bounds::FILE,
+            ..Request::to_toolbox(Method::GET, url)
+        };
         let answer = self.http.send(request).await;
         answer.map_err(|refusal| self.during(refusal, &format!("read {path}")))
     }

@@ -16,10 +16,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tracing::debug;
 
 use crate::provider::{ErrorClass, ProviderError};
 
+use super::super::bounds;
 use super::super::classify::Refusal;
 use super::super::wire::Answered;
 use super::demux::{Demux, Stream};
@@ -99,7 +101,8 @@ impl Toolbox {
     /// Reads the stream to its end.
     async fn stream(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> Answered<()> {
         let broken = |error: &dyn std::fmt::Display| {
-            Refusal::new(ErrorClass::Transient, format!("the log stream broke: {error}"))
+            let message = format!("the log stream of {} broke: {error}", self.origin());
+            Refusal::new(ErrorClass::Transient, message)
         };
         self.http.check_key()?;
         let mut url = self.logs_url(command);
@@ -110,7 +113,11 @@ impl Toolbox {
         let address = url.as_str().replacen(url.scheme(), scheme, 1);
         let mut request = address.into_client_request().map_err(|error| broken(&error))?;
         request.headers_mut().extend(self.http.identification()?);
-        let handshake = tokio_tungstenite::client_async(request, connection).await;
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(bounds::MESSAGE))
+            .max_frame_size(Some(bounds::MESSAGE));
+        let handshake =
+            tokio_tungstenite::client_async_with_config(request, connection, Some(limits)).await;
         let (mut socket, _) = handshake.map_err(|error| broken(&error))?;
         sink.begin();
         let mut demux = Demux::default();
@@ -132,7 +139,8 @@ impl Toolbox {
 
     async fn connect(&self, url: &Url) -> Answered<Box<dyn Duplex>> {
         let lost = |error: &dyn std::fmt::Display| {
-            Refusal::new(ErrorClass::Unreachable, format!("cannot reach its toolbox: {error}"))
+            let message = format!("cannot reach its toolbox at {}: {error}", self.origin());
+            Refusal::new(ErrorClass::Unreachable, message)
         };
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or(443);

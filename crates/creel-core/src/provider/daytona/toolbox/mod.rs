@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::provider::{ErrorClass, ProviderError};
 
+use super::bounds;
 use super::classify::Refusal;
 use super::http::{Http, Login, Request, extended};
 use super::model::Sandbox;
@@ -30,6 +31,8 @@ pub use session::{CommandLogs, SessionCommand};
 
 /// How much longer than the command itself its answer may take.
 const GRACE: Duration = Duration::from_secs(15);
+/// As much of an address is shown.
+const SHOWN: usize = 200;
 /// How long a transfer of files or of a repository may take.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -99,13 +102,20 @@ impl Toolbox {
         let refused = |message: &str| Refusal::new(ErrorClass::Invalid, message);
         let told = sandbox.toolbox_proxy_url.as_deref();
         let told = told.ok_or_else(|| refused("it does not say where its toolbox is"))?;
-        let url: Url = told.parse().map_err(|_| refused("its toolbox has no address"))?;
-        let plain = url.scheme() == "http" && http.access().url.scheme() == "https";
-        if plain || !matches!(url.scheme(), "http" | "https") {
-            return Err(refused("its toolbox would get our key over an open connection"));
-        }
-        let base = extended(&url, &[&sandbox.id]);
+        let base = extended(&address(http, told)?, &[&sandbox.id]);
         Ok(Self { http: http.clone(), base, sandbox: sandbox.id.clone() })
+    }
+
+    /// Asks for an answer of any kind at the address of the toolboxes.
+    pub(super) async fn probe(http: &Http, told: &str) -> Answered<()> {
+        // No sandbox has this id; what matters is that something answers that is no web page.
+        let url = extended(&address(http, told)?, &["0-no-such-sandbox", "version"]);
+        let request = Request { login: Login::Others, ..Request::to_toolbox(Method::GET, url) };
+        match http.send(request).await {
+            Err(refusal) if refusal.class == ErrorClass::Unreachable => Err(refusal),
+            Err(refusal) if refusal.status.is_none() => Err(refusal),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a command to its end or its limit.
@@ -162,14 +172,37 @@ impl Toolbox {
         serde_json::from_slice(&body).map_err(|_| {
             Refusal::new(
                 ErrorClass::Transient,
-                "its toolbox answered with something that is not JSON",
+                format!(
+                    "the toolbox at {} answered with something that is not JSON",
+                    self.origin()
+                ),
             )
         })
+    }
+
+    /// Returns where it answers, as errors name it.
+    fn origin(&self) -> String {
+        self.base.origin().ascii_serialization()
     }
 
     fn during(&self, refusal: Refusal, what: &str) -> ProviderError {
         refusal.during(format!("{what} in sandbox {}", self.sandbox))
     }
+}
+
+/// Reads the address of toolboxes as the service names it; one that would take our key over an open
+/// connection is refused.
+fn address(http: &Http, told: &str) -> Answered<Url> {
+    let refused = |message: String| Refusal::new(ErrorClass::Invalid, message);
+    let shown = bounds::shortened(told, SHOWN);
+    let url: Url =
+        told.parse().map_err(|_| refused(format!("`{shown}` is no address of a toolbox")))?;
+    let plain = url.scheme() == "http" && http.access().url.scheme() == "https";
+    if plain || !matches!(url.scheme(), "http" | "https") {
+        let message = format!("the toolbox at {shown} would get our key over an open connection");
+        return Err(refused(message));
+    }
+    Ok(url)
 }
 
 /// Reads how a command ended; older toolboxes call the code otherwise.

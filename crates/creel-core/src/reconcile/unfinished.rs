@@ -1,0 +1,56 @@
+//! Deletes that were accepted and had not finished: looked at again by every full round.
+
+use std::collections::HashSet;
+
+use futures::StreamExt;
+
+use crate::id::ResourceId;
+use crate::ledger::{LedgerError, UnfinishedDelete};
+use crate::provider::{Observed, ProviderError};
+
+use super::{Reconciler, Status};
+
+/// How many objects are looked at at once.
+const CONCURRENCY: usize = 16;
+
+impl Reconciler {
+    /// Forgets the deletes that have finished since, and lists the others. Those of our own
+    /// records that wait for a date are no longer counted as quarantined.
+    pub(super) async fn revisit_unfinished(
+        &self,
+        quarantined: &HashSet<ResourceId>,
+        status: &mut Status,
+    ) -> Result<(), LedgerError> {
+        let deletes = self.ledger.unfinished_deletes().await?;
+        let looks = deletes.into_iter().map(|delete| async move {
+            let seen = self.look_at(&delete).await;
+            (delete, seen)
+        });
+        let mut looks = futures::stream::iter(looks).buffered(CONCURRENCY);
+        let now = self.ledger.clock().now().timestamp();
+        while let Some((delete, seen)) = looks.next().await {
+            match seen {
+                Ok(None) => {
+                    let UnfinishedDelete { provider, kind, id, .. } = &delete;
+                    self.ledger.forget_unfinished(*provider, *kind, id).await?;
+                    status.converged += 1;
+                    continue;
+                }
+                Ok(Some(_)) => {}
+                Err(error) => status.note_unreachable(&error),
+            }
+            if delete.is_overdue(now) {
+                status.overdue += 1;
+            } else if delete.resource.is_some_and(|own| quarantined.contains(&own)) {
+                status.quarantined = status.quarantined.saturating_sub(1);
+            }
+            status.unfinished.push(delete);
+        }
+        Ok(())
+    }
+
+    async fn look_at(&self, delete: &UnfinishedDelete) -> Result<Option<Observed>, ProviderError> {
+        let provider = self.providers.get(delete.provider)?;
+        provider.inspect(delete.kind, &delete.id).await
+    }
+}

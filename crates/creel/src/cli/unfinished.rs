@@ -1,0 +1,46 @@
+//! Deletes that were accepted and did not finish, as commands mention them.
+
+use creel_core::ledger::{Ledger, UnfinishedDelete};
+use creel_core::provider::show_date;
+
+use crate::app::App;
+use crate::output::table;
+
+/// Makes the table of unfinished deletes.
+pub(crate) fn deletes_table(deletes: &[UnfinishedDelete]) -> comfy_table::Table {
+    let mut table = table::new(&["DELETED", "ID", "NAME", "KEPT UNTIL", "REASON"]);
+    for delete in deletes {
+        table.add_row([
+            delete.kind.to_string(),
+            table::short_id(&delete.id).to_owned(),
+            delete.name.clone(),
+            delete.kept_until.map(show_date).unwrap_or_else(|| "unknown".to_owned()),
+            delete.reason.clone(),
+        ]);
+    }
+    table
+}
+
+/// Reads the unfinished deletes of a ledger; a ledger that cannot be read has a warning.
+pub(crate) async fn read(app: &App, ledger: Option<&Ledger>) -> Vec<UnfinishedDelete> {
+    let Some(ledger) = ledger else { return Vec::new() };
+    match ledger.unfinished_deletes().await {
+        Ok(deletes) => deletes,
+        Err(error) => {
+            app.printer.warn(&format!("warning: unfinished deletes are not shown: {error}"));
+            Vec::new()
+        }
+    }
+}
+
+/// Mentions that deletes have not finished, where there are any.
+pub(crate) fn mention(app: &App, deletes: &[UnfinishedDelete]) {
+    if deletes.is_empty() {
+        return;
+    }
+    app.printer.say(&format!(
+        "{} deleted and not gone: the service keeps them, and they may cost money; \
+         creel reconcile lists them",
+        deletes.len()
+    ));
+}
