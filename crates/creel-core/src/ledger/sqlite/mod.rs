@@ -4,6 +4,7 @@
 //! wait in a fair queue of all processes ([`queue`]) and run in their own task,
 //! so a cancelled caller cannot cut one in half. Reads wait for nobody.
 
+pub(crate) mod ballast;
 pub(crate) mod database;
 mod open;
 mod orders;
@@ -11,6 +12,7 @@ pub(crate) mod queue;
 mod reads;
 mod rows;
 mod runs;
+mod wal;
 pub(crate) mod write;
 mod writes;
 
@@ -29,8 +31,9 @@ use crate::owner::Owner;
 use crate::run::RunState;
 use crate::task;
 
+use ballast::Ballast;
 use database::while_locked;
-use queue::WriteQueue;
+use write::Writers;
 
 use super::{
     Event, Intent, LedgerError, NewOrder, NewRun, OwnerRecord, PlacedOrder, Record, RecordFilter,
@@ -50,8 +53,8 @@ struct Inner {
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
-    /// Those who want to write it.
-    queue: WriteQueue,
+    /// Those who write it.
+    writers: Writers,
     /// Which ledger it is.
     id: LedgerId,
     /// This process, as it signs its events.
@@ -75,7 +78,17 @@ impl SqliteStore {
     ///
     /// Fails with the exact reason: locked, read-only, full, damaged, too new.
     pub async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(open::open(home, clock).await?) })
+        let ballast = Arc::new(Ballast::beside(home));
+        Self::open_with(home, clock, ballast).await
+    }
+
+    /// Opens the ledger with space for a full disk that others use too.
+    pub(super) async fn open_with(
+        home: &Path,
+        clock: Arc<dyn Clock>,
+        ballast: Arc<Ballast>,
+    ) -> Result<Self> {
+        Ok(Self { inner: Arc::new(open::open(home, clock, ballast).await?) })
     }
 
     /// Begins a ledger with this id in a directory that has none.
@@ -84,7 +97,8 @@ impl SqliteStore {
     ///
     /// Fails with the exact reason, as [`SqliteStore::open`] does.
     pub(crate) async fn begin(home: &Path, id: LedgerId, clock: Arc<dyn Clock>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(open::open_as(home, clock, Some(id)).await?) })
+        let ballast = Arc::new(Ballast::beside(home));
+        Ok(Self { inner: Arc::new(open::open_as(home, &clock, Some(id), &ballast).await?) })
     }
 
     /// Closes the file: when this returns everything is in it, and nothing beside it.
@@ -111,12 +125,13 @@ impl Store for SqliteStore {
 
     async fn record_intent(&self, intent: &Intent) -> Result<Record> {
         let (inner, intent) = (Arc::clone(&self.inner), intent.clone());
-        task::finish(async move { inner.record_intent(&intent).await }).await
+        task::finish(async move { inner.writers.beginning(|| inner.record_intent(&intent)).await })
+            .await
     }
 
     async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>> {
         let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
-        task::finish(async move { inner.append(&events).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.append(&events)).await }).await
     }
 
     async fn take_over(
@@ -127,17 +142,20 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Record>> {
         let (inner, resources) = (Arc::clone(&self.inner), resources.to_vec());
         let (from, heir) = (from.clone(), heir.clone());
-        task::finish(async move { inner.take_over(&resources, &from, &heir).await }).await
+        task::finish(async move {
+            inner.writers.ending(|| inner.take_over(&resources, &from, &heir)).await
+        })
+        .await
     }
 
     async fn renew_leases(&self, owner: &Owner) -> Result<u64> {
         let (inner, owner) = (Arc::clone(&self.inner), owner.clone());
-        task::finish(async move { inner.renew_leases(&owner).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.renew_leases(&owner)).await }).await
     }
 
     async fn append_tries(&self, tries: &[Try]) -> Result<()> {
         let (inner, tries) = (Arc::clone(&self.inner), tries.to_vec());
-        task::finish(async move { inner.append_tries(&tries).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.append_tries(&tries)).await }).await
     }
 
     async fn record(&self, id: ResourceId) -> Result<Option<Record>> {
@@ -166,7 +184,7 @@ impl Store for SqliteStore {
 
     async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
         let (inner, run) = (Arc::clone(&self.inner), run.clone());
-        task::finish(async move { inner.create_run(&run).await }).await
+        task::finish(async move { inner.writers.beginning(|| inner.create_run(&run)).await }).await
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunRecord>> {
@@ -179,7 +197,10 @@ impl Store for SqliteStore {
 
     async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
         let (inner, owner, state) = (Arc::clone(&self.inner), owner.clone(), state.clone());
-        task::finish(async move { inner.save_run(id, &owner, &state).await }).await
+        task::finish(
+            async move { inner.writers.ending(|| inner.save_run(id, &owner, &state)).await },
+        )
+        .await
     }
 
     async fn claim_run(
@@ -189,7 +210,10 @@ impl Store for SqliteStore {
         heir: &OwnerRecord,
     ) -> Result<Option<RunRecord>> {
         let (inner, from, heir) = (Arc::clone(&self.inner), from.clone(), heir.clone());
-        task::finish(async move { inner.claim_run(id, &from, &heir).await }).await
+        task::finish(
+            async move { inner.writers.ending(|| inner.claim_run(id, &from, &heir)).await },
+        )
+        .await
     }
 
     async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
@@ -198,7 +222,7 @@ impl Store for SqliteStore {
 
     async fn place_order(&self, order: &NewOrder) -> Result<bool> {
         let (inner, order) = (Arc::clone(&self.inner), order.clone());
-        task::finish(async move { inner.place_order(&order).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.place_order(&order)).await }).await
     }
 
     async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
@@ -207,6 +231,6 @@ impl Store for SqliteStore {
 
     async fn take_order(&self, key: &str) -> Result<bool> {
         let (inner, key) = (Arc::clone(&self.inner), key.to_owned());
-        task::finish(async move { inner.take_order(&key).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.take_order(&key)).await }).await
     }
 }

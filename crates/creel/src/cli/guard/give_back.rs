@@ -54,7 +54,7 @@ pub(super) async fn give_back(end: End<'_>) -> Result<(), Failure> {
     for item in &items {
         end.events.released(item);
     }
-    let report = Report { items };
+    let report = Report { items, ..Report::default() };
     let gone = report.count(Outcome::Gone);
     let left: Vec<ItemReport> =
         report.items.iter().filter(|item| item.result != Outcome::Gone).cloned().collect();
