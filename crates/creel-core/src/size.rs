@@ -1,5 +1,7 @@
 //! Sizes as people write them for containers: `512m`, `4g`.
 
+use serde::{Deserialize, Deserializer, Serializer};
+
 /// A text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a size such as 512m or 4g")]
@@ -26,6 +28,26 @@ pub fn parse(text: &str) -> Result<u64, InvalidSize> {
     };
     let count: u64 = digits.trim().parse().map_err(|_| invalid())?;
     count.checked_mul(unit).ok_or_else(invalid)
+}
+
+/// Reads a size from a setting.
+///
+/// # Errors
+///
+/// Fails when it is no text, or no size.
+pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).map_err(serde::de::Error::custom)
+}
+
+/// Writes a size as a setting, in bytes.
+///
+/// # Errors
+///
+/// Fails when the format takes no text.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+pub fn serialize<S: Serializer>(size: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(size)
 }
 
 #[cfg(test)]

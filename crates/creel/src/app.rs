@@ -102,7 +102,8 @@ impl App {
 
     /// Opens the ledger for writing, making it where it is missing.
     pub(crate) async fn ledger(&self) -> Result<Ledger, Failure> {
-        Ok(Ledger::open(&self.environment.home).await?)
+        let ledger = Ledger::open(&self.environment.home).await?;
+        Ok(ledger.with_text_limit(self.config.ledger.run_output_limit))
     }
 
     /// Opens the ledger for a command that only reads; a ledger that cannot be used is noted.

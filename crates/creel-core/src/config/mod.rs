@@ -15,6 +15,7 @@ use toml::{Table, Value};
 use crate::duration;
 use crate::retry::RetryPolicy;
 use crate::select::ProtectRule;
+use crate::size;
 
 /// The embedded defaults, which document every key.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -68,6 +69,9 @@ pub struct LedgerConfig {
     /// How long an unanswered create is searched for.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub intent_window: Duration,
+    /// How many bytes of the agent's output the log of one run takes.
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
+    pub run_output_limit: u64,
 }
 
 /// Which Docker Engine.

@@ -50,6 +50,8 @@ codes! {
     File = "CR0004", "a file cannot be used";
     /// A workflow is not right.
     Workflow = "CR0005", "wrong workflow";
+    /// Something was released and could not be recorded.
+    AuditIncomplete = "CR0006", "the audit is incomplete";
     /// Another process holds the ledger.
     LedgerLocked = "CR0010", "the ledger is locked";
     /// The ledger may not be written.

@@ -15,6 +15,8 @@ use crate::provider::{Kind, ProviderName};
 use crate::run::RunState;
 use crate::run::records::EventLog;
 
+use super::ballast::Ballast;
+use super::database::make_private_directory;
 use super::{
     Event, Intent, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
     RunFilter, RunRecord, SqliteStore, StoredEvent, Try, UnfinishedDelete, WorkflowRecord,
@@ -230,7 +232,20 @@ struct LogBeside {
     clock: Arc<dyn Clock>,
     /// The log, once it is open.
     open: OnceCell<EventLog>,
+    /// The space that both use on a full disk.
+    ballast: Arc<Ballast>,
+    /// How many bytes of the agent's output the log of one run takes.
+    text_limit: u64,
 }
+
+impl LogBeside {
+    async fn open(&self) -> Result<EventLog> {
+        EventLog::open_with(&self.home, Arc::clone(&self.ballast)).await
+    }
+}
+
+/// How many bytes of the agent's output the log of one run takes, unless the caller says otherwise.
+const TEXT_LIMIT: u64 = 256 << 20;
 
 impl Ledger {
     /// Opens the ledger in a directory, making both where they are missing.
@@ -248,9 +263,57 @@ impl Ledger {
     ///
     /// See [`Ledger::open`].
     pub async fn open_with_clock(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
-        let store = Arc::new(SqliteStore::open(home, Arc::clone(&clock)).await?);
-        let log = LogBeside { home: home.to_owned(), clock, open: OnceCell::new() };
-        Ok(Self { store, log: Arc::new(log) })
+        // A directory that cannot be made is named by the store.
+        let _ = make_private_directory(home);
+        let ballast = Arc::new(Ballast::beside(home));
+        let store = SqliteStore::open_with(home, Arc::clone(&clock), Arc::clone(&ballast)).await?;
+        let log = LogBeside {
+            home: home.to_owned(),
+            clock,
+            open: OnceCell::new(),
+            ballast,
+            text_limit: TEXT_LIMIT,
+        };
+        Ok(Self { store: Arc::new(store), log: Arc::new(log) })
+    }
+
+    /// Sets how many bytes of the agent's output the log of one run takes; what is beyond is
+    /// counted and dropped.
+    #[must_use]
+    pub fn with_text_limit(self, bytes: u64) -> Self {
+        let log = LogBeside {
+            home: self.log.home.clone(),
+            clock: Arc::clone(&self.log.clock),
+            open: OnceCell::new_with(self.log.open.get().cloned()),
+            ballast: Arc::clone(&self.log.ballast),
+            text_limit: bytes,
+        };
+        Self { log: Arc::new(log), ..self }
+    }
+
+    /// Returns how many bytes of the agent's output the log of one run takes.
+    pub fn text_limit(&self) -> u64 {
+        self.log.text_limit
+    }
+
+    /// Returns whether this process has met a full disk that has had no room since.
+    pub fn is_disk_full(&self) -> bool {
+        self.log.ballast.is_disk_full()
+    }
+
+    /// Returns whether this process has ever met a full disk.
+    pub fn was_disk_full(&self) -> bool {
+        self.log.ballast.was_disk_full()
+    }
+
+    /// Looks whether the disk is full now.
+    pub fn check_disk(&self) -> bool {
+        self.log.ballast.check_disk()
+    }
+
+    /// Waits until the disk is full.
+    pub async fn disk_full(&self) {
+        self.log.ballast.disk_full().await;
     }
 
     /// Returns the events of runs, opening their file where that was not done yet.
@@ -259,7 +322,7 @@ impl Ledger {
     ///
     /// Fails with the exact reason, as [`Ledger::open`] does.
     pub async fn event_log(&self) -> Result<&EventLog> {
-        self.log.open.get_or_try_init(|| EventLog::open(&self.log.home)).await
+        self.log.open.get_or_try_init(|| self.log.open()).await
     }
 
     /// Returns the directory that the ledger is in.

@@ -158,6 +158,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Outlook::Leaving(None)
     }
 
+    /// Returns whether what it holds is on this machine's own disks and processors, with its
+    /// identity on record: such a thing may be released on a full disk before that is recorded.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     /// Returns whether this world itself refuses to release what was seen so and has changed
     /// since. Then a look that is a moment old is as good as one right before the release.
     fn refuses_if_changed(&self, _seen: &Observed) -> bool {
@@ -253,6 +259,11 @@ impl Providers {
             class: ErrorClass::Unreachable,
             retry_after: None,
         })
+    }
+
+    /// Returns whether a provider is at hand whose objects are on this machine.
+    pub fn is_local(&self, name: ProviderName) -> bool {
+        self.0.iter().any(|provider| provider.name() == name && provider.is_local())
     }
 
     /// Returns all of them.

@@ -2,9 +2,12 @@
 //!
 //! A try is on disk at the latest when the reaper returns. A crash before that
 //! may lose the newest tries, never a state: those are written by the ledger
-//! itself before and after each act.
+//! itself before and after each act. On a full disk both wait here until the
+//! end of the plan, by when there may be room; what cannot be written then is
+//! counted.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -12,7 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use crate::ledger::{Ledger, Try};
+use crate::id::ResourceId;
+use crate::ledger::write::WhenFull;
+use crate::ledger::{Event, Ledger, LedgerError, Try};
 use crate::plan::PlanItem;
 use crate::task;
 
@@ -26,26 +31,58 @@ const BATCH: usize = 64;
 /// needs at the same time.
 const GATHER: Duration = Duration::from_millis(500);
 
+/// How many tries wait for room on a full disk.
+const MOST_WAITING: usize = 4096;
+
 /// Takes tries and writes them in the background.
 #[derive(Debug)]
 pub(super) struct Audit {
     ledger: Option<Ledger>,
     queue: Mutex<Option<mpsc::UnboundedSender<Try>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// Tries that could not be written.
+    lost: Arc<AtomicUsize>,
+    /// Changes of records that there was no room for.
+    unwritten: Mutex<Vec<(ResourceId, Vec<Event>)>>,
 }
 
 impl Audit {
     pub(super) fn start(ledger: Option<Ledger>) -> Self {
         let Some(ledger) = ledger else {
-            return Self { ledger: None, queue: Mutex::new(None), writer: Mutex::new(None) };
+            return Self {
+                queue: Mutex::new(None),
+                writer: Mutex::new(None),
+                ledger: None,
+                lost: Arc::default(),
+                unwritten: Mutex::new(Vec::new()),
+            };
         };
         let (queue, waiting) = mpsc::unbounded_channel();
-        let writer = task::background(write_all(ledger.clone(), waiting));
+        let lost: Arc<AtomicUsize> = Arc::default();
+        let counter = Arc::clone(&lost);
+        let writer = task::background(write_all(ledger.clone(), waiting, counter));
         Self {
-            ledger: Some(ledger),
             queue: Mutex::new(Some(queue)),
             writer: Mutex::new(Some(writer)),
+            ledger: Some(ledger),
+            lost,
+            unwritten: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Keeps a change of a record that there was no room for, to be written at the end.
+    pub(super) fn owe(&self, resource: ResourceId, change: Event) {
+        let mut unwritten = self.unwritten.lock().expect("no holder of this lock panics");
+        match unwritten.iter_mut().find(|(owed, _)| *owed == resource) {
+            Some((_, changes)) => changes.push(change),
+            None => unwritten.push((resource, vec![change])),
+        }
+    }
+
+    /// Returns whether an earlier change of a record waits to be written.
+    pub(super) fn owes(&self, resource: ResourceId) -> bool {
+        let unwritten = self.unwritten.lock().expect("no holder of this lock panics");
+        unwritten.iter().any(|(owed, _)| *owed == resource)
     }
 
     /// Writes what may be released and why, before anything is: a crash leaves no release without
@@ -59,10 +96,14 @@ impl Audit {
                 ..try_of(item, RELEASE, 0, "planned", "")
             })
             .collect();
-        if !rows.is_empty()
-            && let Err(error) = ledger.append_tries(&rows).await
-        {
-            warn!(%error, lost = rows.len(), "the audit could not be written");
+        if rows.is_empty() {
+            return;
+        }
+        match ledger.append_tries(&rows).await {
+            Ok(()) => {}
+            // They are written with the tries that follow: there may be room then.
+            Err(error) if error.is_disk_full() => rows.into_iter().for_each(|row| self.note(row)),
+            Err(error) => warn!(%error, lost = rows.len(), "the audit could not be written"),
         }
     }
 
@@ -74,26 +115,68 @@ impl Audit {
         }
     }
 
-    /// Waits until every try is on disk.
-    pub(super) async fn finish(&self) {
+    /// Waits until everything is on disk; returns how much could not be written.
+    pub(super) async fn finish(&self) -> usize {
         self.queue.lock().expect("no holder of this lock panics").take();
         let writer = self.writer.lock().expect("no holder of this lock panics").take();
+        let changes = self.write_owed().await;
         if let Some(writer) = writer {
             // A panic of the writer has been reported by the panic hook.
             let _ = writer.await;
         }
+        changes + self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Writes the changes that there was no room for; returns how many are still owed.
+    async fn write_owed(&self) -> usize {
+        let owed =
+            std::mem::take(&mut *self.unwritten.lock().expect("no holder of this lock panics"));
+        let Some(ledger) = &self.ledger else { return 0 };
+        let mut left = 0;
+        for (resource, changes) in owed {
+            let events: Vec<_> = changes.into_iter().map(|change| (resource, change)).collect();
+            match ledger.append(&events).await {
+                // Illegal: somebody else has closed the record meanwhile.
+                Ok(_) | Err(LedgerError::Illegal { .. }) => {}
+                Err(error) => {
+                    warn!(%resource, %error, "audit incomplete: its release is not on record");
+                    left += events.len();
+                }
+            }
+        }
+        left
     }
 }
 
-async fn write_all(ledger: Ledger, mut waiting: mpsc::UnboundedReceiver<Try>) {
+/// Writes tries until no more come, and counts those that could not be written.
+async fn write_all(
+    ledger: Ledger,
+    mut waiting: mpsc::UnboundedReceiver<Try>,
+    lost: Arc<AtomicUsize>,
+) {
     let mut batch = Vec::with_capacity(BATCH);
     while waiting.recv_many(&mut batch, BATCH).await > 0 {
         gather(&mut batch, &mut waiting).await;
-        if let Err(error) = ledger.append_tries(&batch).await {
-            warn!(%error, lost = batch.len(), "the audit could not be written");
+        match ledger.append_tries(&batch).await {
+            Ok(()) => batch.clear(),
+            // They are kept for the next round: there may be room then.
+            Err(error) if error.is_disk_full() && batch.len() < MOST_WAITING => {
+                warn!(%error, waiting = batch.len(), "the audit waits for room");
+            }
+            Err(error) => lose(&mut batch, &lost, &error),
         }
-        batch.clear();
     }
+    if !batch.is_empty()
+        && let Err(error) = ledger.append_tries(&batch).await
+    {
+        lose(&mut batch, &lost, &error);
+    }
+}
+
+fn lose(batch: &mut Vec<Try>, lost: &AtomicUsize, error: &LedgerError) {
+    warn!(%error, lost = batch.len(), "audit incomplete: tries are not on record");
+    lost.fetch_add(batch.len(), Ordering::Relaxed);
+    batch.clear();
 }
 
 /// Fills a batch until it is full, has waited long enough, or nothing more will come.

@@ -8,6 +8,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
+use crate::ledger::write::WhenFull;
 use crate::ledger::{Event, Ledger, LedgerError, Record, Try};
 use crate::plan::{self, PlanItem};
 use crate::provider::{ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode};
@@ -159,8 +160,14 @@ impl Job<'_> {
             return Ok(());
         }
         let event = Event::ReleaseRequested { why: why.to_owned() };
-        match ledger.append(&[(resource, event)]).await {
+        match ledger.append(&[(resource, event.clone())]).await {
             Ok(_) => Ok(()),
+            // It may be what fills the disk: its record follows when it is gone.
+            Err(error) if error.is_disk_full() && self.providers.is_local(item.seen.provider) => {
+                warn!(%resource, %error, "released before it could be recorded");
+                self.audit.owe(resource, event);
+                Ok(())
+            }
             Err(LedgerError::Illegal { .. }) => {
                 let reason = "another process released it".to_owned();
                 Err(ItemReport::new(item, Outcome::Gone, Some(reason)))
@@ -265,8 +272,16 @@ impl Job<'_> {
         let gone = ItemReport { tries, ..ItemReport::new(item, Outcome::Gone, note) };
         self.forget_unfinished(item).await;
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return gone };
+        if self.audit.owes(resource) {
+            self.audit.owe(resource, Event::VerifiedGone);
+            return gone;
+        }
         match ledger.append(&[(resource, Event::VerifiedGone)]).await {
             Ok(_) => gone,
+            Err(error) if error.is_disk_full() => {
+                self.audit.owe(resource, Event::VerifiedGone);
+                gone
+            }
             // The object is gone all the same; the next reconcile closes the record.
             Err(error) => {
                 warn!(%resource, %error, "the record could not be closed");

@@ -186,13 +186,21 @@ impl ItemReport {
 pub struct Report {
     /// Every item, released or spared.
     pub items: Vec<ItemReport>,
+    /// How many changes and tries could not be written to the ledger: the disk is full.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audit_incomplete: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Report {
     /// Describes a plan that was not carried out.
     pub fn of_plan(plan: &Plan) -> Self {
         let planned = plan.items.iter().map(|item| ItemReport::new(item, Outcome::Planned, None));
-        let mut report = Self { items: planned.collect() };
+        let mut report = Self { items: planned.collect(), audit_incomplete: 0 };
         report.add_spared(plan);
         report
     }
@@ -278,9 +286,29 @@ impl Reaper {
         progress.planned(plan.items.len());
         let audit = Arc::new(Audit::start(self.ledger.clone()));
         audit.announce(&plan.items).await;
-        let mut report = self.run_in_order(&plan.items, options, progress, &audit).await;
+        let mut report = self.run_local_first(&plan.items, options, progress, &audit).await;
         report.add_spared(plan);
-        audit.finish().await;
+        // Tried last: what was released may have made room.
+        report.audit_incomplete = audit.finish().await;
+        report
+    }
+
+    /// Releases what is on this machine first where the disk is full: that makes room.
+    async fn run_local_first(
+        &self,
+        items: &[PlanItem],
+        options: &ReapOptions,
+        progress: &dyn Progress,
+        audit: &Arc<Audit>,
+    ) -> Report {
+        let is_full = self.ledger.as_ref().is_some_and(Ledger::is_disk_full);
+        let is_local = |item: &PlanItem| self.providers.is_local(item.seen.provider);
+        if !is_full || !items.iter().any(is_local) {
+            return self.run_in_order(items, options, progress, audit).await;
+        }
+        let (local, rest): (Vec<_>, Vec<_>) = items.iter().cloned().partition(is_local);
+        let mut report = self.run_in_order(&local, options, progress, audit).await;
+        report.items.extend(self.run_in_order(&rest, options, progress, audit).await.items);
         report
     }
 
@@ -359,6 +387,7 @@ impl Reaper {
             ItemReport::new(item, Outcome::Spared, Some(reason.to_owned()))
         };
         let reports = results.into_iter().zip(items);
-        Report { items: reports.map(|(r, item)| r.unwrap_or_else(|| untried(item))).collect() }
+        let items = reports.map(|(r, item)| r.unwrap_or_else(|| untried(item))).collect();
+        Report { items, audit_incomplete: 0 }
     }
 }

@@ -254,7 +254,7 @@ impl Status {
     }
 }
 
-fn item_of(record: &Record, seen: Observed) -> PlanItem {
+pub(super) fn item_of(record: &Record, seen: Observed) -> PlanItem {
     PlanItem {
         seen,
         rule: RULE.to_owned(),

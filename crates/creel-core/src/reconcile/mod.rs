@@ -20,6 +20,7 @@
 
 mod decide;
 mod finish;
+mod full_disk;
 mod intent;
 mod quarantine;
 mod recover;
@@ -88,6 +89,14 @@ pub struct Status {
     pub items: Vec<ItemReport>,
     /// Providers that could not be asked.
     pub unreachable: Vec<Unreachable>,
+    /// How many changes could not be written to the ledger: the disk is full.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audit_incomplete: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A provider that could not be asked.
@@ -107,6 +116,7 @@ impl Status {
             && self.open_intents == 0
             && self.runs_waiting == 0
             && self.overdue == 0
+            && self.audit_incomplete == 0
             && self.items.iter().all(ItemReport::is_settled)
     }
 
@@ -121,6 +131,7 @@ impl Status {
         let may_pass = |item: &ItemReport| item.class.is_some_and(ErrorClass::may_pass);
         self.open_intents == 0
             && self.recovered == 0
+            && self.audit_incomplete == 0
             && self.unreachable.is_empty()
             && !self.items.iter().any(|item| item.result == Outcome::Failed && may_pass(item))
     }
@@ -140,6 +151,7 @@ impl Status {
 
     fn add(&mut self, report: Report) {
         self.items.extend(report.items);
+        self.audit_incomplete += report.audit_incomplete;
     }
 }
 
@@ -213,19 +225,25 @@ impl Reconciler {
     ///
     /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
     pub async fn round(&self) -> Result<Status, LedgerError> {
-        let mut status = Status::default();
+        let mut status = self.new_status();
         let open = self.ledger.records(&RecordFilter::open()).await?;
         let quarantined = open.iter().filter(|record| is_quarantined(record));
         let quarantined: HashSet<ResourceId> = quarantined.map(|record| record.id).collect();
         let sorted = self.sort(open, &mut status).await?;
         self.settle(sorted.due, &mut status).await?;
-        self.look_at_stuck(sorted.stuck, &mut status).await?;
-        self.retry_quarantined(sorted.retried, &mut status).await?;
+        let stuck = self.look_at_stuck(sorted.stuck, &mut status).await;
+        status.tolerate_full(stuck)?;
+        let retried = self.retry_quarantined(sorted.retried, &mut status).await;
+        status.tolerate_full(retried)?;
         let inventory = self.inventory(&mut status).await;
-        self.note_lost(&sorted.kept, &inventory, &mut status).await?;
-        self.recover(&inventory, &mut status).await?;
-        self.close_runs(None, &mut status).await?;
-        self.revisit_unfinished(&quarantined, &mut status).await?;
+        let lost = self.note_lost(&sorted.kept, &inventory, &mut status).await;
+        status.tolerate_full(lost)?;
+        let recovered = self.recover(&inventory, &mut status).await;
+        status.tolerate_full(recovered)?;
+        let closed = self.close_runs(None, &mut status).await;
+        status.tolerate_full(closed)?;
+        let revisited = self.revisit_unfinished(&quarantined, &mut status).await;
+        status.tolerate_full(revisited)?;
         Ok(status)
     }
 
@@ -236,11 +254,12 @@ impl Reconciler {
     ///
     /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
     pub async fn finish(&self) -> Result<Status, LedgerError> {
-        let mut status = Status::default();
+        let mut status = self.new_status();
         let open = self.ledger.records(&RecordFilter::open()).await?;
         let sorted = self.sort(open, &mut status).await?;
         self.settle(sorted.due, &mut status).await?;
-        self.close_runs(None, &mut status).await?;
+        let closed = self.close_runs(None, &mut status).await;
+        status.tolerate_full(closed)?;
         Ok(status)
     }
 
@@ -250,14 +269,16 @@ impl Reconciler {
     ///
     /// Fails when the ledger cannot be used.
     pub async fn inherit(&self, dead: &Owner) -> Result<Status, LedgerError> {
-        let mut status = Status::default();
+        let mut status = self.new_status();
         let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
         let sorted = self.sort(left, &mut status).await?;
         // Taken over first, found or not: an heir stays until nothing can land any more.
-        let mine = self.take_over(sorted.due).await?;
+        let mine = self.take_over_or_make_room(sorted.due, &mut status).await?;
         let mine = self.with_steps(mine, &mut status).await?;
-        self.release(mine, &mut status).await?;
-        self.close_runs(Some(dead), &mut status).await?;
+        let released = self.release(mine, &mut status).await;
+        status.tolerate_full(released)?;
+        let closed = self.close_runs(Some(dead), &mut status).await;
+        status.tolerate_full(closed)?;
         Ok(status)
     }
 
@@ -280,6 +301,12 @@ impl Reconciler {
         self.give_back(&RecordFilter { run: Some(run), ..mine }).await
     }
 
+    fn new_status(&self) -> Status {
+        // Noted before anything is released: it says why drivers may have died.
+        self.ledger.check_disk();
+        Status::default()
+    }
+
     async fn give_back(&self, wanted: &RecordFilter) -> Result<Status, LedgerError> {
         let mut status = Status::default();
         let mine = self.ledger.records(wanted).await?;
@@ -287,8 +314,10 @@ impl Reconciler {
         let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();
         let mine = self.with_steps(mine, &mut status).await?;
-        self.release(mine, &mut status).await?;
-        self.look_at_stuck(stuck, &mut status).await?;
+        let released = self.release(mine, &mut status).await;
+        status.tolerate_full(released)?;
+        let stuck = self.look_at_stuck(stuck, &mut status).await;
+        status.tolerate_full(stuck)?;
         Ok(status)
     }
 
@@ -304,7 +333,8 @@ impl Reconciler {
                 Decision::Retry => sorted.retried.push(record),
                 Decision::GrantLease => {
                     let event = ledger::Event::LeaseGranted { from: now };
-                    self.ledger.append(&[(record.id, event)]).await?;
+                    let granted = self.ledger.append(&[(record.id, event)]).await;
+                    status.tolerate_full(granted.map(drop))?;
                     status.granted_leases += 1;
                     sorted.kept.push(record);
                 }
@@ -335,7 +365,7 @@ impl Reconciler {
         }
         let (records, mut found): (Vec<_>, HashMap<_, _>) =
             ready.into_iter().map(|(record, found)| (record.clone(), (record.id, found))).unzip();
-        let mine = self.take_over(records).await?;
+        let mine = self.take_over_or_make_room(records, status).await?;
         let mine = mine.into_iter().filter_map(|record| {
             let found = found.remove(&record.id)?;
             Some((record, found))
@@ -344,8 +374,10 @@ impl Reconciler {
         let known = mine.iter().map(|(record, _)| record.clone()).collect();
         let steps = self.with_steps(known, status).await?.split_off(mine.len());
         // What is built upon an image keeps it from going.
-        self.release(steps, status).await?;
-        self.act_on(mine, status).await
+        let released = self.release(steps, status).await;
+        status.tolerate_full(released)?;
+        let acted = self.act_on(mine, status).await;
+        status.tolerate_full(acted)
     }
 
     /// Becomes the owner of records, where nobody else was quicker.

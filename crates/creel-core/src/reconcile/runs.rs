@@ -97,11 +97,22 @@ impl Reconciler {
             match fate(&run, &Evidence { liveness, taken: &taken, inherited }) {
                 Fate::Keep => {}
                 Fate::Wait => status.runs_waiting += 1,
-                Fate::Close(class) => self.close_run(&run, Some(class), &taken, status).await?,
+                Fate::Close(class) => {
+                    let class = self.class_on_this_disk(class);
+                    self.close_run(&run, Some(class), &taken, status).await?;
+                }
                 Fate::Certify => self.close_run(&run, None, &taken, status).await?,
             }
         }
         Ok(())
+    }
+
+    /// Returns the class of the cause of a driver's death: on a full disk, that.
+    fn class_on_this_disk(&self, class: CauseClass) -> CauseClass {
+        match class {
+            CauseClass::HubError if self.ledger.was_disk_full() => CauseClass::DiskFull,
+            other => other,
+        }
     }
 
     /// Returns whether somebody took over something that the run's owner held. What changed
@@ -200,6 +211,9 @@ fn sentence(class: CauseClass) -> Diagnostic {
     Diagnostic::ours(match class {
         CauseClass::LeaseExpired => {
             "the lease of what it held ended, and nobody had taken the run up"
+        }
+        CauseClass::DiskFull => {
+            "its driver ended while the disk that holds creel's records was full"
         }
         _ => "whoever drove the run died",
     })

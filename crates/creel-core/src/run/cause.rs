@@ -100,6 +100,9 @@ classes! {
     /// Somebody cancelled it.
     Cancelled = "cancelled", retryable: true,
         "Try again when you want it to go on.";
+    /// The disk that holds creel's records is full.
+    DiskFull = "disk_full", retryable: true,
+        "Free some space on the disk that CREEL_HOME is on, then try again; what the run held has been released.";
     /// Whoever drove the run died, or could not keep its records.
     HubError = "hub_error", retryable: true,
         "Try again; `creel reconcile` has given back what was held.";

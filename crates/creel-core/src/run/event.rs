@@ -102,6 +102,15 @@ pub enum RunEvent {
         /// What.
         text: Masked,
     },
+    /// The agent said more than the log of a run takes; it was counted and dropped.
+    TextDropped {
+        /// The turn.
+        turn: u32,
+        /// How many pieces of output.
+        pieces: u64,
+        /// How many bytes in all.
+        bytes: u64,
+    },
     /// The agent waits for a person.
     InputRequested {
         /// The turn.

@@ -38,4 +38,4 @@ pub use phase::{Connection, Phase};
 pub use report::{CauseReport, RunReport, StepReport};
 #[cfg(test)]
 pub(crate) use state::tests as examples;
-pub use state::{Certified, IllegalEvent, OpenRequest, RunState};
+pub use state::{Certified, IllegalEvent, OpenRequest, OutputCount, RunState};

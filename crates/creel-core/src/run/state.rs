@@ -70,6 +70,26 @@ pub struct RunState {
     pub kept_until_ms: Option<i64>,
     /// What the release proved.
     pub certificate: Option<Certified>,
+    /// How much the agent has written, in all attempts.
+    #[serde(default, skip_serializing_if = "OutputCount::is_empty")]
+    pub output: OutputCount,
+}
+
+/// How much an agent has written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputCount {
+    /// Bytes of it that are in the log.
+    pub logged_bytes: u64,
+    /// Pieces of it that were dropped, because the log takes no more.
+    pub dropped_pieces: u64,
+    /// Bytes of those.
+    pub dropped_bytes: u64,
+}
+
+impl OutputCount {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// An event that cannot follow what is known.
@@ -103,6 +123,7 @@ impl RunState {
             cancel_requested: false,
             kept_until_ms: None,
             certificate: None,
+            output: OutputCount::default(),
         }
     }
 
@@ -156,6 +177,7 @@ impl RunState {
             | RunEvent::RuntimeReady { .. }
             | RunEvent::TurnStarted { .. }
             | RunEvent::Text { .. }
+            | RunEvent::TextDropped { .. }
             | RunEvent::InputRequested { .. }
             | RunEvent::InputGiven { .. }
             | RunEvent::TurnEnded { .. } => self.bootstrap_ok && !over,
@@ -193,6 +215,7 @@ impl RunState {
                 *self = Self {
                     sequence: self.sequence,
                     causes: std::mem::take(&mut self.causes),
+                    output: self.output,
                     attempt: *attempt,
                     ..Self::new()
                 };
@@ -213,6 +236,13 @@ impl RunState {
             RunEvent::TurnStarted { turn, .. } => {
                 self.turns = self.turns.max(*turn);
                 self.open_turn = Some(logged.spooled.unwrap_or(0));
+            }
+            RunEvent::Text { text, .. } => {
+                self.output.logged_bytes += text.as_str().len() as u64;
+            }
+            RunEvent::TextDropped { pieces, bytes, .. } => {
+                self.output.dropped_pieces += pieces;
+                self.output.dropped_bytes += bytes;
             }
             RunEvent::InputRequested { turn, request, .. } => {
                 self.request = Some(OpenRequest { request: request.clone(), turn: *turn });
@@ -236,7 +266,6 @@ impl RunState {
             RunEvent::Queued
             | RunEvent::BridgeStarted { .. }
             | RunEvent::RuntimeReady { .. }
-            | RunEvent::Text { .. }
             | RunEvent::TeardownEnded { .. } => {}
         }
     }
@@ -435,6 +464,7 @@ pub(crate) mod tests {
                 | RunEvent::RuntimeReady { .. }
                 | RunEvent::TurnStarted { .. }
                 | RunEvent::Text { .. }
+                | RunEvent::TextDropped { .. }
                 | RunEvent::InputRequested { .. }
                 | RunEvent::InputGiven { .. }
                 | RunEvent::TurnEnded { .. }

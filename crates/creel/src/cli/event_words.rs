@@ -39,6 +39,9 @@ pub(crate) fn words(event: &RunEvent) -> String {
             None => format!("turn {turn} began"),
         },
         RunEvent::Text { text, .. } => plain(text.as_str()),
+        RunEvent::TextDropped { pieces, bytes, .. } => {
+            format!("{bytes} bytes of output in {pieces} pieces were dropped: the log is full")
+        }
         RunEvent::InputRequested { request, question, .. } => {
             format!("asks ({request}): {}", plain(question.as_str()))
         }

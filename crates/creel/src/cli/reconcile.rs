@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
-use super::report::items_table;
+use super::report::{incomplete_audit, items_table};
 use super::unfinished::deletes_table;
 
 /// Finish what was interrupted: release orphans, close records
@@ -85,6 +85,9 @@ fn verdict(status: &Status) -> Result<Exit, Failure> {
         return Err(Failure::new(Code::Unreachable, Exit::Provider, unreachable.error.clone())
             .hint("creel doctor shows what was tried and what answered")
             .after_answer());
+    }
+    if status.audit_incomplete > 0 {
+        return Err(incomplete_audit(status.audit_incomplete).after_answer());
     }
     if status.is_settled() && status.quarantined == 0 {
         return Ok(Exit::Done);

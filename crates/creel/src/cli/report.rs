@@ -25,7 +25,17 @@ struct SweepJson<'a> {
     spared: usize,
     items: &'a [ItemReport],
     unreachable: Vec<UnreachableJson>,
+    /// How many changes and tries could not be written, because the disk is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_incomplete: Option<usize>,
     seconds: f64,
+}
+
+/// Returns the failure of a command that released something and could not record it.
+pub(crate) fn incomplete_audit(count: usize) -> Failure {
+    let message = format!("audit incomplete: {count} changes are not on record: the disk is full");
+    Failure::new(Code::AuditIncomplete, Exit::Unverified, message)
+        .hint("free some space, then: creel reconcile")
 }
 
 /// What a sweep, apply or rm has to show.
@@ -55,6 +65,7 @@ impl Shown<'_> {
                 spared: report.count(Outcome::Spared),
                 items: &report.items,
                 unreachable: self.unreachable,
+                audit_incomplete: Some(report.audit_incomplete).filter(|count| *count > 0),
                 seconds: (self.took.as_secs_f64() * 1000.0).round() / 1000.0,
             });
             return;
@@ -155,6 +166,8 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
     } else if !report.is_all_gone() {
         Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} not verified gone"))
             .hint("each line says why; run the same command again, or: creel explain CR0040")
+    } else if report.audit_incomplete > 0 {
+        incomplete_audit(report.audit_incomplete)
     } else if report.count(Outcome::Drifted) > 0 {
         let drifted = report.count(Outcome::Drifted);
         Failure::new(Code::Drifted, Exit::Refused, format!("{drifted} changed and left alone"))

@@ -135,10 +135,20 @@ async fn connect_once(path: &Path) -> Result<SqlitePool> {
         .map_err(|source| explain(path, source))
 }
 
+/// Opens a database as it is in its file, without the side files for which there is no room. What
+/// was written last may be missing; nobody may write it.
+pub(crate) async fn connect_unwritable(path: &Path) -> Result<SqlitePool> {
+    let options = SqliteConnectOptions::new().filename(path).read_only(true).immutable(true);
+    let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await;
+    pool.map_err(|source| explain(path, source))
+}
+
 /// Returns whether the schema is exactly the newest that is known here; each step of it is there
 /// in whole or not at all.
 async fn is_current(pool: &SqlitePool, migrations: &[&'static str]) -> bool {
-    let newest = sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations");
+    // The table itself, not its index: where it is damaged, that must come to light here.
+    let newest =
+        sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations NOT INDEXED");
     newest.fetch_one(pool).await.is_ok_and(|found| found == newest_of(migrations))
 }
 

@@ -4,6 +4,7 @@
 //! wait in a fair queue of all processes ([`queue`]) and run in their own task,
 //! so a cancelled caller cannot cut one in half. Reads wait for nobody.
 
+pub(crate) mod ballast;
 pub(crate) mod database;
 mod open;
 mod orders;
@@ -12,6 +13,7 @@ mod reads;
 mod rows;
 mod runs;
 mod unfinished;
+mod wal;
 pub(crate) mod write;
 mod writes;
 
@@ -31,8 +33,9 @@ use crate::provider::{Kind, ProviderName};
 use crate::run::RunState;
 use crate::task;
 
+use ballast::Ballast;
 use database::while_locked;
-use queue::WriteQueue;
+use write::Writers;
 
 use super::{
     Event, Intent, LedgerError, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record,
@@ -53,8 +56,8 @@ struct Inner {
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
-    /// Those who want to write it.
-    queue: WriteQueue,
+    /// Those who write it.
+    writers: Writers,
     /// Which ledger it is.
     id: LedgerId,
     /// This process, as it signs its events.
@@ -78,7 +81,17 @@ impl SqliteStore {
     ///
     /// Fails with the exact reason: locked, read-only, full, damaged, too new.
     pub async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(open::open(home, clock).await?) })
+        let ballast = Arc::new(Ballast::beside(home));
+        Self::open_with(home, clock, ballast).await
+    }
+
+    /// Opens the ledger with space for a full disk that others use too.
+    pub(super) async fn open_with(
+        home: &Path,
+        clock: Arc<dyn Clock>,
+        ballast: Arc<Ballast>,
+    ) -> Result<Self> {
+        Ok(Self { inner: Arc::new(open::open(home, clock, ballast).await?) })
     }
 
     /// Begins a ledger with this id in a directory that has none.
@@ -87,7 +100,8 @@ impl SqliteStore {
     ///
     /// Fails with the exact reason, as [`SqliteStore::open`] does.
     pub(crate) async fn begin(home: &Path, id: LedgerId, clock: Arc<dyn Clock>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(open::open_as(home, clock, Some(id)).await?) })
+        let ballast = Arc::new(Ballast::beside(home));
+        Ok(Self { inner: Arc::new(open::open_as(home, &clock, Some(id), &ballast).await?) })
     }
 
     /// Closes the file: when this returns everything is in it, and nothing beside it.
@@ -114,12 +128,13 @@ impl Store for SqliteStore {
 
     async fn record_intent(&self, intent: &Intent) -> Result<Record> {
         let (inner, intent) = (Arc::clone(&self.inner), intent.clone());
-        task::finish(async move { inner.record_intent(&intent).await }).await
+        task::finish(async move { inner.writers.beginning(|| inner.record_intent(&intent)).await })
+            .await
     }
 
     async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>> {
         let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
-        task::finish(async move { inner.append(&events).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.append(&events)).await }).await
     }
 
     async fn take_over(
@@ -130,17 +145,20 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Record>> {
         let (inner, resources) = (Arc::clone(&self.inner), resources.to_vec());
         let (from, heir) = (from.clone(), heir.clone());
-        task::finish(async move { inner.take_over(&resources, &from, &heir).await }).await
+        task::finish(async move {
+            inner.writers.ending(|| inner.take_over(&resources, &from, &heir)).await
+        })
+        .await
     }
 
     async fn renew_leases(&self, owner: &Owner) -> Result<u64> {
         let (inner, owner) = (Arc::clone(&self.inner), owner.clone());
-        task::finish(async move { inner.renew_leases(&owner).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.renew_leases(&owner)).await }).await
     }
 
     async fn append_tries(&self, tries: &[Try]) -> Result<()> {
         let (inner, tries) = (Arc::clone(&self.inner), tries.to_vec());
-        task::finish(async move { inner.append_tries(&tries).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.append_tries(&tries)).await }).await
     }
 
     async fn record(&self, id: ResourceId) -> Result<Option<Record>> {
@@ -169,7 +187,7 @@ impl Store for SqliteStore {
 
     async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
         let (inner, run) = (Arc::clone(&self.inner), run.clone());
-        task::finish(async move { inner.create_run(&run).await }).await
+        task::finish(async move { inner.writers.beginning(|| inner.create_run(&run)).await }).await
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunRecord>> {
@@ -182,7 +200,10 @@ impl Store for SqliteStore {
 
     async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()> {
         let (inner, owner, state) = (Arc::clone(&self.inner), owner.clone(), state.clone());
-        task::finish(async move { inner.save_run(id, &owner, &state).await }).await
+        task::finish(
+            async move { inner.writers.ending(|| inner.save_run(id, &owner, &state)).await },
+        )
+        .await
     }
 
     async fn claim_run(
@@ -192,7 +213,10 @@ impl Store for SqliteStore {
         heir: &OwnerRecord,
     ) -> Result<Option<RunRecord>> {
         let (inner, from, heir) = (Arc::clone(&self.inner), from.clone(), heir.clone());
-        task::finish(async move { inner.claim_run(id, &from, &heir).await }).await
+        task::finish(
+            async move { inner.writers.ending(|| inner.claim_run(id, &from, &heir)).await },
+        )
+        .await
     }
 
     async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
@@ -201,7 +225,7 @@ impl Store for SqliteStore {
 
     async fn place_order(&self, order: &NewOrder) -> Result<bool> {
         let (inner, order) = (Arc::clone(&self.inner), order.clone());
-        task::finish(async move { inner.place_order(&order).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.place_order(&order)).await }).await
     }
 
     async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
@@ -210,12 +234,12 @@ impl Store for SqliteStore {
 
     async fn take_order(&self, key: &str) -> Result<bool> {
         let (inner, key) = (Arc::clone(&self.inner), key.to_owned());
-        task::finish(async move { inner.take_order(&key).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.take_order(&key)).await }).await
     }
 
     async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted> {
         let (inner, delete) = (Arc::clone(&self.inner), delete.clone());
-        task::finish(async move { inner.note_unfinished(&delete).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.note_unfinished(&delete)).await }).await
     }
 
     async fn unfinished_deletes(&self) -> Result<Vec<UnfinishedDelete>> {
@@ -229,6 +253,9 @@ impl Store for SqliteStore {
         object: &str,
     ) -> Result<()> {
         let (inner, object) = (Arc::clone(&self.inner), object.to_owned());
-        task::finish(async move { inner.forget_unfinished(provider, kind, &object).await }).await
+        let forget = async move {
+            inner.writers.ending(|| inner.forget_unfinished(provider, kind, &object)).await
+        };
+        task::finish(forget).await
     }
 }

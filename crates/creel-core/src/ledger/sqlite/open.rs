@@ -1,6 +1,6 @@
 //! Opening the ledger.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sqlx::sqlite::SqlitePool;
@@ -13,10 +13,13 @@ use crate::owner::Owner;
 
 use super::super::{Ledger, LedgerError, Result, presence};
 use super::Inner;
+use super::ballast::Ballast;
 use super::database::{
-    connect, connect_current, explain, make_private_directory, migrate, queue_of, while_locked,
+    connect, connect_current, connect_unwritable, explain, make_private_directory, migrate,
+    queue_of, while_locked,
 };
 use super::queue::WriteQueue;
+use super::write::Writers;
 
 /// The steps from nothing to the newest schema this code knows.
 pub(super) const MIGRATIONS: [&str; 5] = [
@@ -28,9 +31,13 @@ pub(super) const MIGRATIONS: [&str; 5] = [
 ];
 
 /// Opens the ledger of a directory, and begins one where there never was one.
-pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {
+pub(super) async fn open(
+    home: &Path,
+    clock: Arc<dyn Clock>,
+    ballast: Arc<Ballast>,
+) -> Result<Inner> {
     presence::require(home)?;
-    let inner = open_as(home, clock, None).await?;
+    let inner = open_with_reserve(home, &clock, &ballast).await?;
     presence::require_same(home, inner.id)?;
     if presence::recorded_id(home).is_none()
         && let Err(error) = presence::record_id(home, inner.id)
@@ -41,11 +48,47 @@ pub(super) async fn open(home: &Path, clock: Arc<dyn Clock>) -> Result<Inner> {
     Ok(inner)
 }
 
+/// Opens the ledger; on a full disk with the space that is kept for that.
+async fn open_with_reserve(
+    home: &Path,
+    clock: &Arc<dyn Clock>,
+    ballast: &Arc<Ballast>,
+) -> Result<Inner> {
+    match open_as(home, clock, None, ballast).await {
+        Err(LedgerError::DiskFull { .. }) => {}
+        other => return other,
+    }
+    if ballast.release() {
+        match open_as(home, clock, None, ballast).await {
+            Err(LedgerError::DiskFull { .. }) => {}
+            other => return other,
+        }
+    }
+    open_unwritable(home, clock, ballast).await
+}
+
+/// Opens a ledger on a disk without any room, as it is in its file: what it says is enough to
+/// release what is on this machine. Every write of it fails.
+async fn open_unwritable(
+    home: &Path,
+    clock: &Arc<dyn Clock>,
+    ballast: &Arc<Ballast>,
+) -> Result<Inner> {
+    let path = Ledger::path(home);
+    let pool = connect_unwritable(&path).await?;
+    let full = || LedgerError::DiskFull { path: path.clone() };
+    let id = ledger_id(&path, &pool).await?.ok_or_else(full)?;
+    let queue = queue_of(&path)?;
+    let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast)).without_room();
+    opened(home, (path, pool, writers), id, clock)
+}
+
 /// Opens a ledger, or begins one with this id.
 pub(super) async fn open_as(
     home: &Path,
-    clock: Arc<dyn Clock>,
+    clock: &Arc<dyn Clock>,
     wanted: Option<LedgerId>,
+    ballast: &Arc<Ballast>,
 ) -> Result<Inner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     make_private_directory(home).map_err(in_home)?;
@@ -58,15 +101,26 @@ pub(super) async fn open_as(
             build(&path, &queue, id, clock.now().wall_ms).await?
         }
     };
+    let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast));
+    opened(home, (path, pool, writers), id, clock)
+}
+
+fn opened(
+    home: &Path,
+    (path, pool, writers): (PathBuf, SqlitePool, Writers),
+    id: LedgerId,
+    clock: &Arc<dyn Clock>,
+) -> Result<Inner> {
+    let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     let owner = Owner::this_process().map_err(in_home)?;
     Ok(Inner {
         path,
         pool,
-        queue,
+        writers,
         id,
         actor: owner.to_string(),
         boot: os::boot_id().map_err(in_home)?,
-        clock,
+        clock: Arc::clone(clock),
     })
 }
 

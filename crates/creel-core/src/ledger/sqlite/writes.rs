@@ -23,11 +23,11 @@ const ROWS_A_STATEMENT: usize = 256;
 
 impl Inner {
     pub(super) async fn begin(&self) -> Result<Write> {
-        Write::begin(&self.path, &self.pool, &self.queue).await
+        self.writers.begin().await
     }
 
     pub(super) async fn commit(&self, write: Write) -> Result<()> {
-        write.commit(&self.path).await
+        self.writers.commit(write).await
     }
 
     pub(super) async fn record_intent(&self, intent: &Intent) -> Result<Record> {

@@ -194,6 +194,10 @@ impl Provider for ProcessProvider {
         true
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     async fn identity(&self) -> Result<String> {
         self.blocking(|world| {
             let operation = "identify this machine";

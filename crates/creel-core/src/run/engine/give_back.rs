@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use crate::clock::{millis, now_ms};
 use crate::id::RunId;
 use crate::labels;
+use crate::ledger::write::WhenFull;
 use crate::ledger::{Event, Ledger, LedgerError, RecordFilter};
 use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
@@ -49,15 +50,13 @@ impl Drive {
             true => None,
             false => Some(self.release().await?),
         };
-        if let Err(Stopped::Journal(error)) = closed {
-            return Err(error.into());
+        match closed {
+            Err(Stopped::Journal(error)) if error.is_disk_full() => {}
+            Err(Stopped::Journal(error)) => return Err(error.into()),
+            Ok(()) | Err(Stopped::Cause(_)) => {}
         }
-        if let Some(certificate) = certificate {
-            self.journal.record(RunEvent::Released { certificate }).await?;
-        }
-        let phase = self.journal.state().verdict();
-        self.journal.record(RunEvent::PhaseEntered { phase }).await?;
-        self.journal.flush().await?;
+        self.write_ending(certificate).await?;
+        let phase = self.journal.state().phase;
         info!(run = %self.journal.run(), %phase, "the run has ended");
         Ok(self.journal.state().clone())
     }
@@ -68,6 +67,11 @@ impl Drive {
         let Some(sandbox) = self.sandbox.clone() else { return Ok(()) };
         if self.is_lost() {
             return self.connect(Connection::Offline).await;
+        }
+        if self.fills_the_disk() {
+            // No grace for what may be filling the disk: every write of it takes from the space
+            // that is kept for the way out.
+            return self.connect(Connection::None).await;
         }
         let ended = !self.has_bridge || self.end_runtime(&sandbox).await?;
         let torn_down = self.tear_down(sandbox.as_ref()).await?;
@@ -163,7 +167,8 @@ impl Drive {
         let keep = self.workflow.on_failure.keep;
         let failed = self.journal.state().verdict() == Phase::Failed;
         let is_offline = self.journal.state().connection == Connection::Offline;
-        if !failed || keep.is_zero() || self.held.is_empty() || is_offline {
+        let is_unfit = is_offline || self.fills_the_disk();
+        if !failed || keep.is_zero() || self.held.is_empty() || is_unfit {
             return Ok(false);
         }
         // Its dead-man switch begins anew as well.
@@ -210,7 +215,11 @@ impl Drive {
             return Ok(Some(certificate));
         }
         // What is left is what the next look finds.
-        let _ = self.means.supervisor.release_run(run).await?;
+        match self.means.supervisor.release_run(run).await {
+            Ok(_) => {}
+            Err(error) if error.is_disk_full() => warn!(%error, "a release is not on record yet"),
+            Err(error) => return Err(error),
+        }
         Ok(None)
     }
 }

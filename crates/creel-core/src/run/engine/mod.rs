@@ -18,6 +18,7 @@ mod bridge;
 mod checklist;
 mod course;
 mod credential;
+mod ending;
 mod git;
 mod give_back;
 mod obey;
@@ -53,6 +54,9 @@ use super::{
 
 pub use give_back::certify;
 pub use provision::renewal;
+
+/// What a run is told that ends for want of space.
+const DISK_FULL: &str = "the disk that holds creel's records is full";
 
 /// What a run is driven with.
 #[derive(Debug, Clone)]
@@ -225,13 +229,14 @@ impl Drive {
     /// Does the work; a cancel, a limit or a panic ends it.
     async fn guarded(&mut self, entry: Entry) -> Result<(), Stopped> {
         let cancel = self.orders.cancel.clone();
-        let wall = self.workflow.limits.wall;
+        let (wall, ledger) = (self.workflow.limits.wall, self.means.ledger.clone());
         let ended = {
             let work = AssertUnwindSafe(self.work(entry)).catch_unwind();
             tokio::select! {
                 ended = work => Ended::ByItself(ended),
                 () = cancel.cancelled() => Ended::Cancelled,
                 () = limit(wall) => Ended::WallLimit,
+                () = ledger.disk_full() => Ended::DiskFull,
             }
         };
         match ended {
@@ -242,6 +247,8 @@ impl Drive {
                     .stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
             }
             Ended::Cancelled => Err(self.cancelled().await),
+            // The space that is kept for this is for the way out.
+            Ended::DiskFull => Err(self.stopped(CauseClass::DiskFull, DISK_FULL)),
             Ended::WallLimit => {
                 let limit = crate::duration::show(wall.unwrap_or_default());
                 let message = format!("limits.wall = {limit} was reached");
@@ -276,7 +283,9 @@ impl Drive {
         match ended {
             Ok(()) => {}
             Err(Stopped::Cause(cause)) => {
-                broken = self.journal.record(RunEvent::CauseLatched { cause }).await.err();
+                let latched = self.causes_of(cause).into_iter();
+                let latched = latched.map(|cause| RunEvent::CauseLatched { cause }).collect();
+                broken = self.journal.record_all(latched).await.err();
             }
             Err(Stopped::Journal(error)) => broken = Some(error),
         }
@@ -367,6 +376,7 @@ enum Ended<T> {
     ByItself(T),
     Cancelled,
     WallLimit,
+    DiskFull,
 }
 
 /// Waits as long as a limit says; without one, for ever.

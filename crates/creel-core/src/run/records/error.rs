@@ -3,6 +3,7 @@
 use crate::id::RunId;
 use crate::ledger::LedgerError;
 use crate::ledger::database::WhenLocked;
+use crate::ledger::write::WhenFull;
 use crate::run::IllegalEvent;
 
 /// An operation on the records of a run that did not succeed.
@@ -52,5 +53,14 @@ pub enum RecordsError {
 impl WhenLocked for RecordsError {
     fn is_locked(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_locked())
+    }
+}
+
+impl WhenFull for RecordsError {
+    fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Store(source) | Self::RowBehind { source, .. } => source.is_disk_full(),
+            Self::Illegal { .. } | Self::Overtaken { .. } | Self::Incomplete { .. } => false,
+        }
     }
 }

@@ -103,6 +103,9 @@ impl Journal {
             safe_spool: state.spooled,
             state: state.clone(),
             pending: Vec::new(),
+            pending_bytes: 0,
+            dropped: None,
+            is_row_behind: false,
             told: told.clone(),
         };
         if state.sequence > saved {

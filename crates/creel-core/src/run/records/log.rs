@@ -8,21 +8,24 @@ use sqlx::{Executor, QueryBuilder, Row};
 
 use crate::id::RunId;
 use crate::ledger::LedgerError;
+use crate::ledger::ballast::Ballast;
 use crate::ledger::database::{self, while_locked};
 use crate::ledger::queue::WriteQueue;
-use crate::ledger::write::Write;
-use crate::run::Logged;
+use crate::ledger::write::Writers;
+use crate::run::{Logged, RunEvent};
 use crate::task;
 
+use super::stored::StoredForm;
 use super::{RecordsError, Result};
 
 /// The version of the stored form; a new one comes with a test that reads the old one.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// The steps from nothing to the newest schema this code knows.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_events.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("migrations/0001_events.sql"), include_str!("migrations/0002_packed.sql")];
 
-/// How many events one statement takes; SQLite allows 32,766 values, an event has six.
+/// How many events one statement takes; SQLite allows 32,766 values, an event has seven.
 const ROWS_A_STATEMENT: usize = 256;
 
 /// The events of all runs of one ledger; cheap to clone.
@@ -38,8 +41,8 @@ struct Inner {
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
-    /// Those who want to write it.
-    queue: WriteQueue,
+    /// Those who write it.
+    writers: Writers,
 }
 
 impl EventLog {
@@ -49,6 +52,26 @@ impl EventLog {
     ///
     /// Fails with the exact reason: locked, read-only, full, damaged, too new.
     pub async fn open(home: &Path) -> std::result::Result<Self, LedgerError> {
+        Self::open_with(home, Arc::new(Ballast::beside(home))).await
+    }
+
+    /// Opens the log with space for a full disk that others use too.
+    pub(crate) async fn open_with(
+        home: &Path,
+        ballast: Arc<Ballast>,
+    ) -> std::result::Result<Self, LedgerError> {
+        match Self::open_once(home, &ballast).await {
+            Err(LedgerError::DiskFull { .. }) if ballast.release() => {
+                Self::open_once(home, &ballast).await
+            }
+            other => other,
+        }
+    }
+
+    async fn open_once(
+        home: &Path,
+        ballast: &Arc<Ballast>,
+    ) -> std::result::Result<Self, LedgerError> {
         let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
         database::make_private_directory(home).map_err(in_home)?;
         let path = Self::path(home);
@@ -57,7 +80,8 @@ impl EventLog {
             Some(pool) => pool,
             None => build(&path, &queue).await?,
         };
-        Ok(Self { inner: Arc::new(Inner { path, pool, queue }) })
+        let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast));
+        Ok(Self { inner: Arc::new(Inner { path, pool, writers }) })
     }
 
     /// Returns the path of the log in a directory.
@@ -72,7 +96,7 @@ impl EventLog {
     /// Fails when they do not follow directly on what is there, or could not be made durable.
     pub async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
         let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
-        task::finish(async move { inner.append(run, &events).await }).await
+        task::finish(async move { inner.append_as_it_must(run, &events).await }).await
     }
 
     /// Returns events of a run from a number on, oldest first, at most so many.
@@ -112,28 +136,46 @@ impl Inner {
         LedgerError::Corrupt { path: self.path.clone(), detail: detail.to_string() }.into()
     }
 
-    async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
-        let mut transaction = Write::begin(&self.path, &self.pool, &self.queue).await?;
+    /// Appends events. Space that is kept for a full disk is for what happened, not for what
+    /// the agent wrote.
+    async fn append_as_it_must(&self, run: RunId, events: &[Logged]) -> Result<()> {
+        let is_output = |logged: &Logged| matches!(logged.event, RunEvent::Text { .. });
+        // Packed before the turn begins: others wait for its end.
+        let rows: Vec<StoredForm> = events.iter().map(|one| StoredForm::of(&one.event)).collect();
+        match events.iter().all(is_output) {
+            true => self.writers.optional(|| self.append(run, events, &rows)).await,
+            false => self.writers.ending(|| self.append(run, events, &rows)).await,
+        }
+    }
+
+    async fn append(&self, run: RunId, events: &[Logged], forms: &[StoredForm]) -> Result<()> {
+        let mut transaction = self.writers.begin().await?;
         // Read inside the transaction: of two writers, the second finds its number taken.
         let newest = self.newest_in(&mut *transaction, run).await?;
         check_numbers(run, newest, events)?;
-        self.insert(&mut transaction, run, events).await?;
-        Ok(transaction.commit(&self.path).await?)
+        let rows: Vec<_> = events.iter().zip(forms).collect();
+        self.insert(&mut transaction, run, &rows).await?;
+        Ok(self.writers.commit(transaction).await?)
     }
 
-    async fn insert(&self, to: &mut SqliteConnection, run: RunId, events: &[Logged]) -> Result<()> {
+    async fn insert(
+        &self,
+        to: &mut SqliteConnection,
+        run: RunId,
+        events: &[(&Logged, &StoredForm)],
+    ) -> Result<()> {
         for rows in events.chunks(ROWS_A_STATEMENT) {
             let mut insert = QueryBuilder::new(
-                "INSERT INTO events (run, sequence, at_ms, spooled, version, event) ",
+                "INSERT INTO events (run, sequence, at_ms, spooled, version, event, packed) ",
             );
-            insert.push_values(rows, |mut row, logged| {
-                let event = serde_json::to_string(&logged.event).expect("events are plain data");
+            insert.push_values(rows, |mut row, (logged, form)| {
                 row.push_bind(run.to_string())
                     .push_bind(stored(logged.sequence))
                     .push_bind(logged.at_ms)
                     .push_bind(logged.spooled.map(stored))
                     .push_bind(VERSION)
-                    .push_bind(event);
+                    .push_bind(form.plain.as_str())
+                    .push_bind(form.packed.as_deref());
             });
             to.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }
@@ -174,12 +216,15 @@ impl Inner {
     fn logged(&self, row: &SqliteRow) -> Result<Logged> {
         let number = |value: i64| u64::try_from(value).map_err(|e| self.damaged(e));
         let spooled: Option<i64> = row.try_get("spooled").map_err(|e| self.damaged(e))?;
-        let event: String = row.try_get("event").map_err(|e| self.damaged(e))?;
+        let form = StoredForm {
+            plain: row.try_get("event").map_err(|e| self.damaged(e))?,
+            packed: row.try_get("packed").map_err(|e| self.damaged(e))?,
+        };
         Ok(Logged {
             sequence: number(row.try_get("sequence").map_err(|e| self.damaged(e))?)?,
             at_ms: row.try_get("at_ms").map_err(|e| self.damaged(e))?,
             spooled: spooled.map(number).transpose()?,
-            event: serde_json::from_str(&event).map_err(|e| self.damaged(e))?,
+            event: form.event().map_err(|detail| self.damaged(detail))?,
         })
     }
 }
@@ -231,7 +276,7 @@ impl EventLog {
     }
 
     /// Keeps everybody else from writing, until the answer is dropped.
-    pub(super) async fn lock(&self) -> Write {
-        Write::begin(&self.inner.path, &self.inner.pool, &self.inner.queue).await.unwrap()
+    pub(super) async fn lock(&self) -> crate::ledger::write::Write {
+        self.inner.writers.begin().await.unwrap()
     }
 }

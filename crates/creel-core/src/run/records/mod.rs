@@ -16,6 +16,7 @@ mod error;
 mod follow;
 mod journal;
 mod log;
+mod stored;
 mod writer;
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ use crate::id::RunId;
 use crate::ledger::{Ledger, RunFilter, RunRecord};
 
 use super::Logged;
-use super::state::RunState;
+use super::state::{OutputCount, RunState};
 
 /// The result of an operation on the records of a run.
 pub type Result<T> = std::result::Result<T, RecordsError>;
@@ -79,6 +80,10 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
                 return Ok(Some(format!("{run}: its events do not fit together: {illegal}")));
             }
         }
+    }
+    // Rows of an older creel do not have the count.
+    if held.output == OutputCount::default() {
+        replayed.output = held.output;
     }
     let differs = replayed != *held;
     Ok(differs.then(|| format!("{run} is stored otherwise than its events make it")))

@@ -1,5 +1,6 @@
 //! The journal against real files: what is on disk when, and after whose death.
 
+pub(crate) mod output;
 mod processes;
 
 use std::os::unix::process::ExitStatusExt;

@@ -112,7 +112,7 @@ impl End<'_> {
         let mine = RecordFilter::open().of(&supervisor.owner().owner);
         let mut outstanding = self.ledger.records(&mine).await?;
         outstanding.retain(|record| !self.kept || record.on_owner_death == OnOwnerDeath::Release);
-        Ok(Ended { report: Report { items }, outstanding, unreachable })
+        Ok(Ended { report: Report { items, ..Report::default() }, outstanding, unreachable })
     }
 
     /// Compares what is there with what was there before the command.

@@ -1,0 +1,2 @@
+-- Long events are stored packed (raw deflate of the same JSON): `event` is empty then.
+ALTER TABLE events ADD COLUMN packed BLOB;

@@ -1,0 +1,242 @@
+//! A full disk under CREEL_HOME: what fills it is released and named, decoys stay.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use creel_testkit::creel::Output;
+use creel_testkit::wait::eventually;
+use serde_json::Value;
+
+use crate::small_disk::{SmallDisk, fill};
+use crate::support::{Home, PATIENCE};
+
+/// Things beside the ledger that are not creel's.
+struct Decoys(Vec<PathBuf>);
+
+impl Decoys {
+    fn plant(state: &Path) -> Self {
+        let directory = state.join("decoy");
+        fs::create_dir(&directory).unwrap();
+        let files = [directory.join("mine"), state.join("mine.db")];
+        files.iter().for_each(|file| fs::write(file, "mine").unwrap());
+        Self(files.to_vec())
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self) {
+        for file in &self.0 {
+            assert_eq!(fs::read_to_string(file).unwrap(), "mine", "{}", file.display());
+        }
+    }
+}
+
+/// A home on a small disk; the disk goes first.
+struct Scene {
+    disk: SmallDisk,
+    decoys: Decoys,
+    home: Home,
+}
+
+impl Scene {
+    fn on(make: impl FnOnce(&Home) -> SmallDisk) -> Self {
+        let home = Home::without_engine();
+        let disk = make(&home);
+        let decoys = Decoys::plant(&home.creel.state());
+        Self { disk, decoys, home }
+    }
+
+    fn tmpfs() -> Self {
+        Self::on(|home| SmallDisk::tmpfs(&home.creel.state(), "48m"))
+    }
+
+    fn ext4() -> Self {
+        Self::on(|home| SmallDisk::ext4(&home.creel.state(), &home.path("disk.img"), 64))
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.home.creel.state().join("ledger.ballast")
+    }
+
+    /// Starts a run whose agent does this.
+    fn start(&self, script: &str) -> creel_testkit::creel::Running {
+        let path = self.home.path("workflow.toml");
+        let text = format!(
+            "name = \"full\"\n[runtime]\nkind = \"command\"\ncheck = [\"true\"]\n\
+             command = [\"sh\", \"-c\", 'touch {}; cat > /dev/null; {script}']\n\
+             [limits]\nwall = \"2m\"\n[task]\nprompt = \"Look around\"\n",
+            self.home.path("began").display()
+        );
+        fs::write(&path, text).unwrap();
+        self.home.creel.spawn(["run", "--json", &path.display().to_string()])
+    }
+
+    /// Holds a directory and kills the holder; returns the resource and the directory.
+    fn leave_a_directory(&self) -> (String, PathBuf) {
+        let hold = self.home.hold(&["--directory", "--no-watchdog"]);
+        let found = self.directory();
+        let resource = hold.resources().remove(0);
+        hold.running.kill();
+        (resource, found)
+    }
+
+    /// Returns the one directory that is held.
+    fn directory(&self) -> PathBuf {
+        let entries = fs::read_dir(self.home.creel.state().join("sandboxes")).unwrap();
+        let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        found.retain(|path| path.is_dir());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    }
+
+    fn show_last(&self) -> Value {
+        self.home.creel.run(["show", "last", "--json"]).expect_code(0).json()
+    }
+
+    /// Checks that nothing is left of creel's, on the machine and on record, and all decoys are.
+    #[track_caller]
+    fn assert_clean(&self, output: &Output) {
+        assert_eq!(self.home.on_machine(), Vec::<String>::new(), "{output}");
+        assert_eq!(self.home.open_records(), Vec::<Value>::new(), "{output}");
+        self.decoys.assert_untouched();
+        self.home.creel.run(["ledger", "check"]).expect_code(0);
+    }
+}
+
+/// Returns the report that a run printed last.
+fn report_in(output: &Output) -> Value {
+    let line = output.stdout.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|_| panic!("no report\n{output}"))
+}
+
+#[track_caller]
+fn assert_disk_full(report: &Value, output: &Output) {
+    assert_eq!(report["phase"], "failed", "{output}\n{report:#}");
+    assert_eq!(report["cause"]["class"], "disk_full", "{output}\n{report:#}");
+    assert_eq!(report["certificate"]["verified"], true, "{output}\n{report:#}");
+}
+
+/// An agent that fills the disk once, and one that goes on filling it.
+const FILLERS: [&str; 2] =
+    ["cat /dev/zero > big; sleep 600", "while :; do cat /dev/zero >> big; sleep 0.02; done"];
+
+#[test]
+fn a_run_whose_agent_fills_the_disk_ends_for_that_cause_and_leaves_nothing() {
+    for make in [Scene::tmpfs, Scene::ext4] {
+        for filler in FILLERS {
+            let scene = make();
+            let output = scene.start(filler).wait().expect_code(5);
+            assert_disk_full(&report_in(&output), &output);
+            scene.assert_clean(&output);
+            assert!(scene.ballast().exists(), "the ballast was not made again: {output}");
+        }
+    }
+}
+
+#[test]
+fn a_run_ends_when_a_foreign_file_fills_the_disk() {
+    let scene = Scene::tmpfs();
+    let run = scene.start("sleep 600");
+    assert!(eventually(PATIENCE, || scene.home.path("began").exists()), "{}", run.stderr());
+    let filler = scene.disk.fill();
+    let size = fs::metadata(&filler).unwrap().len();
+    let output = run.wait().expect_code(5);
+    assert_disk_full(&report_in(&output), &output);
+    assert_eq!(fs::metadata(&filler).unwrap().len(), size, "a foreign file was touched");
+    fs::remove_file(filler).unwrap();
+    scene.assert_clean(&output);
+}
+
+#[test]
+fn a_run_without_any_reserve_still_gives_its_sandbox_back() {
+    let scene = Scene::tmpfs();
+    let run = scene.start("sleep 600");
+    assert!(eventually(PATIENCE, || scene.home.path("began").exists()), "{}", run.stderr());
+    fs::remove_file(scene.ballast()).unwrap();
+    let filler = scene.disk.fill();
+    let output = run.wait();
+    assert!(matches!(output.code(), Some(1 | 5)), "{output}");
+    let sandboxes = scene.home.creel.state().join("sandboxes");
+    let left: Vec<_> = fs::read_dir(sandboxes).unwrap().collect();
+    assert!(left.is_empty(), "{left:?} {output}");
+    fs::remove_file(filler).unwrap();
+    scene.home.creel.run(["reconcile"]).expect_code(0);
+    let shown = scene.show_last();
+    assert_disk_full(&shown, &output);
+    scene.assert_clean(&output);
+}
+
+#[test]
+fn every_command_releases_what_a_dead_owner_filled_the_disk_with() {
+    for line in ["reconcile", "sweep --apply --owned"] {
+        for has_ballast in [true, false] {
+            let scene = Scene::tmpfs();
+            let (_, directory) = scene.leave_a_directory();
+            if !has_ballast {
+                fs::remove_file(scene.ballast()).unwrap();
+            }
+            fill(&directory.join("big"));
+            let output = scene.home.creel.run(line.split_whitespace()).expect_code(0);
+            assert!(!directory.exists(), "{line}: {output}");
+            scene.assert_clean(&output);
+            assert!(scene.ballast().exists(), "{line}: the ballast was not made again");
+        }
+    }
+}
+
+#[test]
+fn rm_takes_what_a_live_owner_fills_the_disk_with() {
+    let scene = Scene::ext4();
+    let hold = scene.home.hold(&["--directory"]);
+    let directory = scene.directory();
+    fill(&directory.join("big"));
+    let resource = hold.resources().remove(0);
+    let output = scene.home.creel.run(["rm", "--force", &resource]).expect_code(0);
+    assert!(!directory.exists(), "{output}");
+    hold.running.signal("INT");
+    hold.running.wait();
+    scene.assert_clean(&output);
+}
+
+#[test]
+fn what_cannot_be_written_is_told_and_written_when_there_is_room() {
+    let scene = Scene::tmpfs();
+    let (_, directory) = scene.leave_a_directory();
+    fs::remove_file(scene.ballast()).unwrap();
+    let filler = scene.disk.fill();
+    let output = scene.home.creel.run(["reconcile", "--json"]).expect_code(3);
+    assert!(output.stderr.contains("error[CR0006]: audit incomplete: "), "{output}");
+    assert!(output.json()["audit_incomplete"].as_u64().unwrap() > 0, "{output}");
+    assert!(!directory.exists(), "{output}");
+    scene.decoys.assert_untouched();
+
+    fs::remove_file(filler).unwrap();
+    let output = scene.home.creel.run(["reconcile"]).expect_code(0);
+    scene.assert_clean(&output);
+    assert!(scene.ballast().exists());
+}
+
+#[test]
+fn a_driver_that_is_killed_on_a_full_disk_is_closed_with_that_cause() {
+    let scene = Scene::tmpfs();
+    let (go, full) = (scene.home.path("go"), scene.home.path("disk-is-full"));
+    let run = scene.start(&format!(
+        "while [ ! -e {} ]; do sleep 0.1; done; cat /dev/zero > big; touch {}; sleep 600",
+        go.display(),
+        full.display()
+    ));
+    assert!(eventually(PATIENCE, || scene.home.path("began").exists()), "{}", run.stderr());
+    // It must not see that the disk is full: its heirs have to.
+    run.signal("STOP");
+    fs::write(&go, "").unwrap();
+    assert!(eventually(PATIENCE, || full.exists()), "{}", run.stderr());
+    let output = run.kill();
+    // Whoever is first: its watchdog, or this.
+    let closed = eventually(PATIENCE, || {
+        scene.home.creel.run(["reconcile"]);
+        scene.home.open_records().is_empty()
+    });
+    assert!(closed, "{:?}", scene.home.open_records());
+    scene.home.await_quiet();
+    assert_disk_full(&scene.show_last(), &output);
+    scene.assert_clean(&output);
+}
