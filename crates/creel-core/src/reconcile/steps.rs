@@ -48,9 +48,14 @@ impl Reconciler {
                 continue;
             }
             info!(image = %step.id, "found a step of a build that was cut");
-            let record = self.record_step(&step, run).await?;
-            status.recovered += 1;
-            records.push(record);
+            match self.record_step(&step, run).await {
+                Ok(record) => {
+                    status.recovered += 1;
+                    records.push(record);
+                }
+                // It stays until there is room to record it; the next round finds it again.
+                Err(error) => status.tolerate_full(Err(error))?,
+            }
         }
         Ok(records)
     }

@@ -239,7 +239,8 @@ impl Store for SqliteStore {
 
     async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted> {
         let (inner, delete) = (Arc::clone(&self.inner), delete.clone());
-        task::finish(async move { inner.writers.ending(|| inner.note_unfinished(&delete)).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.note_unfinished(&delete)).await })
+            .await
     }
 
     async fn unfinished_deletes(&self) -> Result<Vec<UnfinishedDelete>> {

@@ -39,10 +39,6 @@ impl Columns<'_> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
     }
 
-    fn optional_number(&self, column: &str) -> Result<Option<i64>> {
-        self.row.try_get(column).map_err(|e| self.damaged(column, e))
-    }
-
     pub(super) fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
         self.text(column)?.parse().map_err(|e| self.damaged(column, e))
     }

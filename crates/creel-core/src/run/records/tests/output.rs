@@ -4,7 +4,7 @@ use super::{Scene, a_certain_event, me};
 use crate::ledger::database;
 use crate::run::records::{EventLog, Journal, check};
 use crate::run::{OutputCount, RunEvent};
-use creel_bridge::event::Stream;
+use serde_json::json;
 
 /// Returns a piece of output as it is read from a log.
 pub(crate) fn text(content: &str) -> RunEvent {
