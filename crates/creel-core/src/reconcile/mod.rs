@@ -359,7 +359,8 @@ impl Reconciler {
             .partition(|(_, found)| matches!(found, Search::NothingYet(..)));
         for (record, found) in waiting {
             if let Search::NothingYet(landing, doubtful) = found {
-                self.note_waiting(&record, landing, status).await?;
+                let noted = self.note_waiting(&record, landing, status).await;
+                status.tolerate_full(noted)?;
                 status.spare_doubtful(&record, doubtful);
             }
         }

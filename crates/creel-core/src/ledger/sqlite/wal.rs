@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sqlx::sqlite::SqlitePool;
 use tracing::debug;
 
-/// From which size on it is emptied; SQLite itself keeps it at four megabytes.
-const LIMIT: u64 = 16 << 20;
+/// From which size on it is emptied; SQLite itself keeps it at four megabytes. Tests write less.
+const LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 16 << 20 };
 
 /// Keeps one side file below its limit, as far as readers allow.
 #[derive(Debug)]
