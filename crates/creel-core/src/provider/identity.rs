@@ -87,6 +87,9 @@ pub enum Identity {
         /// Its references: recorded, those that are ours; observed, those that it has.
         #[serde(default)]
         tags: BTreeSet<String>,
+        /// `Metadata.LastTagTime`: it has to be the recorded one while the image has a name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tagged_at: Option<Timestamp>,
     },
     /// A directory: its path can be made again.
     Directory {
@@ -148,18 +151,33 @@ impl Identity {
         Self::Id { id: id.into() }
     }
 
-    /// Returns the identity of a reference after another name was put on its image.
+    /// Makes the identity of an image that has no name.
+    pub(crate) fn nameless_image(id: impl Into<String>) -> Self {
+        Self::Image { id: id.into(), tags: BTreeSet::new(), tagged_at: None }
+    }
+
+    /// Returns the identity of a reference or of an image after another name was put on the image.
     pub(crate) fn tagged_again(mut self, at: Timestamp) -> Self {
-        if let Self::Tag { tagged_at, .. } = &mut self {
+        if let Self::Tag { tagged_at, .. } | Self::Image { tagged_at, .. } = &mut self {
             *tagged_at = Some(at);
         }
         self
     }
 
-    /// Returns the identity of a reference that named another image before.
-    pub(crate) fn replacing(mut self, before: Option<String>) -> Self {
-        if let Self::Tag { replaces, .. } = &mut self {
+    /// Returns the identity of a reference of ours as it goes on record: the image that it named
+    /// before, and no other names, which may be anybody's.
+    pub(crate) fn of_our_reference(mut self, before: Option<String>) -> Self {
+        if let Self::Tag { reference, replaces, tags, .. } = &mut self {
             *replaces = before;
+            *tags = BTreeSet::from([reference.clone()]);
+        }
+        self
+    }
+
+    /// Returns the identity of an image of ours with one more name of ours.
+    pub(crate) fn named(mut self, reference: &str) -> Self {
+        if let Self::Image { tags, .. } = &mut self {
+            tags.insert(reference.to_owned());
         }
         self
     }
@@ -193,9 +211,10 @@ impl Identity {
             }
             (Self::Volume { .. }, Self::Volume { .. }) => compare_volumes(recorded, observed),
             (Self::Tag { .. }, Self::Tag { .. }) => compare_tags(recorded, observed),
-            (Self::Image { id: ours, tags }, Self::Image { id, tags: seen }) => {
-                compare_images((ours, tags), (id, seen))
-            }
+            (
+                Self::Image { id: ours, tags, tagged_at },
+                Self::Image { id, tags: seen, tagged_at: seen_at },
+            ) => compare_images((ours, tags, *tagged_at), (id, seen, *seen_at)),
             (
                 Self::Directory { device, inode, born_at },
                 Self::Directory { device: seen_device, inode: seen_inode, born_at: seen_born_at },
@@ -325,8 +344,8 @@ fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
 }
 
 fn compare_images(
-    (ours, tags): (&str, &BTreeSet<String>),
-    (seen, seen_tags): (&str, &BTreeSet<String>),
+    (ours, tags, tagged_at): (&str, &BTreeSet<String>, Option<Timestamp>),
+    (seen, seen_tags, seen_at): (&str, &BTreeSet<String>, Option<Timestamp>),
 ) -> IdentityCheck {
     if ours != seen {
         return IdentityCheck::replaced(format!("its id is {seen}, ours was {ours}"));
@@ -335,6 +354,9 @@ fn compare_images(
         Some(foreign) => IdentityCheck::unproven(format!(
             "it has the name {foreign}, which is not on record as ours"
         )),
+        None if !seen_tags.is_empty() && (tagged_at.is_none() || tagged_at != seen_at) => {
+            IdentityCheck::unproven("it was tagged again after the names on record")
+        }
         None => IdentityCheck::same(format!("its id {ours} and all its names are on record")),
     }
 }
@@ -444,11 +466,15 @@ mod tests {
 
     #[test]
     fn an_image_is_ours_while_all_its_names_are() {
-        let image = |tags: &[&str]| Identity::Image {
+        let image_at = |tags: &[&str], second: i64| Identity::Image {
             id: "i1".to_owned(),
             tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+            tagged_at: at(second),
         };
+        let image = |tags: &[&str]| image_at(tags, 5);
         assert!(is_same(&image(&["a:1", "b:1"]), &image(&["a:1"])));
+        assert!(is_unproven(&image(&["a:1"]), &image_at(&["a:1"], 6)));
+        assert!(is_same(&image(&["a:1"]), &image_at(&[], 6)));
         assert!(is_same(&image(&[]), &image(&[])));
         assert!(is_unproven(&image(&[]), &image(&["theirs:1"])));
     }

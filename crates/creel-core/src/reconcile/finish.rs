@@ -6,7 +6,7 @@ use tracing::{debug, info};
 use crate::labels;
 use crate::ledger::{Event, LedgerError, Record};
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{Kind, Observed, ProviderError};
+use crate::provider::{Identity, Kind, Observed, ProviderError};
 use crate::reap::ItemReport;
 
 use super::intent::Landing;
@@ -77,10 +77,13 @@ impl Reconciler {
         searched: Vec<(Record, Search)>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        let mut items = Vec::new();
+        let (mut items, mut last) = (Vec::new(), Vec::new());
         for (record, found) in searched {
             match found {
-                Search::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
+                Search::Found(seen) => {
+                    let item = self.plan_release(&record, *seen).await?;
+                    if goes_last(&record) { last.push(item) } else { items.push(item) }
+                }
                 Search::Several(objects) => self.keep_all(&record, objects, status).await?,
                 Search::Absent => self.close_absent(&record).await?,
                 Search::NothingYet(landing, doubtful) => {
@@ -95,7 +98,7 @@ impl Reconciler {
                 }
             }
         }
-        if !items.is_empty() {
+        for items in [items, last].into_iter().filter(|items| !items.is_empty()) {
             let plan = Plan::of_ours(items);
             status.add(self.reaper().run(&plan, &self.options, &()).await);
         }
@@ -235,6 +238,16 @@ impl Reconciler {
         }
         Ok(())
     }
+}
+
+/// Returns whether something goes after everything else: a name that is put back on an image, which
+/// changes when that image was tagged last and so the proof of its other names; and images
+/// themselves, which go after their names.
+fn goes_last(record: &Record) -> bool {
+    matches!(
+        &record.identity,
+        Some(Identity::Tag { replaces: Some(_), .. } | Identity::Image { .. })
+    )
 }
 
 /// Returns whether a reference names the image that it named before its create.

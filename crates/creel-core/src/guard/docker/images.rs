@@ -9,9 +9,9 @@
 //! the middle of a long build leaves the last steps of it at most. Those are
 //! found by the images they are built upon.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -42,11 +42,17 @@ pub(super) struct Work {
     /// The ids that were claimed since it began.
     claimed: HashSet<String>,
     /// The steps of a build that were begun last: what they make has no name yet.
-    steps: Vec<Claim>,
+    steps: Vec<BegunStep>,
     /// Whether it is a session of BuildKit, which tells images when their names are in place.
     is_session: bool,
     /// Whether it loads an archive.
     is_load: bool,
+}
+
+/// A step of a build that runs in a container.
+struct BegunStep {
+    claim: Claim,
+    container: String,
 }
 
 /// How a request that makes images ended.
@@ -64,6 +70,9 @@ enum Ending {
 
 /// How long an engine may take to notice that nobody waits for a build any more.
 const NOTICE: Duration = Duration::from_millis(500);
+
+/// How long a builder may take to commit or give up a step after that.
+const STEP_END: Duration = Duration::from_secs(10);
 
 /// The images that existed before a request.
 pub(super) struct Before {
@@ -156,13 +165,14 @@ impl DockerGate {
                 continue;
             }
             for step in over {
-                self.claims.refute(&step, "its image is on record by its id".to_owned()).await;
+                let evidence = "its image is on record by its id".to_owned();
+                self.claims.refute(&step.claim, evidence).await;
             }
         }
     }
 
     /// Puts steps of a build on record that have begun; returns those that are over with it.
-    async fn begin_steps(&self, work: &mut Work, named: &Named) -> Vec<Claim> {
+    async fn begin_steps(&self, work: &mut Work, named: &Named) -> Vec<BegunStep> {
         if named.ids.is_empty() && named.steps.is_empty() {
             return Vec::new();
         }
@@ -170,7 +180,10 @@ impl DockerGate {
         for step in &named.steps {
             let name = Some(step_name(&step.container, step.upon.as_deref()));
             match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
-                Ok(claim) => work.steps.push(claim),
+                Ok(claim) => {
+                    let container = step.container.clone();
+                    work.steps.push(BegunStep { claim, container });
+                }
                 Err(error) => warn!(%error, "a step of a build is not on record"),
             }
         }
@@ -183,7 +196,7 @@ impl DockerGate {
         if !named.ids.is_empty() {
             let names = self.engine.image_names().await?;
             for id in newly_named(work, &names, named) {
-                let identity = Identity::Image { id: id.clone(), tags: BTreeSet::new() };
+                let identity = Identity::nameless_image(id.as_str());
                 let adopted =
                     self.claims.adopt(ProviderName::Docker, Kind::Image, &id, Some(identity));
                 if let Err(error) = adopted.await {
@@ -200,8 +213,9 @@ impl DockerGate {
     }
 
     /// Records what came of steps whose images nobody named; the engine is done with them.
-    async fn settle_steps(&self, steps: Vec<Claim>) {
-        for claim in steps {
+    async fn settle_steps(&self, steps: Vec<BegunStep>) {
+        for BegunStep { claim, container } in steps {
+            self.await_end_of_step(&container).await;
             match self.engine.find(&claim.marks()).await.as_deref() {
                 Ok([image, ..]) => {
                     self.claims.confirm_as(&claim, &image.id, image.identity()).await;
@@ -210,6 +224,19 @@ impl DockerGate {
                 Err(error) => warn!(%error, "what a step of a build made is left to the end"),
             }
         }
+    }
+
+    /// Waits until a builder has removed the container of a step: then it has committed it, or
+    /// never will.
+    async fn await_end_of_step(&self, container: &str) {
+        let deadline = Instant::now() + STEP_END;
+        while Instant::now() < deadline {
+            match self.engine.inspect(Kind::Container, container).await {
+                Ok(Some(_)) => tokio::time::sleep(NOTICE / 5).await,
+                Ok(None) | Err(_) => return,
+            }
+        }
+        warn!(container, "a step of a build does not end");
     }
 
     /// Records what came of the references that were asked for.

@@ -204,7 +204,7 @@ impl DockerGate {
             let evidence = "its image was there before";
             return self.claims.refute(&asked.claim, evidence.to_owned()).await;
         }
-        let identity = Identity::Image { id: image.clone(), tags: Default::default() };
+        let identity = Identity::nameless_image(image.as_str());
         self.claims.confirm_as(&asked.claim, &image, Some(identity)).await;
     }
 
@@ -227,25 +227,44 @@ impl DockerGate {
             return self.claims.confirm_as(&asked.claim, &asked.reference, None).await;
         };
         let (replaces, earlier) = (asked.replaces(), asked.earlier_image());
-        let identity = identity.replacing(replaces);
+        let is_new_name = replaces.is_none();
+        let identity = identity.of_our_reference(replaces);
         self.claims.confirm_as(&asked.claim, &asked.reference, Some(identity.clone())).await;
         if let Identity::Tag { tagged_at: Some(at), .. } = identity {
             self.note_tag_time(&image, at).await;
         }
         // Whoever moves a name leaves its image behind: that is on record by its id.
-        let image = Some(image).filter(|image| is_ours(image));
-        for image in image.into_iter().chain(earlier) {
-            self.adopt_image(&mine, &image).await;
+        if let Some(image) = earlier {
+            self.adopt_image(&image).await;
+        }
+        if is_ours(&image) {
+            self.adopt_image(&image).await;
+        }
+        if is_new_name {
+            self.name_image(&image, &asked.reference).await;
+        }
+    }
+
+    /// Records a name of the command with the image that it is on, if that is on record.
+    async fn name_image(&self, image: &str, reference: &str) {
+        let Ok(mine) = self.claims.open(Kind::Image).await else { return };
+        let Some(record) = mine.iter().find(|record| record.state.object() == Some(image)) else {
+            return;
+        };
+        if let (Some(identity), Some(at)) = (&record.identity, self.tag_times.newest(image)) {
+            let identity = identity.clone().named(reference).tagged_again(at);
+            self.claims.refresh(record, identity).await;
         }
     }
 
     /// Puts an image of the command on record by its id, unless it is.
-    async fn adopt_image(&self, mine: &[Record], image: &str) {
+    async fn adopt_image(&self, image: &str) {
+        let mine = self.claims.open(Kind::Image).await.unwrap_or_default();
         let is_known = mine.iter().any(|record| record.state.object() == Some(image));
         if is_known || !matches!(self.engine.inspect(Kind::Image, image).await, Ok(Some(_))) {
             return;
         }
-        let identity = Identity::Image { id: image.to_owned(), tags: Default::default() };
+        let identity = Identity::nameless_image(image);
         let adopted =
             self.claims.adopt(ProviderName::Docker, Kind::Image, image, Some(identity)).await;
         if let Err(error) = adopted {

@@ -39,6 +39,11 @@ impl TagTimes {
         at.is_some() && self.lock().get(image).copied() == at
     }
 
+    /// Returns when the command named an image last.
+    pub(super) fn newest(&self, image: &str) -> Option<Timestamp> {
+        self.lock().get(image).copied()
+    }
+
     fn forget(&self, image: &str) {
         self.lock().remove(image);
     }
@@ -78,7 +83,11 @@ impl DockerGate {
         let before = self.tag_times.note(image, at);
         let Ok(records) = self.claims.open(Kind::Image).await else { return };
         for record in records {
-            let Some(Identity::Tag { image: named, tagged_at, .. }) = &record.identity else {
+            let Some(
+                Identity::Tag { image: named, tagged_at, .. }
+                | Identity::Image { id: named, tagged_at, .. },
+            ) = &record.identity
+            else {
                 continue;
             };
             let is_current = tagged_at.is_some() && *tagged_at == before;

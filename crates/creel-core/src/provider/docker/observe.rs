@@ -167,9 +167,10 @@ pub(super) fn image(details: ImageDetails) -> Observed {
         "dangling"
     };
     let marks: Vec<&str> = tags.iter().map(String::as_str).collect();
+    let tagged_at = instant(&details.metadata.last_tag_time);
     let names = tags.iter().cloned().collect();
     Observed {
-        identity: Some(Identity::Image { id: id.clone(), tags: names }),
+        identity: Some(Identity::Image { id: id.clone(), tags: names, tagged_at }),
         generation: generation(&id, &marks),
         name: details
             .repo_tags

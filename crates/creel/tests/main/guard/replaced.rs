@@ -156,7 +156,8 @@ fn a_tag_built_by_hand_after_a_guard_was_killed_in_its_build_is_kept() {
     let guard = scene.start(&[], &script);
     scene.await_word("ready");
     assert_killed(&guard.kill());
-    scene.outside(&format!("{build} >/dev/null"));
+    // A step that comes from the cache may go with the guard while it is used: then once more.
+    scene.outside(&format!("{build} >/dev/null || {build} >/dev/null"));
     scene.home.await_quiet();
     scene.home.creel.run(["reconcile"]);
     assert_eq!(scene.outside("docker run --rm myapp cat /built"), "built");
