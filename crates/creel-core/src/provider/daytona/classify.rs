@@ -36,7 +36,7 @@ impl Refusal {
     }
 
     /// Names the toolbox where it was not the API that answered.
-    pub(super) fn from_peer(self, peer: &Peer) -> Self {
+    pub(super) fn answered_by(self, peer: &Peer) -> Self {
         match peer {
             Peer::Api(_) => self,
             Peer::Toolbox(address) => {

@@ -252,7 +252,7 @@ impl Http {
             html: is_page(&headers),
             retry_after: limiter::retry_after(&headers).filter(|_| status == 429),
         });
-        Err(refusal.from_peer(peer))
+        Err(refusal.answered_by(peer))
     }
 
     /// Returns the headers that say who we are.
