@@ -13,6 +13,17 @@ pub(super) fn repository(url: &str, path: &str, more: &str) -> String {
     format!("[[workspace.repositories]]\nurl = \"{url}\"\npath = \"{path}\"\n{more}\n")
 }
 
+/// Waits until a repository is cloned, while others may still be.
+fn await_clone(scene: &Scene, path: &str) {
+    let name = format!("clone {path}");
+    let is_cloned = || {
+        let shown = scene.home.creel.run(["show", "last", "--json"]).expect_code(0).json();
+        let steps = shown["checklist"].as_array().cloned().unwrap_or_default();
+        steps.iter().any(|step| step["step"] == name.as_str() && step["status"] == "passed")
+    };
+    assert!(eventually(PATIENCE, is_cloned), "{name} did not pass");
+}
+
 /// Keeps the sandbox of a run that fails.
 pub(super) const KEEP: &str = "[on_failure]\nkeep = \"5m\"\n";
 
@@ -108,6 +119,7 @@ fn a_repository_that_was_moved_elsewhere_after_its_clone_is_missed_by_the_verifi
         + &repository(&git.url("second"), "second", "");
     let running = scene.start(&tables);
     assert!(eventually(PATIENCE, || git.fired("second") == 1), "{}", running.stderr());
+    await_clone(&scene, "first");
     let head = scene.sandbox().join("workspace/work/first/.git/refs/heads/main");
     fs::write(head, format!("{}\n", origin.first)).unwrap();
     git.mend("second");
@@ -127,6 +139,7 @@ fn a_repository_that_vanishes_after_its_clone_is_missed_by_the_verification() {
         repository(&git.url("first"), "first", "") + &repository(&git.url("second"), "second", "");
     let running = scene.start(&tables);
     assert!(eventually(PATIENCE, || git.fired("second") == 1), "{}", running.stderr());
+    await_clone(&scene, "first");
     fs::remove_dir_all(scene.sandbox().join("workspace/work/first/.git")).unwrap();
     git.mend("second");
     let ended = scene.end(running);
