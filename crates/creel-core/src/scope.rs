@@ -654,9 +654,7 @@ impl Supervisor {
                 return None;
             }
         };
-        // One without the label of this create has taken its name meanwhile.
-        let is_ours = labels::claimed_resource(&seen.labels) == Some(record.id);
-        seen.identity().filter(|_| is_ours)
+        identity_after_create(record.id, &seen)
     }
 
     /// Finds out what a failed create left, and gives it back.
@@ -703,6 +701,13 @@ impl Supervisor {
         let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
         reaper.release_record(resource, RULE, &self.options).await
     }
+}
+
+/// Returns what tells the object of a create from a replacement, as it was seen right after. One
+/// without the label of the create has taken its name meanwhile.
+pub(crate) fn identity_after_create(resource: ResourceId, seen: &Observed) -> Option<Identity> {
+    let is_ours = labels::claimed_resource(&seen.labels) == Some(resource);
+    seen.identity().filter(|_| is_ours)
 }
 
 fn no_answer(record: &Record, limit: Duration) -> ProviderError {

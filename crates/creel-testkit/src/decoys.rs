@@ -64,6 +64,35 @@ impl Decoys {
         Ok(decoys)
     }
 
+    /// Plants only objects that carry exactly these labels; see [`Decoys::plant_copies`].
+    ///
+    /// # Errors
+    ///
+    /// Fails when the engine refuses.
+    pub fn copies(engine: &Engine, name: &str, labels: &Labels) -> Result<Self> {
+        let image = String::new();
+        let mut decoys = Self { docker: engine.docker(), planted: Vec::new(), image };
+        decoys.plant_copies(name, labels)?;
+        Ok(decoys)
+    }
+
+    /// Plants objects of every kind that carry exactly these labels, as somebody does who copies
+    /// them: under names of their own, and under names that the engine makes up.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the engine refuses.
+    pub fn plant_copies(&mut self, name: &str, labels: &Labels) -> Result<()> {
+        for planted in plant_each_kind(&self.docker, name, labels) {
+            self.planted.push(planted?);
+        }
+        let volume = self.docker.create_volume("", labels)?;
+        self.planted.push(planted(&self.docker, Kind::Volume, "nobody named it", volume)?);
+        let container = self.docker.run(&ContainerSpec::sleeping("").labels(labels))?;
+        self.planted.push(planted(&self.docker, Kind::Container, "nobody named it", container)?);
+        Ok(())
+    }
+
     /// Checks that every decoy is the same object in the same state as when it was planted.
     ///
     /// # Panics

@@ -157,6 +157,14 @@ impl Record {
             (Some(_), Some(Identity::Volume { engine_made: true, .. })) => IdentityCheck::Same {
                 evidence: "the engine made up its name for a container of ours".to_owned(),
             },
+            // Its create carried the label, and labels of volumes never change.
+            (Some(_), Some(Identity::Volume { .. }))
+                if labels::claimed_resource(&self.labels) == Some(self.id) =>
+            {
+                IdentityCheck::Replaced {
+                    why: "the volume of that name was created again without our label".to_owned(),
+                }
+            }
             _ => IdentityCheck::Unproven {
                 why: format!("nothing on record tells it from another {} of that name", self.kind),
             },

@@ -303,7 +303,7 @@ fn compare_volumes(recorded: &Identity, observed: &Identity) -> IdentityCheck {
 
 fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
     let (
-        Identity::Tag { reference, image, tagged_at, image_is_ours, tags, replaces },
+        Identity::Tag { reference, image, tagged_at, image_is_ours, replaces, .. },
         Identity::Tag {
             reference: seen_reference,
             image: seen_image,
@@ -333,7 +333,7 @@ fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
             "its image was tagged again at {seen}, after our tag of {ours}"
         ));
     }
-    let is_last = seen_tags.iter().all(|tag| tag == reference || tags.contains(tag));
+    let is_last = seen_tags.iter().all(|tag| tag == reference);
     // One that goes back to the image it named before takes no image with it.
     if is_last && !image_is_ours && replaces.is_none() {
         return IdentityCheck::unproven(format!(

@@ -282,3 +282,13 @@ pub struct Marks {
     /// The deterministic name it was given.
     pub name: String,
 }
+
+impl Marks {
+    /// Returns whether an object has the name and carries the label of the create. It may have
+    /// inherited the label all the same, where its kind can.
+    pub fn fit(&self, seen: &Observed) -> bool {
+        seen.kind == self.kind
+            && seen.name == self.name
+            && crate::labels::claimed_resource(&seen.labels) == Some(self.resource)
+    }
+}

@@ -22,6 +22,8 @@ mod decide;
 mod finish;
 mod full_disk;
 mod intent;
+#[cfg(test)]
+mod interleavings;
 mod quarantine;
 mod recover;
 mod runs;

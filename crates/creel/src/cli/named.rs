@@ -5,7 +5,7 @@ use creel_core::id::ResourceId;
 use creel_core::ledger::{Ledger, Record};
 use creel_core::owner::Liveness;
 use creel_core::plan::{Binding, PlanItem};
-use creel_core::provider::{Kind, Observed, Providers};
+use creel_core::provider::{IdentityCheck, Kind, Observed, Providers};
 use creel_core::select::{Ownership, Roll, protection};
 use jiff::Timestamp;
 
@@ -18,6 +18,15 @@ enum Meant {
     Object(Box<PlanItem>),
     /// A record of ours whose object is gone already.
     AlreadyGone(ResourceId),
+}
+
+/// What a name on the command line is the name of.
+#[derive(Debug, Clone, Copy)]
+enum Named {
+    /// An object, which whoever names it means.
+    Object,
+    /// A record: only its own object is meant.
+    Record,
 }
 
 /// Finds named resources among what is there.
@@ -55,7 +64,7 @@ impl Finder<'_> {
         match self.find_object(name) {
             Ok(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
             Err(failure) if failure.code == Code::NoSuch => match self.find_record(name) {
-                Some(record) => self.look_up(record).await,
+                Some(record) => self.look_up(record, Named::Object).await,
                 None => Err(failure),
             },
             Err(failure) => Err(failure),
@@ -74,9 +83,14 @@ impl Finder<'_> {
                 && record.state.object().map_or(seen.name == record.name, |id| seen.id == id)
         };
         match self.listing.inventory.iter().find(is_it) {
-            Some(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
+            // Compared with the record, not with its name: a replacement stays.
+            Some(seen) => {
+                let liveness = record.owner_liveness();
+                let item = self.admit_as(seen.clone(), liveness, Some(resource))?;
+                Ok(Meant::Object(Box::new(item)))
+            }
             None if !record.state.name().is_open() => Ok(Meant::AlreadyGone(resource)),
-            None => self.look_up(&record).await,
+            None => self.look_up(&record, Named::Record).await,
         }
     }
 
@@ -95,7 +109,7 @@ impl Finder<'_> {
 
     /// Asks the provider for the object of a record that no list shows. One that is absent is
     /// released all the same: that closes its record.
-    async fn look_up(&self, record: &Record) -> Result<Meant, Failure> {
+    async fn look_up(&self, record: &Record, named: Named) -> Result<Meant, Failure> {
         if let Some(failure) = self.listing.refusal() {
             return Err(failure);
         }
@@ -105,7 +119,14 @@ impl Finder<'_> {
             None => provider.find(&record.marks()).await?.into_iter().next(),
         };
         match (seen, record.state.object()) {
-            (Some(seen), _) => self.admit(seen).map(|item| Meant::Object(Box::new(item))),
+            (Some(seen), _) => {
+                let resource = match named {
+                    Named::Object if is_unproven(record, &seen) => None,
+                    Named::Object | Named::Record => Some(record.id),
+                };
+                let item = self.admit_as(seen, record.owner_liveness(), resource)?;
+                Ok(Meant::Object(Box::new(item)))
+            }
             (None, Some(object)) => {
                 let gone = Observed::known_by_id(record.provider, record.kind, object);
                 let seen = Observed { name: record.name.clone(), ..gone };
@@ -168,12 +189,6 @@ impl Finder<'_> {
 
     /// Refuses what is protected or held by somebody who lives.
     fn admit(&self, seen: Observed) -> Result<PlanItem, Failure> {
-        let what = format!("{} {}", seen.kind, seen.name);
-        if let Some(reason) = protection(&self.app.config.protect, &seen, Timestamp::now()) {
-            let message = format!("{what} is left alone: it is {reason}");
-            return Err(Failure::new(Code::Protected, Exit::Refused, message)
-                .hint("no flag overrides protection: creel explain CR0033"));
-        }
         let ownership = self.roll.ownership(&seen);
         let liveness = match &ownership {
             Ownership::Foreign => Liveness::Dead,
@@ -181,8 +196,25 @@ impl Finder<'_> {
             | Ownership::Unrecorded { liveness, .. }
             | Ownership::OtherLedger { liveness, .. } => *liveness,
         };
+        // Whoever names the object itself means it, also where nothing proves that it is the one
+        // on record; naming the record means only what is proven.
+        let known = ownership.record().filter(|record| !is_unproven(record, &seen));
+        let resource = known.map(|record| record.id);
+        self.admit_as(seen, liveness, resource)
+    }
+
+    fn admit_as(
+        &self,
+        seen: Observed,
+        liveness: Liveness,
+        resource: Option<ResourceId>,
+    ) -> Result<PlanItem, Failure> {
+        if let Some(reason) = protection(&self.app.config.protect, &seen, Timestamp::now()) {
+            let message = format!("{} {} is left alone: it is {reason}", seen.kind, seen.name);
+            return Err(Failure::new(Code::Protected, Exit::Refused, message)
+                .hint("no flag overrides protection: creel explain CR0033"));
+        }
         self.refuse_held(&seen, liveness)?;
-        let resource = ownership.record().map(|record| record.id);
         let rule = "named".to_owned();
         Ok(PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None })
     }
@@ -194,6 +226,11 @@ fn kind_and_name(name: &str) -> (Option<Kind>, &str) {
         Some((kind, rest)) if kind.parse::<Kind>().is_ok() => (kind.parse().ok(), rest),
         _ => (None, name),
     }
+}
+
+/// Returns whether nothing proves that an object is the one on record, or another.
+fn is_unproven(record: &Record, seen: &Observed) -> bool {
+    matches!(record.check(seen), IdentityCheck::Unproven { .. })
 }
 
 fn is_same(a: &PlanItem, b: &PlanItem) -> bool {

@@ -2,6 +2,7 @@
 
 use creel_core::ledger::{Ledger, LedgerError};
 use creel_core::provider::Providers;
+use creel_core::reap::{ItemReport, Outcome};
 
 use crate::app::App;
 
@@ -23,8 +24,17 @@ pub(crate) async fn settle_first(
     if status.released() > 0 {
         app.printer.say(&format!("also gave back {} orphaned", status.released()));
     }
+    for item in status.items.iter().filter(|item| is_kept(item)) {
+        let reason = item.reason.as_deref().unwrap_or_default();
+        app.printer.say(&format!("{} {}: {reason}", item.kind, item.name));
+    }
     if status.runs_closed > 0 {
         app.printer.say(&format!("runs closed whose driver died: {}", status.runs_closed));
     }
     Ok(())
+}
+
+/// Returns whether something on record was left alone, which nobody should have to find out.
+fn is_kept(item: &ItemReport) -> bool {
+    matches!(item.result, Outcome::Spared | Outcome::Quarantined)
 }

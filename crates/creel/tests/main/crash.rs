@@ -145,7 +145,7 @@ impl Matrix {
         // A create that may still land is waited for, and the code says so.
         let code = if leaves_a_bare_intent(point) && taken.lands_late() { 3 } else { 0 };
         self.home.creel.run(["reconcile"]).expect_code(code);
-        self.assert_given_back(point);
+        self.assert_given_back(point, near.as_ref());
         let after_one = self.home.story();
         self.home.creel.run(["reconcile"]).expect_code(code);
         assert_eq!(self.home.story(), after_one, "the second recovery changed something");
@@ -195,8 +195,8 @@ impl Matrix {
         states.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn assert_given_back(&self, point: Crashpoint) {
-        assert_eq!(self.left(), Vec::<String>::new());
+    fn assert_given_back(&self, point: Crashpoint, near: Option<&Near>) {
+        assert_eq!(self.left_besides(near), Vec::<String>::new());
         for record in self.home.open_records() {
             let bare = record["state"] == "intended" && record["id"].is_null();
             assert!(bare && leaves_a_bare_intent(point), "still open: {record:#}");
@@ -205,8 +205,16 @@ impl Matrix {
 
     /// Returns everything that is in the world and was not before.
     fn left(&self) -> Vec<String> {
+        self.left_besides(None)
+    }
+
+    /// Returns the same without what was planted near the thing that was taken.
+    fn left_besides(&self, near: Option<&Near>) -> Vec<String> {
         let world = World::snapshot(&self.engine()).unwrap().minus(&self.baseline);
-        let of_engine = world.objects().filter(|object| !Near::is(&object.name));
+        let copies = near.map(Near::copied_ids).unwrap_or_default();
+        let of_engine = world
+            .objects()
+            .filter(|object| !Near::is(&object.name) && !copies.contains(&object.id.as_str()));
         let of_machine = self.home.on_machine().into_iter().filter(|line| !Near::is(line));
         let of_engine = of_engine.map(|object| format!("{object:?}"));
         let sandboxes = self.daytona.left().into_iter().map(|row| format!("sandbox {row}"));
@@ -229,6 +237,8 @@ impl Matrix {
 enum Near {
     Object {
         name: String,
+        /// What carries the very labels of the original under other names.
+        copies: Decoys,
     },
     Processes(Vec<Child>),
     Directories(Vec<PathBuf>),
@@ -244,6 +254,14 @@ impl Near {
         text.ends_with(Self::SUFFIX)
     }
 
+    /// Returns the ids of what carries copied labels.
+    fn copied_ids(&self) -> Vec<&str> {
+        match self {
+            Self::Object { copies, .. } => copies.ids(),
+            Self::Processes(_) | Self::Directories(_) | Self::Sandboxes => Vec::new(),
+        }
+    }
+
     fn plant(matrix: &Matrix, taken: Taken, record: &Value) -> Self {
         let (name, resource) =
             (record["name"].as_str().unwrap(), record["resource"].as_str().unwrap());
@@ -253,6 +271,8 @@ impl Near {
             ("dev.creel.resource".to_owned(), format!("{resource}{}", Self::SUFFIX)),
             (LEDGER_LABEL.to_owned(), matrix.home.ledger_id()),
         ]);
+        let copied = copied_labels(record, &matrix.home.ledger_id());
+        let copies = || Decoys::copies(&matrix.engine(), &format!("{name}-copy"), &copied).unwrap();
         match taken {
             Taken::Container => {
                 docker.create(&ContainerSpec::sleeping(&near).labels(&labels)).unwrap();
@@ -266,13 +286,15 @@ impl Near {
                 return Self::Sandboxes;
             }
         }
-        Self::Object { name: near }
+        Self::Object { name: near, copies: copies() }
     }
 
     /// Checks that the look-alikes are still there, and takes them away.
     fn assert_untouched(self, matrix: &Matrix) {
         match self {
-            Self::Object { name } => {
+            Self::Object { name, copies } => {
+                copies.assert_untouched();
+                drop(copies);
                 let docker = matrix.engine().docker();
                 let world = World::snapshot(&matrix.engine()).unwrap();
                 let found = world.objects().any(|object| object.name == name);
@@ -295,6 +317,14 @@ impl Near {
             Self::Sandboxes => {}
         }
     }
+}
+
+/// Returns the labels that the object of a record carries.
+fn copied_labels(record: &Value, ledger: &str) -> Labels {
+    Labels::from([
+        ("dev.creel.resource".to_owned(), record["resource"].as_str().unwrap().to_owned()),
+        (LEDGER_LABEL.to_owned(), ledger.to_owned()),
+    ])
 }
 
 fn remove(docker: &Docker, name: &str) {

@@ -10,6 +10,7 @@ mod full_disk;
 mod guard;
 mod inside;
 mod late;
+mod ownership;
 mod quarantined;
 mod recovery;
 mod runs;

@@ -55,3 +55,5 @@ pub use provider::DockerProvider;
 pub(crate) use read::step_name;
 pub(crate) use reference::{familiar, joined};
 pub(crate) use transport::RawStream;
+#[cfg(test)]
+pub(crate) use untag::{Ours, Removal, foreign_name, removal};

@@ -168,10 +168,7 @@ pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<O
     let resource = marks.resource.to_string();
     // The filter matches parts of names too.
     let named = matching(connection, marks.kind, &filters("name", &marks.name)).await?;
-    let is_marked = |seen: &Observed| {
-        seen.name == marks.name && seen.labels.get(labels::RESOURCE) == Some(resource.as_str())
-    };
-    let checked = named.into_iter().filter(is_marked).map(|seen| async {
+    let checked = named.into_iter().filter(|seen| marks.fit(seen)).map(|seen| async {
         let inherited = inherits(connection, &seen, &resource).await?;
         Ok::<_, Error>((!inherited).then_some(seen))
     });

@@ -208,11 +208,12 @@ async fn podman_and_short_ids_are_asked_for_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_container_that_inherited_the_label_is_not_found() {
+async fn only_what_has_the_name_and_its_own_label_is_found() {
     let marks = marks(Kind::Container);
     let labels = format!(r#""Labels":{{"{}":"{}"}}"#, labels::RESOURCE, marks.resource);
     let rows = format!(
-        r#"[{{"Id":"a","Names":["/{name}"],"ImageID":"marked",{labels}}},
+        r#"[{{"Id":"a","Names":["/{name}"],"ImageID":"plain",{labels}}},
+            {{"Id":"f","Names":["/{name}"],"ImageID":"marked",{labels}}},
             {{"Id":"b","Names":["/other"],"ImageID":"marked",{labels}}},
             {{"Id":"c","Names":["/renamed"],"ImageID":"plain",{labels}}},
             {{"Id":"d","Names":["/{name}-2"],"ImageID":"lost",{labels}}},
@@ -226,7 +227,7 @@ async fn a_container_that_inherited_the_label_is_not_found() {
     ]);
     let found = engine.provider.find(&marks).await.unwrap();
     let ids: Vec<&str> = found.iter().map(|seen| seen.id.as_str()).collect();
-    assert_eq!(ids, ["a", "c"]);
+    assert_eq!(ids, ["a"]);
 }
 
 #[tokio::test]

@@ -51,13 +51,50 @@ pub(super) async fn image(
 }
 
 /// What is on record of a reference.
-struct Ours<'a> {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ours<'a> {
     /// The image that it names.
-    image: &'a str,
+    pub(crate) image: &'a str,
     /// Whether that image may go with its last reference.
-    image_is_ours: bool,
+    pub(crate) image_is_ours: bool,
     /// The image that it named before.
-    replaces: Option<&'a str>,
+    pub(crate) replaces: Option<&'a str>,
+}
+
+/// How a reference is taken away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// With its image, by the image's id: if the reference was moved since, only our image goes.
+    ById,
+    /// Alone: others name the same image.
+    ReferenceOnly,
+    /// Not at all.
+    Kept(IdentityCheck),
+}
+
+/// Decides how a reference is taken away that names this image beside these names now.
+pub(crate) fn removal(reference: &str, image: &str, names: &[String], ours: Ours<'_>) -> Removal {
+    if image != ours.image {
+        let why = format!("{reference} names the image {image} now, ours was {}", ours.image);
+        return Removal::Kept(IdentityCheck::Replaced { why });
+    }
+    let is_last = names.iter().all(|name| name == reference);
+    if !is_last {
+        return Removal::ReferenceOnly;
+    }
+    if !ours.image_is_ours {
+        let why = format!("with {reference} its image would go, which is not on record as ours");
+        return Removal::Kept(IdentityCheck::Unproven { why });
+    }
+    Removal::ById
+}
+
+/// Returns a name of an image that is not among the expected ones.
+pub(crate) fn foreign_name<'a>(
+    names: &'a [String],
+    expected: Option<&BTreeSet<String>>,
+) -> Option<&'a String> {
+    names.iter().find(|name| expected.is_some_and(|ours| !ours.contains(*name)))
 }
 
 /// Takes one reference away, and its image with it where that is ours and has no other name; one
@@ -71,25 +108,22 @@ async fn reference(
         return Ok(Released::AlreadyGone);
     };
     let image = observe::image_id(&details.id);
-    if image != ours.image {
-        let why = format!("{reference} names the image {image} now, ours was {}", ours.image);
-        return Ok(Released::Kept(IdentityCheck::Replaced { why }));
-    }
+    let names = observe::real_references(&details.repo_tags);
     let library = connection.library().await?;
+    let decided = removal(reference, &image, &names, *ours);
+    if let Removal::Kept(check @ IdentityCheck::Replaced { .. }) = decided {
+        return Ok(Released::Kept(check));
+    }
     if let (Some(before), Some(options)) = (ours.replaces, options_for(reference)) {
         match library.tag_image(before, Some(options)).await {
             Err(error) if is_absence(&error) => {}
             answer => return answered(answer),
         }
     }
-    let is_last = observe::real_references(&details.repo_tags).iter().all(|name| name == reference);
-    if is_last && !ours.image_is_ours {
-        let why = format!("with {reference} its image would go, which is not on record as ours");
-        return Ok(Released::Kept(IdentityCheck::Unproven { why }));
-    }
-    if is_last {
-        // By its id: if the reference was moved since, only our image goes.
-        return answered(remove(library, &image).await.map(drop));
+    match decided {
+        Removal::Kept(check) => return Ok(Released::Kept(check)),
+        Removal::ById => return answered(remove(library, &image).await.map(drop)),
+        Removal::ReferenceOnly => {}
     }
     let answer = match remove(library, reference).await {
         Ok(answer) => answer,
@@ -141,8 +175,7 @@ async fn all_names(
         return Err(Refusal::UsedBy(users));
     }
     let names = observe::real_references(&details.repo_tags);
-    let is_foreign = |name: &&String| expected.is_some_and(|ours| !ours.contains(*name));
-    if let Some(foreign) = names.iter().find(is_foreign) {
+    if let Some(foreign) = foreign_name(&names, expected) {
         let why = format!("it has the name {foreign}, which it did not have");
         return Ok(Released::Kept(IdentityCheck::Unproven { why }));
     }

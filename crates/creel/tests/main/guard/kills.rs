@@ -15,7 +15,7 @@ use std::time::Duration;
 use creel_testkit::creel::Running;
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::concurrently;
-use creel_testkit::wait::eventually;
+use creel_testkit::wait::{eventually, eventually_some};
 use creel_testkit::world::{Inventory, World};
 use serde_json::Value;
 
@@ -28,6 +28,8 @@ const SHORT_WINDOW: &str = "[ledger]\nintent_window = \"2s\"\n";
 const LATER: Duration = Duration::from_secs(15);
 /// The latest instant of a blow; the command has made two of everything by then.
 const LATEST: Duration = Duration::from_millis(4500);
+/// How many things of the cells have their labels copied.
+const COPIES: usize = 3;
 /// How many cells run at once.
 const CONCURRENCY: usize = 3;
 
@@ -280,6 +282,22 @@ fn left(scene: &Scene, has: &Inventory, decoys: &Decoys) -> Vec<String> {
     more.chain(lost.objects().map(|one| format!("lost {one:?}"))).collect()
 }
 
+/// Plants objects with the very labels of what the cells make, under other names.
+fn copy_labels(scene: &Scene, has: &Inventory, decoys: &mut Decoys) {
+    for number in 0..COPIES {
+        let ledger = scene.home.ledger_id();
+        let made = eventually_some(PATIENCE, || {
+            let known = decoys.ids().iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+            let now = World::snapshot(&scene.engine()).ok()?.with_label(LEDGER_LABEL, &ledger);
+            let of_a_cell = now.minus(has).filter(|one| !known.contains(&one.id));
+            of_a_cell.objects().nth(number).map(|one| one.labels.clone())
+        });
+        // All cells may be over by now.
+        let Some(labels) = made else { return };
+        decoys.plant_copies(&format!("copied-{number}"), &labels).unwrap();
+    }
+}
+
 /// Runs cells, and checks the world when all have recovered, and later once more.
 pub(crate) fn run_all(cells: &[Cell]) {
     let mut scene = Scene::set_up();
@@ -293,7 +311,11 @@ pub(crate) fn run_all(cells: &[Cell]) {
     };
     let decoys = thread::scope(|scope| {
         // By strangers, while the cells run.
-        let planting = scope.spawn(|| Decoys::plant(&scene.engine(), &original).unwrap());
+        let planting = scope.spawn(|| {
+            let mut decoys = Decoys::plant(&scene.engine(), &original).unwrap();
+            copy_labels(&scene, &second.has, &mut decoys);
+            decoys
+        });
         let run = |cell: &Cell| {
             cell.run(&scene);
             Ok(())

@@ -24,6 +24,7 @@ mod images;
 pub(crate) mod kills;
 mod limits;
 mod replaced;
+mod replacements;
 pub(crate) mod scene;
 mod socket;
 pub(crate) mod terminal;
