@@ -1,20 +1,33 @@
-//! Text without what only a terminal understands.
+//! Text without what a reader does not see: escape sequences, control characters, and
+//! characters without width.
 
 use super::view::View;
 
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
+/// How many bytes are judged at once.
+const CHUNK: usize = 64;
 
-/// Returns whether a text holds escape sequences at all.
-pub(super) fn has_escapes(text: &str) -> bool {
-    text.as_bytes().contains(&ESCAPE)
+/// Returns whether a text holds something that a reader does not see.
+pub(super) fn has_hidden(text: &[u8]) -> bool {
+    let mut start = 0;
+    text.chunks(CHUNK).any(|chunk| {
+        // Without a way out of the loop it is done with wide registers.
+        let suspects = chunk.iter().fold(0_u8, |all, byte| {
+            let is_plain = (*byte >= b' ' && *byte < 0x7f) || *byte == b'\n' || *byte == b'\t';
+            all | u8::from(!is_plain)
+        });
+        let at = start;
+        start += chunk.len();
+        suspects != 0 && (at..at + chunk.len()).any(|at| skipped(&text[at..]) > 0)
+    })
 }
 
-/// Returns a text without escape sequences and control characters.
+/// Returns a text without escape sequences, control characters and those without width.
 ///
 /// Tabs and line breaks stay; a carriage return that begins a line anew is a line break.
-pub(super) fn view(text: &str) -> View {
-    let bytes = text.as_bytes();
+pub(super) fn view(text: &[u8]) -> View {
+    let bytes = text;
     let mut view = View::default();
     let (mut kept_from, mut at) = (0, 0);
     while at < bytes.len() {
@@ -25,7 +38,7 @@ pub(super) fn view(text: &str) -> View {
         }
         view.push(&text[kept_from..at], kept_from);
         if bytes[at] == b'\r' && bytes.get(at + 1) != Some(&b'\n') {
-            view.push("\n", at);
+            view.push(b"\n", at);
         }
         at += skipped;
         kept_from = at;
@@ -50,6 +63,23 @@ fn skipped(bytes: &[u8]) -> usize {
         }
         [b'\n' | b'\t', ..] => 0,
         [byte, ..] if byte.is_ascii_control() => 1,
+        [lead, ..] if *lead >= 0x80 => without_width(bytes),
+        _ => 0,
+    }
+}
+
+/// Returns how long the character at the beginning is, where it takes no room: joiners, marks of
+/// direction, soft hyphens, selectors of variants, tags, and the second set of controls.
+fn without_width(bytes: &[u8]) -> usize {
+    match bytes {
+        [0xc2, 0x80..=0x9f | 0xad, ..] | [0xcd, 0x8f, ..] | [0xd8, 0x9c, ..] => 2,
+        [0xe2, 0x80, 0x8b..=0x8f | 0xa8..=0xae, ..]
+        | [0xe2, 0x81, 0xa0..=0xaf, ..]
+        | [0xe1, 0xa0, 0x8b..=0x8f, ..]
+        | [0xef, 0xb8, 0x80..=0x8f, ..]
+        | [0xef, 0xbb, 0xbf, ..]
+        | [0xef, 0xbf, 0xb9..=0xbb, ..] => 3,
+        [0xf3, 0xa0, 0x80..=0x87, _, ..] => 4,
         _ => 0,
     }
 }
@@ -71,12 +101,21 @@ mod tests {
     #[test]
     fn colours_titles_and_control_characters_go_and_words_stay() {
         let text = "\x1b[1;31merror\x1b[0m:\t\x1b]0;title\x07ä\x08\r\n10 %\r20 %\x1b[K\n\x1b(Bend";
-        assert_eq!(view(text).text, "error:\tä\n10 %\n20 %\nend");
+        assert_eq!(view(text.as_bytes()).into_text(), "error:\tä\n10 %\n20 %\nend");
     }
 
     #[test]
     fn a_sequence_that_is_cut_off_is_no_text_either() {
-        assert_eq!(view("end\x1b[3").text, "end");
-        assert_eq!(view("end\x1b").text, "end");
+        assert_eq!(view(b"end\x1b[3").into_text(), "end");
+        assert_eq!(view(b"end\x1b").into_text(), "end");
+    }
+
+    #[test]
+    fn characters_without_width_go_and_those_of_other_scripts_stay() {
+        let text = "a\u{200b}b\u{feff}c\u{ad}d\u{2060}e\u{202e}f\u{e0041}g größer 日本 …";
+        assert!(has_hidden(text.as_bytes()));
+        let shown = view(text.as_bytes()).into_text();
+        assert_eq!(shown, "abcdefg größer 日本 …");
+        assert!(!has_hidden(shown.as_bytes()));
     }
 }

@@ -15,6 +15,8 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 const SHORT: usize = 8;
 /// A shorter piece of base64 or hexadecimal would be found by chance.
 const FEWEST_ENCODED: usize = 8;
+/// A shorter piece of base32 would be found by chance.
+const FEWEST_BASE32: usize = 10;
 /// A line of a secret of several lines is a form of its own from this length on.
 const FEWEST_IN_LINE: usize = 12;
 
@@ -83,8 +85,15 @@ pub(super) fn of(secret: &str) -> Vec<Form> {
         forms.add((*line).to_owned(), Around::Free);
         quoted(line).into_iter().for_each(|text| forms.add(text, Around::Free));
     }
+    if secret.len() >= SHORT {
+        forms.add(secret.to_lowercase(), Around::Free);
+        forms.add(secret.to_uppercase(), Around::Free);
+    }
     for form in hex(secret).into_iter().filter(|form| form.len() >= FEWEST_ENCODED) {
         forms.add(form, Around::Free);
+    }
+    for form in base32(secret.as_bytes()) {
+        forms.add(form.text, form.around);
     }
     for form in base64(secret.as_bytes()) {
         forms.add(form.text, form.around);
@@ -237,6 +246,36 @@ fn base64(secret: &[u8]) -> Vec<Form> {
     forms
 }
 
+/// Returns the forms in base32, at the five offsets and in both cases.
+fn base32(secret: &[u8]) -> Vec<Form> {
+    let mut forms = Vec::new();
+    for offset in 0..5 {
+        let shifted = [&[0; 4][..offset], secret].concat();
+        let first = (offset * 8).div_ceil(5);
+        let bits = shifted.len() * 8;
+        let (last, right) = (bits / 5, bits % 5 != 0);
+        if last < first + FEWEST_BASE32 {
+            continue;
+        }
+        let around = Around::Shared { left: offset * 8 % 5 != 0, right };
+        let upper = base32_letters(&shifted)[first..last].to_owned();
+        let lower = upper.to_ascii_lowercase();
+        forms.extend([upper, lower].map(|text| Form { text, around }));
+    }
+    forms
+}
+
+/// Encodes bytes in base32 without padding; bits that are missing at the end are zero.
+fn base32_letters(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+    let letter = |number: usize| {
+        let value = (0..5).fold(0, |value, at| value << 1 | bit(number * 5 + at));
+        char::from(LETTERS[usize::from(value)])
+    };
+    (0..(bytes.len() * 8).div_ceil(5)).map(letter).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,5 +328,12 @@ mod tests {
         let forms = of("hunt3r");
         assert!(forms.iter().any(|form| form.around == Around::Word && form.text == "hunt3r"));
         assert!(forms.iter().all(|form| form.text.len() >= 6));
+    }
+
+    #[test]
+    fn base32_is_written_as_its_standard_says() {
+        for (text, encoded) in [("f", "MY"), ("fo", "MZXQ"), ("foobar", "MZXW6YTBOI")] {
+            assert_eq!(base32_letters(text.as_bytes()), encoded);
+        }
     }
 }

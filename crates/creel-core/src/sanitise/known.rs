@@ -1,6 +1,6 @@
 //! Finds the secrets that are known, in every form.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::forms::{self, Around, Form};
@@ -14,6 +14,9 @@ const GRAM: usize = 8;
 /// the scheme of an address, are words.
 const PART: usize = 3;
 
+/// How many bytes on one side of a line break must be of a form before the lines are joined.
+const JOINT: usize = 4;
+
 /// Every form of every secret, ready to be searched for.
 pub(super) struct Known {
     /// Finds the forms by their numbers.
@@ -22,6 +25,14 @@ pub(super) struct Known {
     forms: Vec<Named>,
     /// Where each stretch of [`GRAM`] bytes occurs: the form, and the place in it.
     grams: HashMap<[u8; GRAM], Vec<(usize, usize)>>,
+    /// Every stretch of [`JOINT`] bytes of a form.
+    joints: HashSet<[u8; JOINT]>,
+    /// The beginnings of forms from [`JOINT`] bytes to fewer than [`GRAM`].
+    starts: HashSet<Vec<u8>>,
+    /// Which bytes the secrets are made of.
+    bytes: [bool; 256],
+    /// How many bytes the longest form has.
+    longest: usize,
 }
 
 /// A form, and whose it is.
@@ -39,13 +50,43 @@ impl Known {
             named.extend(forms.map(|form| Named { form, name: Arc::clone(&name) }));
         }
         let sieve = Sieve::new(named.iter().map(|named| named.form.text.as_bytes()));
+        let texts = || named.iter().map(|named| named.form.text.as_bytes());
+        let joints = texts().flat_map(|text| text.windows(JOINT));
+        let joints = joints.filter_map(|gram| gram.first_chunk().copied()).collect();
+        let starts = texts()
+            .flat_map(|text| (JOINT..GRAM.min(text.len())).map(|length| text[..length].to_vec()));
+        let starts = starts.collect();
+        let mut bytes = [false; 256];
+        for (_, secret) in secrets.maskable() {
+            secret.bytes().for_each(|byte| bytes[usize::from(byte)] = true);
+        }
+        // What base64 is made of, which may be escaped again.
+        b"+/=".iter().for_each(|byte| bytes[usize::from(*byte)] = true);
+        let longest = texts().map(<[u8]>::len).max().unwrap_or_default();
         let grams = grams(&named);
-        Self { sieve, forms: named, grams }
+        Self { sieve, forms: named, grams, joints, starts, bytes, longest }
     }
 
-    /// Returns how many bytes the longest form has.
-    pub(super) fn longest(&self) -> usize {
-        self.forms.iter().map(|named| named.form.text.len()).max().unwrap_or_default()
+    /// Returns whether there is no secret.
+    pub(super) fn is_empty(&self) -> bool {
+        self.forms.is_empty()
+    }
+
+    /// Returns whether the secrets have one of these bytes.
+    pub(super) fn has(&self, bytes: &[u8]) -> bool {
+        bytes.iter().any(|byte| self.bytes[usize::from(*byte)])
+    }
+
+    /// Returns whether two texts, put together, may make a form.
+    pub(super) fn touches(&self, before: &[u8], behind: &[u8]) -> bool {
+        let before = before.last_chunk::<JOINT>();
+        let behind = behind.first_chunk::<JOINT>();
+        before.into_iter().chain(behind).any(|joint| self.joints.contains(joint))
+    }
+
+    /// Returns how far a form may reach from a place in it, however it is written.
+    pub(super) fn reach(&self) -> usize {
+        2 * self.longest + 64
     }
 
     /// Returns every text that is searched for.
@@ -61,8 +102,7 @@ impl Known {
     }
 
     /// Finds whole forms, also those that overlap: together they cover all of both.
-    pub(super) fn find<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
-        let bytes = text.as_bytes();
+    pub(super) fn find<'a>(&'a self, bytes: &[u8], spans: &mut Vec<Span<'a>>) {
         self.sieve.find(bytes, |number, start| {
             let named = &self.forms[number];
             let end = start + named.form.text.len();
@@ -81,13 +121,20 @@ impl Known {
 
     /// Finds what is left of a form at the end of a text that was cut there.
     pub(super) fn find_at_end<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
-        let starts = self.beginnings(text).filter(|(named, length)| *length >= named.fewest());
+        let starts =
+            self.beginnings(text.as_bytes()).filter(|(named, length)| *length >= named.fewest());
         spans.extend(starts.map(|(named, length)| named.span(text.len() - length, text.len())));
     }
 
     /// Returns where the beginning of a form begins, where a text ends with one.
-    pub(super) fn cut_at_end(&self, text: &str) -> Option<usize> {
-        self.beginnings(text).map(|(_, length)| text.len() - length).min()
+    pub(super) fn cut_at_end(&self, text: &[u8]) -> Option<usize> {
+        let long = self.beginnings(text).map(|(_, length)| text.len() - length).min();
+        let short = || {
+            let lengths = (JOINT..GRAM.min(text.len() + 1)).rev();
+            let mut starts = lengths.map(|length| text.len() - length);
+            starts.find(|start| self.starts.contains(&text[*start..]))
+        };
+        long.or_else(short)
     }
 
     /// Returns the forms whose end a text begins with, and how much of each.
@@ -102,14 +149,14 @@ impl Known {
     }
 
     /// Returns the forms whose beginning a text ends with, and how much of each.
-    fn beginnings(&self, text: &str) -> impl Iterator<Item = (&Named, usize)> {
-        let gram = text.as_bytes().last_chunk::<GRAM>();
+    fn beginnings(&self, text: &[u8]) -> impl Iterator<Item = (&Named, usize)> {
+        let gram = text.last_chunk::<GRAM>();
         let places = gram.and_then(|gram| self.grams.get(gram)).into_iter().flatten();
         places.filter_map(|(form, at)| {
             let named = &self.forms[*form];
             let start = &named.form.text.as_bytes()[..at + GRAM];
             let is_cut = start.len() < named.form.text.len();
-            (is_cut && text.as_bytes().ends_with(start)).then_some((named, start.len()))
+            (is_cut && text.ends_with(start)).then_some((named, start.len()))
         })
     }
 }

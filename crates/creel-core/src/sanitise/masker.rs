@@ -3,17 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::known::{Known, is_base64};
+use super::known::Known;
 use super::private::PrivateText;
 use super::secrets::{Secrets, Unmasked};
 use super::span::{Span, render, unite};
 use super::stream::MaskStream;
 use super::text::{Diagnostic, Masked};
-use super::view::View;
-use super::{clean, random, rules};
-
-/// A line of base64 that goes on in the next one is at least this long.
-pub(super) const WRAPPED: usize = 40;
+use super::{clean, hidden, random, rules};
 
 /// Knows what must not be seen, and makes text without it; cheap to clone.
 #[derive(Clone)]
@@ -88,7 +84,7 @@ impl Masker {
     }
 
     fn masked(&self, text: &str) -> String {
-        let mut spans = self.find(text);
+        let mut spans = self.find(text, None);
         self.find_at_edges(text, &mut spans);
         unite(&mut spans);
         render(text, &spans, 0, text.len())
@@ -99,8 +95,8 @@ impl Masker {
     /// It is masked before it is cleaned, since a secret may hold a control character, and after
     /// it, since a control character may have parted one.
     fn explained(&self, text: &str) -> String {
-        let text = clean::view(&self.masked(text)).text;
-        let mut spans = self.find(&text);
+        let text = clean::view(self.masked(text).as_bytes()).into_text();
+        let mut spans = self.find(&text, None);
         self.find_at_edges(&text, &mut spans);
         self.0.private.find(&text, &mut spans);
         unite(&mut spans);
@@ -117,57 +113,31 @@ impl Masker {
         &self.0.known
     }
 
-    /// Finds the secrets in a text, in no order.
-    pub(super) fn find(&self, text: &str) -> Vec<Span<'_>> {
+    /// Finds the secrets in a text, in no order. A run of base64 that begins at `picture` goes on
+    /// a picture, and is not judged again.
+    pub(super) fn find(&self, text: &str, picture: Option<usize>) -> Vec<Span<'_>> {
         let mut spans = Vec::new();
-        self.find_in(text, &mut spans);
-        if clean::has_escapes(text) {
-            let view = clean::view(text);
+        self.find_in(text.as_bytes(), picture, &mut spans);
+        if clean::has_hidden(text.as_bytes()) {
+            let view = clean::view(text.as_bytes());
             let mut hidden = Vec::new();
-            self.find_in(&view.text, &mut hidden);
+            self.find_in(&view.bytes, picture, &mut hidden);
             spans.extend(hidden.into_iter().map(|span| view.back(span)));
         }
         spans
     }
 
-    fn find_in<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
+    fn find_in<'a>(&'a self, text: &[u8], picture: Option<usize>, spans: &mut Vec<Span<'a>>) {
         self.0.known.find(text, spans);
-        rules::find(text.as_bytes(), spans);
-        let (mut from, mut unwrapped_to) = (0, 0);
-        while let Some(run) = random::next_run(text.as_bytes(), from) {
-            random::find(text.as_bytes(), run, spans);
-            if run.1 - run.0 >= WRAPPED && run.0 >= unwrapped_to {
-                unwrapped_to = self.find_wrapped(text, run, spans);
+        hidden::find(&self.0.known, text, spans);
+        rules::find(text, spans);
+        let mut from = 0;
+        while let Some(run) = random::next_run(text, from) {
+            if picture != Some(run.0) {
+                random::find(text, run, spans);
             }
             from = run.1;
         }
-    }
-
-    /// Finds known secrets in base64 that goes on over several lines; returns where it ends.
-    fn find_wrapped<'a>(
-        &'a self,
-        text: &str,
-        (start, end): (usize, usize),
-        spans: &mut Vec<Span<'a>>,
-    ) -> usize {
-        let mut view = View::default();
-        view.push(&text[start..end], start);
-        let mut last = (start, end);
-        while last.1 - last.0 >= WRAPPED {
-            let next = last.1 + line_break(&text.as_bytes()[last.1..]);
-            let length = text.as_bytes()[next..].iter().take_while(|byte| is_base64(byte)).count();
-            if next == last.1 || length == 0 {
-                break;
-            }
-            view.push(&text[next..next + length], next);
-            last = (next, next + length);
-        }
-        if last.0 > start {
-            let mut hidden = Vec::new();
-            self.0.known.find(&view.text, &mut hidden);
-            spans.extend(hidden.into_iter().map(|span| view.back(span)));
-        }
-        last.0
     }
 }
 
@@ -175,10 +145,4 @@ impl fmt::Debug for Masker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Masker").field("unmasked", &self.0.unmasked).finish_non_exhaustive()
     }
-}
-
-/// Returns how long the line break at the beginning is, written or escaped.
-fn line_break(text: &[u8]) -> usize {
-    let breaks: [&[u8]; 4] = [b"\r\n", b"\n", b"\\r\\n", b"\\n"];
-    breaks.iter().find(|one| text.starts_with(one)).map_or(0, |one| one.len())
 }

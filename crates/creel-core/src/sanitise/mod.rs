@@ -19,22 +19,31 @@
 
 mod clean;
 mod forms;
+mod hidden;
 mod keys;
 mod known;
 mod masker;
+mod named;
 mod private;
+mod process;
 mod random;
 mod rules;
+mod scan;
 mod secrets;
+mod services;
+#[cfg(test)]
+mod services_tests;
 mod sieve;
 mod span;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unescape;
 mod view;
 
 pub use masker::Masker;
+pub use process::{process_masker, remember};
 pub use rules::patterns;
 pub use secrets::{Secrets, Unmaskable, Unmasked};
 pub use stream::MaskStream;

@@ -42,6 +42,21 @@ const SECRET_NAMES: [&str; 10] = [
 /// What digests of packages begin with.
 const DIGESTS: [&str; 4] = ["sha1-", "sha256-", "sha384-", "sha512-"];
 
+/// What pictures, fonts and documents begin with in base64.
+const PICTURES: [&[u8]; 9] = [
+    b"iVBORw0KGgo",
+    b"/9j/",
+    b"R0lGOD",
+    b"UklGR",
+    b"PHN2Zy",
+    b"AAABAAEA",
+    b"d09GMg",
+    b"d09GRg",
+    b"JVBERi0",
+];
+/// A shorter run is no picture.
+const FEWEST_IN_PICTURE: usize = 64;
+
 /// A sort of character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sort {
@@ -122,10 +137,28 @@ pub(super) fn next_run(text: &[u8], from: usize) -> Option<(usize, usize)> {
     None
 }
 
+/// Returns where the run begins that goes up to `at`.
+pub(super) fn run_before(text: &[u8], at: usize) -> usize {
+    at - text[..at].iter().rev().take_while(|byte| IN_RUN[usize::from(**byte)]).count()
+}
+
+/// Returns whether a run that begins at `start` is a picture or the like.
+pub(super) fn is_picture(text: &[u8], (start, end): (usize, usize)) -> bool {
+    let (before, run) = (&text[start.saturating_sub(64)..start], &text[start..end]);
+    let begins_so = || PICTURES.iter().any(|begin| run.starts_with(begin));
+    let is_named = || {
+        before.ends_with(b";base64,")
+            && [&b"data:image/"[..], b"data:font/", b"data:audio/", b"data:video/"]
+                .iter()
+                .any(|kind| before.windows(kind.len()).any(|window| window == *kind))
+    };
+    run.len() >= FEWEST_IN_PICTURE && (begins_so() || is_named())
+}
+
 /// Finds what is random in one run.
 pub(super) fn find(text: &[u8], (start, end): (usize, usize), spans: &mut Vec<Span<'_>>) {
     let run = &text[start..end];
-    if is_digest(text, start, run) {
+    if is_digest(text, start, run) || is_picture(text, (start, end)) {
         return;
     }
     if run.len() >= HEX && run.iter().all(u8::is_ascii_hexdigit) {

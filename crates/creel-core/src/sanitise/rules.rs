@@ -1,115 +1,75 @@
-//! Finds tokens by their shape: what well-known services hand out, headers, addresses.
+//! Finds tokens by their shape: what well-known services hand out, headers, addresses, commands.
 //!
-//! One pass finds the anchors of all rules at once; the expression of a rule is tried only where
-//! one of its anchors stands.
+//! One pass finds the anchors of all rules and names at once; the expression of a rule is tried
+//! only where one of its anchors stands.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
 
-use super::keys;
+use super::services::SERVICES;
 use super::span::Span;
+use super::{keys, named};
 
 /// How a token looks.
-struct Rule {
+pub(super) struct Rule {
     /// What stands in its place.
-    name: &'static str,
+    pub(super) name: &'static str,
     /// What it begins with; one of them.
-    anchors: &'static [&'static str],
+    pub(super) anchors: &'static [&'static str],
     /// The whole of it, from the anchor on; the first group, where there is one, is the secret.
-    expression: &'static str,
+    pub(super) expression: &'static str,
     /// Whether the anchor may stand in the middle of a word.
-    in_word: bool,
+    pub(super) in_word: bool,
 }
 
+/// A token whose anchor stands in its middle.
+struct Split {
+    name: &'static str,
+    anchor: &'static str,
+    /// How many letters and digits stand before the anchor, at least.
+    before: usize,
+    /// What stands behind them, from the anchor on.
+    expression: &'static str,
+}
+
+const SPLITS: &[Split] = &[
+    Split { name: "azure-secret", anchor: "Q~", before: 4, expression: "Q~[A-Za-z0-9_~.-]{31,34}" },
+    Split { name: "mailchimp-key", anchor: "-us", before: 32, expression: "-us\\d{1,2}\\b" },
+    Split {
+        name: "telegram-token",
+        anchor: ":AA",
+        before: 8,
+        expression: ":AA[A-Za-z0-9_-]{32,35}\\b",
+    },
+    Split {
+        name: "terraform-token",
+        anchor: ".atlasv1.",
+        before: 14,
+        expression: "\\.atlasv1\\.[A-Za-z0-9_=-]{60,}",
+    },
+];
+
+/// Headers, addresses and commands that carry a secret.
 const RULES: &[Rule] = &[
-    Rule {
-        name: "github-token",
-        anchors: &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"],
-        expression: "gh[pousr]_[A-Za-z0-9]{20,}",
-        in_word: true,
-    },
-    Rule {
-        name: "github-token",
-        anchors: &["github_pat_"],
-        expression: "github_pat_[A-Za-z0-9_]{20,}",
-        in_word: true,
-    },
-    Rule {
-        name: "gitlab-token",
-        anchors: &[
-            "glpat-", "glptt-", "gldt-", "glrt-", "glcbt-", "glft-", "glimt-", "glsoat-",
-            "glagent-", "gloas-",
-        ],
-        expression: "gl(?:pat|ptt|dt|rt|cbt|ft|imt|soat|agent|oas)-[A-Za-z0-9_.-]{16,}",
-        in_word: false,
-    },
-    Rule {
-        name: "slack-token",
-        anchors: &["xox", "xapp-"],
-        expression: "(?:xox[a-z](?:\\.xox[a-z])?|xapp)-[A-Za-z0-9-]{10,}",
-        in_word: false,
-    },
-    Rule {
-        name: "slack-webhook",
-        anchors: &["hooks.slack.com/"],
-        expression: "hooks\\.slack\\.com/[a-z]+/([A-Za-z0-9/_-]{20,})",
-        in_word: true,
-    },
-    Rule {
-        name: "aws-key-id",
-        anchors: &["AKIA", "ASIA", "ABIA", "ACCA"],
-        expression: "A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",
-        in_word: false,
-    },
-    Rule {
-        name: "aws-secret-key",
-        anchors: &["ecret_access_key", "ECRET_ACCESS_KEY", "ecretAccessKey"],
-        expression: "(?:ecret_access_key|ECRET_ACCESS_KEY|ecretAccessKey)\
-                     [\"'\\\\]{0,4}[ \t]{0,8}[:=>]{0,2}[ \t]{0,8}[\"'\\\\]{0,4}([A-Za-z0-9/+=]{30,})",
-        in_word: true,
-    },
-    Rule {
-        name: "google-key",
-        anchors: &["AIza"],
-        expression: "AIza[A-Za-z0-9_-]{30,}",
-        in_word: false,
-    },
-    Rule {
-        name: "google-token",
-        anchors: &["ya29.", "GOCSPX-"],
-        expression: "(?:ya29\\.|GOCSPX-)[A-Za-z0-9_-]{20,}",
-        in_word: false,
-    },
-    Rule {
-        name: "anthropic-key",
-        anchors: &["sk-ant-"],
-        expression: "sk-ant-[A-Za-z0-9_-]{16,}",
-        in_word: false,
-    },
-    Rule {
-        name: "openrouter-key",
-        anchors: &["sk-or-"],
-        expression: "sk-or-[A-Za-z0-9_-]{16,}",
-        in_word: false,
-    },
-    Rule {
-        name: "openai-key",
-        anchors: &["sk-"],
-        expression: "sk-(?:(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{16,}|[A-Za-z0-9]{20,}[A-Za-z0-9_-]*)",
-        in_word: false,
-    },
-    Rule {
-        name: "daytona-key",
-        anchors: &["dtn_"],
-        expression: "dtn_[A-Za-z0-9_-]{16,}",
-        in_word: false,
-    },
     Rule {
         name: "jwt",
         anchors: &["eyJ"],
         expression: "eyJ[A-Za-z0-9_-]{8,}\\.[A-Za-z0-9_-]{8,}(?:\\.[A-Za-z0-9_-]*)*",
+        in_word: false,
+    },
+    Rule {
+        name: "grafana-token",
+        anchors: &["eyJrIjoi"],
+        expression: "eyJrIjoi[A-Za-z0-9+/]{30,}={0,2}",
+        in_word: false,
+    },
+    Rule {
+        name: "discord-token",
+        anchors: &["MD", "MT", "MZ", "Mj", "Mz", "ND", "NT", "NZ", "Nj", "Nz", "OD", "OT", "Oz"],
+        expression: "[MNO][A-Za-z0-9_-]{22,27}\\.[A-Za-z0-9_-]{6}\\.[A-Za-z0-9_-]{27,}",
         in_word: false,
     },
     Rule {
@@ -121,8 +81,12 @@ const RULES: &[Rule] = &[
     Rule {
         name: "authorization",
         anchors: &["uthorization", "UTHORIZATION"],
-        expression: "(?:uthorization|UTHORIZATION)[\"'\\\\]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[\"'\\\\]{0,4}\
-                     (?:(?i:bearer|basic|token|digest|negotiate|apikey|key|bot)[ \t]{1,8}([^\\s\"'\\\\]{4,})\
+        expression: "(?:uthorization|UTHORIZATION)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
+                     (?:(?i:digest|aws4-hmac-sha256|oauth|hawk|snowflake|signature|mac|dpop|googlelogin)[ \t]{1,8}\
+                     ([^\\s][^\\r\\n]{3,4096})\
+                     |[A-Za-z][A-Za-z0-9_-]{1,40}[ \t]{1,8}([A-Za-z0-9._~+/=:%@$!-]{16,})\
+                     |(?i:bearer|basic|token|negotiate|ntlm|apikey|api-key|key|bot|ssws|splunk|geniekey|zoho-oauthtoken)\
+                     [ \t]{1,8}([^\\s\"'\\\\]{4,})\
                      |([A-Za-z0-9._~+/=:-]{16,}))",
         in_word: true,
     },
@@ -139,66 +103,173 @@ const RULES: &[Rule] = &[
                      [\"'\\\\]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[\"'\\\\]{0,4}([A-Za-z0-9._~+/=-]{8,})",
         in_word: true,
     },
+    Rule {
+        name: "aws-secret-key",
+        anchors: &["secret_access_key", "SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey"],
+        expression: "(?:secret_access_key|SECRET_ACCESS_KEY|[Ss]ecretAccessKey)\
+                     [\"'\\\\]{0,4}[ \t]{0,8}[:=>]{0,2}[ \t]{0,8}[\"'\\\\]{0,4}([A-Za-z0-9/+=]{30,})",
+        in_word: true,
+    },
+    Rule {
+        name: "cookie",
+        anchors: &["ookie:", "OOKIE:", "ookie\"", "ookie'"],
+        expression: "(?:ookie|OOKIE)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
+                     ([A-Za-z0-9_.$%-]{1,128}=[^\\r\\n\"'\\\\]{1,4096})",
+        in_word: true,
+    },
+    Rule {
+        name: "cookie",
+        anchors: &["et-cookie", "et-Cookie", "ET-COOKIE"],
+        expression: "(?i:et-cookie)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
+                     [A-Za-z0-9_.$%-]{1,128}=([^\\s;\"'\\\\]{1,4096})",
+        in_word: true,
+    },
+    Rule {
+        name: "password",
+        anchors: &["curl "],
+        expression: "curl [^\\n]{0,1024}?(?:(?:-[A-Za-z]{0,6}[uU]|--user|--proxy-user)[ =]{0,2}[\"'\\\\]{0,2}\
+                     [^\\s:\"']{0,128}:([^\\s\"'\\\\]{1,256})|(?:-b|--cookie)[ =][\"'\\\\]{0,2}([^\\s\"'=]{1,64}=[^\"'\\s]{1,512}))",
+        in_word: false,
+    },
+    Rule {
+        name: "password",
+        anchors: &["login "],
+        expression: "login (?:\\S{1,128}\\s{1,4}password\\s{1,4}([^\\s]{1,256})\
+                     |[^\\n]{0,256}?-p[ ]?[\"']?([^\\s\"']{3,256}))",
+        in_word: false,
+    },
+    Rule {
+        name: "password",
+        anchors: &["sshpass ", "redis-cli ", "mysql ", "mysqldump ", "mysqladmin "],
+        expression: "(?:sshpass (?:[^\\n]{0,64}? )??-p[ ]?[\"']?([^\\s\"']{1,256})\
+                     |redis-cli (?:[^\\n]{0,256}? )??-a [\"']?([^\\s\"']{1,256})\
+                     |mysql[a-z]{0,5} (?:[^\\n]{0,512}? )??-p[\"']?([^\\s\"'-][^\\s\"']{0,128}))",
+        in_word: false,
+    },
+    Rule {
+        name: "signature",
+        anchors: &[
+            "X-Amz-Signature=",
+            "X-Goog-Signature=",
+            "X-Amz-Security-Token=",
+            "?sig=",
+            "&sig=",
+        ],
+        expression: "(?:X-[A-Za-z-]{1,32}|[?&]sig)=([A-Za-z0-9%+/=_-]{16,})",
+        in_word: true,
+    },
+    Rule {
+        name: "registry-auth",
+        anchors: &["\"auth\""],
+        expression: "\"auth\"\\s{0,8}:\\s{0,8}\"([A-Za-z0-9+/=]{8,})\"",
+        in_word: true,
+    },
+    Rule {
+        name: "password-hash",
+        anchors: &["$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "$argon2"],
+        expression: "\\$(?:2[aby]\\$\\d\\d\\$[A-Za-z0-9./]{53}|[56y]\\$[^\\s:]{8,64}\\$[A-Za-z0-9./]{40,}\
+                     |argon2(?:id|i|d)\\$[^\\s:\"']{30,})",
+        in_word: true,
+    },
 ];
 
 /// A value that begins so was masked before.
 const MASK: &[u8] = b"[masked:";
 /// A token without a header's name has at least so many characters.
 const BARE_BEARER: usize = 16;
+/// A token reaches at most so far before its anchor.
+const LONGEST_BEFORE: usize = 64;
 
 /// Returns the names of all rules and their expressions.
 pub fn patterns() -> impl Iterator<Item = (&'static str, &'static str)> {
-    RULES.iter().map(|rule| (rule.name, rule.expression))
+    let rules = RULES.iter().chain(SERVICES).map(|rule| (rule.name, rule.expression));
+    rules.chain(SPLITS.iter().map(|split| (split.name, split.expression)))
+}
+
+/// What is tried where an anchor stands.
+#[derive(Clone, Copy)]
+enum Trial {
+    Rule(&'static Rule, usize),
+    Split(&'static Split, usize),
+    Name,
+    KeyBegins,
+    KeyEnds,
 }
 
 /// The rules, ready to be searched for.
 struct Ready {
-    /// Finds the anchors, those of key blocks last.
+    /// Finds the anchors.
     anchors: AhoCorasick,
-    /// The number of the rule of each anchor.
-    rules: Vec<usize>,
-    /// The expression of each rule.
+    /// What is tried for each anchor.
+    trials: Vec<Vec<Trial>>,
+    /// The expressions that trials name by their numbers.
     expressions: Vec<Regex>,
 }
 
-static READY: LazyLock<Ready> = LazyLock::new(|| {
-    let of_rules = RULES.iter().enumerate();
-    let (mut anchors, rules): (Vec<&str>, Vec<usize>) = of_rules
-        .flat_map(|(number, rule)| rule.anchors.iter().map(move |anchor| (*anchor, number)))
-        .unzip();
-    anchors.extend([keys::BEGIN, keys::END]);
-    let anchors = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(anchors);
-    let expression = |rule: &Rule| Regex::new(&format!("(?-u)\\A(?:{})", rule.expression));
-    let expressions: Result<_, _> = RULES.iter().map(expression).collect();
-    Ready {
-        anchors: anchors.expect("there are few anchors"),
-        rules,
-        expressions: expressions.expect("a test compiles the rules"),
+impl Ready {
+    fn new() -> Self {
+        let mut expressions = Vec::new();
+        let mut number = |expression: &str| {
+            let compiled = Regex::new(&format!("(?-u)\\A(?:{expression})"));
+            expressions.push(compiled.expect("a test compiles the rules"));
+            expressions.len() - 1
+        };
+        let mut trials: BTreeMap<&str, Vec<Trial>> = BTreeMap::new();
+        for rule in RULES.iter().chain(SERVICES) {
+            let trial = Trial::Rule(rule, number(rule.expression));
+            rule.anchors.iter().for_each(|anchor| trials.entry(anchor).or_default().push(trial));
+        }
+        for split in SPLITS {
+            let trial = Trial::Split(split, number(split.expression));
+            trials.entry(split.anchor).or_default().push(trial);
+        }
+        for anchor in named::ANCHORS {
+            trials.entry(anchor).or_default().push(Trial::Name);
+        }
+        trials.entry(keys::BEGIN).or_default().push(Trial::KeyBegins);
+        trials.entry(keys::END).or_default().push(Trial::KeyEnds);
+        let (anchors, trials): (Vec<&str>, Vec<Vec<Trial>>) = trials.into_iter().unzip();
+        let anchors = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .kind(Some(AhoCorasickKind::DFA))
+            .build(anchors);
+        Self { anchors: anchors.expect("there are few anchors"), trials, expressions }
     }
-});
+}
+
+static READY: LazyLock<Ready> = LazyLock::new(Ready::new);
 
 /// Finds everything that has the shape of a token.
 pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
     let ready = &*READY;
     for anchor in ready.anchors.find_iter(text) {
         let start = anchor.start();
-        match ready.rules.get(anchor.pattern().as_usize()) {
-            Some(number) => {
-                let rule = &RULES[*number];
-                let is_word = |at: usize| text[at].is_ascii_alphanumeric();
-                if rule.in_word || !start.checked_sub(1).is_some_and(is_word) {
+        for trial in &ready.trials[anchor.pattern().as_usize()] {
+            match trial {
+                Trial::Rule(rule, number) => {
                     spans.extend(fit(rule, &ready.expressions[*number], text, start));
                 }
+                Trial::Split(split, number) => {
+                    spans.extend(fit_split(split, &ready.expressions[*number], text, start));
+                }
+                Trial::Name => spans.extend(named::find(text, start)),
+                Trial::KeyBegins => keys::find_block(text, start, spans),
+                Trial::KeyEnds => keys::find_rest(text, start, spans),
             }
-            None if text[start..].starts_with(keys::BEGIN.as_bytes()) => {
-                keys::find_block(text, start, spans);
-            }
-            None => keys::find_rest(text, start, spans),
         }
     }
 }
 
-fn fit<'a>(rule: &'a Rule, expression: &Regex, text: &[u8], start: usize) -> Option<Span<'a>> {
+fn fit(
+    rule: &'static Rule,
+    expression: &Regex,
+    text: &[u8],
+    start: usize,
+) -> Option<Span<'static>> {
+    let is_word = |at: usize| text[at].is_ascii_alphanumeric();
+    if !rule.in_word && start.checked_sub(1).is_some_and(is_word) {
+        return None;
+    }
     let groups = expression.captures(&text[start..])?;
     let found = groups.iter().skip(1).flatten().next().or_else(|| groups.get(0))?;
     let is_bare_bearer = rule.anchors.contains(&"earer ");
@@ -206,4 +277,16 @@ fn fit<'a>(rule: &'a Rule, expression: &Regex, text: &[u8], start: usize) -> Opt
         return None;
     }
     Some(Span::by_rule(start + found.start(), start + found.end(), rule.name))
+}
+
+fn fit_split(
+    split: &'static Split,
+    expression: &Regex,
+    text: &[u8],
+    start: usize,
+) -> Option<Span<'static>> {
+    let before = text[..start].iter().rev().take(LONGEST_BEFORE);
+    let before = before.take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    let found = expression.find(&text[start..]).filter(|_| before >= split.before)?;
+    Some(Span::by_rule(start - before, start + found.end(), split.name))
 }

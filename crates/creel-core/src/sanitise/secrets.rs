@@ -49,6 +49,18 @@ impl Secrets {
         self.private.push(SecretString::from(text));
     }
 
+    /// Adds the named secrets of others that are new; returns whether there are any.
+    pub(super) fn learn(&mut self, others: &Self) -> bool {
+        let before = self.named.len();
+        for (name, secret) in &others.named {
+            let value = secret.expose_secret();
+            if self.named.iter().all(|(_, known)| known.expose_secret() != value) {
+                self.named.push((name.clone(), secret.clone()));
+            }
+        }
+        self.named.len() > before
+    }
+
     /// Returns the secrets that can be masked, without the white space around them.
     pub(super) fn maskable(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.named.iter().map(|(name, secret)| (name.as_str(), value(secret)));

@@ -6,8 +6,10 @@
 //! takes bounded memory whatever comes.
 
 use super::clean;
+use super::hidden;
 use super::known::is_base64;
-use super::masker::{Masker, WRAPPED};
+use super::masker::Masker;
+use super::random;
 use super::span::{Span, render, unite};
 use super::text::Masked;
 
@@ -18,6 +20,8 @@ const CONTEXT: usize = 128;
 /// How much is held back at most. A longer secret, which no rule knows, is named when this much
 /// of it has come, and its rest left out.
 const MOST: usize = 64 * 1024;
+/// A line of base64 that goes on in the next one is at least this long.
+const WRAPPED: usize = 40;
 /// How many bytes of a secret of several lines are not yet recognised as its beginning.
 const UNRECOGNISED: usize = 8;
 
@@ -37,15 +41,15 @@ pub struct MaskStream {
     swallows: bool,
     /// How far a line is held back.
     reach: usize,
+    /// Where a picture in base64 begins, or goes on, that was shown in part.
+    picture: Option<usize>,
     /// Whether the last few bytes are held back also behind a line break.
     breaks_early: bool,
 }
 
 impl MaskStream {
     pub(super) fn new(masker: Masker) -> Self {
-        // A secret in lines of base64 is longer by the line breaks.
-        let longest = masker.known().longest();
-        let reach = LINE.max(longest + longest / 8 + UNRECOGNISED);
+        let reach = LINE.max(masker.known().reach()).min(MOST / 2);
         let breaks_early = masker.known().breaks_early();
         Self {
             masker,
@@ -55,6 +59,7 @@ impl MaskStream {
             is_first: true,
             swallows: false,
             reach,
+            picture: None,
             breaks_early,
         }
     }
@@ -68,7 +73,7 @@ impl MaskStream {
             return Masked::default();
         }
         let masker = self.masker.clone();
-        let mut spans = masker.find(&self.text);
+        let mut spans = masker.find(&self.text, self.picture);
         if self.is_first {
             masker.known().find_at_start(&self.text, &mut spans);
         }
@@ -83,7 +88,7 @@ impl MaskStream {
         self.text.push_str(&String::from_utf8_lossy(&rest));
         self.swallow();
         let masker = self.masker.clone();
-        let mut spans = masker.find(&self.text);
+        let mut spans = masker.find(&self.text, self.picture);
         if self.is_first {
             masker.known().find_at_start(&self.text, &mut spans);
         }
@@ -130,14 +135,19 @@ impl MaskStream {
     }
 
     /// Returns where the beginning of a known secret begins at the end of the text, also where
-    /// colours part it.
+    /// line breaks or colours part it.
     fn begun(&self) -> Option<usize> {
         let known = self.masker.known();
-        if clean::has_escapes(&self.text) {
-            let view = clean::view(&self.text);
-            return known.cut_at_end(&view.text).map(|at| view.place(at));
-        }
-        known.cut_at_end(&self.text)
+        let bytes = self.text.as_bytes();
+        let from = bytes.len().saturating_sub(self.reach);
+        let plain = known.cut_at_end(&bytes[from..]).map(|at| from + at);
+        let lines = hidden::joined(bytes, (from, bytes.len()));
+        let joined = known.cut_at_end(&lines.bytes).map(|at| lines.place(at));
+        let seen = clean::has_hidden(&lines.bytes).then(|| {
+            let view = clean::view(&lines.bytes);
+            known.cut_at_end(&view.bytes).map(|at| lines.place(view.place(at)))
+        });
+        [plain, joined, seen.flatten()].into_iter().flatten().min()
     }
 
     /// Returns the cut, moved before a secret that it would part or that may go on.
@@ -155,12 +165,22 @@ impl MaskStream {
         }
     }
 
+    /// Returns where the picture begins that the cut is in the middle of.
+    fn picture_at(&self, cut: usize) -> Option<usize> {
+        let bytes = self.text.as_bytes();
+        let start = random::run_before(bytes, cut);
+        let is_picture =
+            self.picture == Some(start) || random::is_picture(bytes, (start, bytes.len()));
+        (start < cut && is_picture).then_some(start)
+    }
+
     /// Renders up to the cut and forgets what is not needed any more.
     fn show(&mut self, cut: usize, spans: &[Span<'_>]) -> String {
         let masked = render(&self.text, spans, self.shown, cut);
         self.is_first &= cut == self.shown;
         let keep = self.text.floor_char_boundary(cut.saturating_sub(CONTEXT));
         let keep = if self.swallows { cut } else { keep };
+        self.picture = self.picture_at(cut).map(|start| start.saturating_sub(keep));
         self.text.drain(..keep);
         self.shown = cut - keep;
         masked
@@ -180,19 +200,22 @@ fn unfinished(bytes: &[u8]) -> usize {
     if have < wanted { have } else { 0 }
 }
 
-/// Returns where the lines of base64 before `to` begin, or `to`.
+/// Returns where the lines of base64 or of separated hexadecimal before `to` begin, or `to`.
 fn block_start(text: &[u8], to: usize) -> usize {
     let (mut start, mut full) = (to, to);
     while start > 0 && text[start - 1] == b'\n' {
         let end = start - 1 - usize::from(text[..start - 1].ends_with(b"\r"));
         let is_in = |byte: &&u8| is_base64(byte) || **byte == b'=';
+        let line = text[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let is_line_of_digits = hidden::is_line_of_digits(&text[line..end]);
         let run = text[..end].iter().rev().take_while(is_in).count();
-        if run >= WRAPPED {
+        if is_line_of_digits {
+            full = line;
+        } else if run >= WRAPPED {
             full = end - run;
         }
-        let begins_line = end == run || text[end - run - 1] == b'\n';
-        start = end - run;
-        if run == 0 || !begins_line {
+        start = if is_line_of_digits { line } else { end - run };
+        if start == end || start != line {
             break;
         }
     }

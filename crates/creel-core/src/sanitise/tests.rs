@@ -52,10 +52,36 @@ enum Encoding {
     Backslashes,
     DollarQuoted,
     Coloured,
+    PercentKeepingSlashes,
+    PercentInOtherCase,
+    EveryLetterAsUnicode,
+    JsonFourDeep,
+    PercentInJson,
+    BackslashX,
+    Octal,
+    HtmlDecimal,
+    HtmlHexadecimal,
+    HtmlNamed,
+    Base32,
+    SmallBase32,
+    SpacedHex,
+    ColonHex,
+    MixedHex,
+    HexWithPrefixes,
+    OtherCase,
+    WithoutWidth,
+    ControlCharacters,
+    Base64InJsonLines,
+}
+
+/// Returns a text with something behind each of its characters but the last.
+fn between(text: &str, sign: &str) -> String {
+    let letters: Vec<String> = text.chars().map(String::from).collect();
+    letters.join(sign)
 }
 
 impl Encoding {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 36] = [
         Self::Plain,
         Self::Base64,
         Self::Base64WithoutPadding,
@@ -72,6 +98,26 @@ impl Encoding {
         Self::Backslashes,
         Self::DollarQuoted,
         Self::Coloured,
+        Self::PercentKeepingSlashes,
+        Self::PercentInOtherCase,
+        Self::EveryLetterAsUnicode,
+        Self::JsonFourDeep,
+        Self::PercentInJson,
+        Self::BackslashX,
+        Self::Octal,
+        Self::HtmlDecimal,
+        Self::HtmlHexadecimal,
+        Self::HtmlNamed,
+        Self::Base32,
+        Self::SmallBase32,
+        Self::SpacedHex,
+        Self::ColonHex,
+        Self::MixedHex,
+        Self::HexWithPrefixes,
+        Self::OtherCase,
+        Self::WithoutWidth,
+        Self::ControlCharacters,
+        Self::Base64InJsonLines,
     ];
 
     /// Writes a secret that begins behind `before` and ends before `behind`.
@@ -113,8 +159,86 @@ impl Encoding {
                 let middle = secret.char_indices().nth(secret.chars().count() / 2).unwrap().0;
                 format!("{}\x1b[1;31m{}\x1b[m", &secret[..middle], &secret[middle..])
             }
+            Self::PercentKeepingSlashes => {
+                const KEPT: &percent_encoding::AsciiSet =
+                    &percent_encoding::NON_ALPHANUMERIC.remove(b'/').remove(b'=');
+                around(percent_encoding::utf8_percent_encode(secret, KEPT).to_string())
+            }
+            Self::PercentInOtherCase => {
+                let each = secret.bytes().enumerate().map(|(at, byte)| match at % 3 {
+                    0 => format!("%{byte:02x}"),
+                    1 => format!("%{byte:02X}"),
+                    _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+                    _ => format!("%{byte:02x}"),
+                });
+                around(each.collect())
+            }
+            Self::EveryLetterAsUnicode => {
+                around(secret.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect())
+            }
+            Self::JsonFourDeep => json(&json(&json(&json(&within)))),
+            Self::PercentInJson => json(&Self::Percent.write(secret, before, behind)),
+            Self::BackslashX => {
+                around(secret.bytes().map(|byte| format!("\\x{byte:02x}")).collect())
+            }
+            Self::Octal => around(secret.bytes().map(|byte| format!("\\{byte:03o}")).collect()),
+            Self::HtmlDecimal => {
+                around(secret.chars().map(|one| format!("&#{};", u32::from(one))).collect())
+            }
+            Self::HtmlHexadecimal => {
+                around(secret.chars().map(|one| format!("&#x{:X};", u32::from(one))).collect())
+            }
+            Self::HtmlNamed => {
+                let names = [
+                    ("&", "&amp;"),
+                    ("<", "&lt;"),
+                    (">", "&gt;"),
+                    ("\"", "&quot;"),
+                    ("'", "&#39;"),
+                ];
+                let each = names
+                    .iter()
+                    .fold(secret.to_owned(), |text, (sign, name)| text.replace(sign, name));
+                around(each)
+            }
+            Self::Base32 => base32(within.as_bytes()),
+            Self::SmallBase32 => base32(within.as_bytes()).to_lowercase(),
+            Self::SpacedHex => hex_with(&within, " "),
+            Self::ColonHex => hex_with(&within, ":").to_uppercase(),
+            Self::MixedHex => {
+                let mixed = within.bytes().map(|byte| format!("{:x}{:X}", byte >> 4, byte & 15));
+                mixed.collect::<Vec<_>>().join("-")
+            }
+            Self::HexWithPrefixes => within.bytes().map(|byte| format!("0x{byte:02x}, ")).collect(),
+            Self::OtherCase => around(secret.to_uppercase()),
+            Self::WithoutWidth => around(between(secret, "\u{200b}")),
+            Self::ControlCharacters => around(between(secret, "\u{1}")),
+            Self::Base64InJsonLines => {
+                let encoded = STANDARD.encode(format!("the words before it, {within}, behind it"));
+                let lines: Vec<&[u8]> = encoded.as_bytes().chunks(64).collect();
+                json(&String::from_utf8(lines.join(&b"\n"[..])).unwrap())
+            }
         }
     }
+}
+
+fn hex_with(text: &str, separator: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(separator)
+}
+
+fn base32(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let mut encoded = String::new();
+    for group in bytes.chunks(5) {
+        let whole = group.iter().fold(0_u64, |whole, byte| whole << 8 | u64::from(*byte));
+        let whole = whole << (8 * (5 - group.len()));
+        let letters = (group.len() * 8).div_ceil(5);
+        for at in 0..8 {
+            let value = (whole >> (35 - 5 * at) & 31) as usize;
+            encoded.push(if at < letters { char::from(LETTERS[value]) } else { '=' });
+        }
+    }
+    encoded
 }
 
 /// Returns a piece of the secret, or of what was written of it, that can still be seen.
@@ -198,13 +322,35 @@ proptest! {
             masker.sentence(format_args!("it said: {text}")).to_string(),
         ];
         let written = match encoding {
-            Encoding::Wrapped | Encoding::Coloured => "",
+            Encoding::Wrapped
+            | Encoding::Coloured
+            | Encoding::WithoutWidth
+            | Encoding::ControlCharacters
+            | Encoding::Base64InJsonLines => "",
             _ => written.as_str(),
         };
         for seen in &seen {
             prop_assert_eq!(leak(seen, &secret, written), None, "{:?} in {}", encoding, seen);
         }
         prop_assert_eq!(&seen[0], &seen[2], "a stream shows the same");
+    }
+
+    #[test]
+    fn a_line_break_at_any_place_hides_no_secret(
+        secret in "[A-Za-z0-9+/_.-]{16,40}",
+        at in 0_usize..60,
+        broken in proptest::sample::select(&["\n", "\r\n", "\n    ", "\\\n", "\\n", "%0A"][..]),
+        encode in any::<bool>(),
+        (above, below) in (words(), words()),
+        splits in proptest::collection::vec(any::<usize>(), 0..8),
+    ) {
+        let masker = masker(&[("OTHER", "another-secret-4711"), ("SECRET", &secret)]);
+        let written = if encode { STANDARD.encode(&secret) } else { secret.clone() };
+        let at = at % written.len();
+        let text = format!("{above} {}{broken}{} {below}", &written[..at], &written[at..]);
+        for seen in [masker.mask(&text).to_string(), streamed(&masker, &text, &splits)] {
+            prop_assert_eq!(leak(&seen, &written, ""), None, "{}", seen);
+        }
     }
 
     #[test]

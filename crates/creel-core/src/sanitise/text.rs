@@ -4,11 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::process_masker;
+
 /// Text without secrets: the only form in which event payloads and logs are stored or shown.
 ///
-/// There are two ways to make one: [`super::Masker`], and words of our own. Reading back what was
-/// stored is the third by name only, since nothing else was ever stored.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// There are two ways to make one: [`super::Masker`], also by `From`, and text of our own source.
+/// Reading back what was stored is the third by name only, since nothing else was ever stored.
+/// Columns and fields of this type are how the compiler refuses to store anything else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Masked(String);
 
@@ -19,6 +22,11 @@ impl Masked {
     }
 
     pub(super) fn of(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Reads back what was stored: nothing else was ever stored.
+    pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
 
@@ -38,9 +46,42 @@ impl Masked {
     }
 }
 
+/// Masks a text by everything that this process knows to be secret.
+///
+/// There is no other way from a text to this type, so a field of it cannot hold what was not
+/// masked:
+///
+/// ```compile_fail
+/// # use creel_core::sanitise::Masked;
+/// let text = Masked(String::from("anything"));
+/// ```
+impl From<&str> for Masked {
+    fn from(text: &str) -> Self {
+        process_masker().mask(text)
+    }
+}
+
+impl From<String> for Masked {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl PartialEq<str> for Masked {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Masked {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == *other
+    }
+}
+
 impl fmt::Display for Masked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.pad(&self.0)
     }
 }
 
