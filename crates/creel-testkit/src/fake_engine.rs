@@ -26,6 +26,8 @@ pub enum Reply {
     Empty(u16),
     /// An error in the engine's form.
     Error(u16, String),
+    /// A status and a body that begins so and then repeats itself for ever.
+    Endless(u16, String, String),
     /// No answer for as long as the fake lives.
     Hang,
 }
@@ -269,6 +271,9 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
         Reply::Error(status, message) => {
             respond(&mut client, status, &json!({ "message": message }).to_string())
         }
+        Reply::Endless(status, first, again) => {
+            respond_endlessly(&mut client, status, &first, &again)
+        }
         Reply::Hang => {
             if let Ok(mut hanging) = shared.hanging.lock() {
                 hanging.push(client);
@@ -306,6 +311,24 @@ fn respond(client: &mut UnixStream, status: u16, body: &str) -> io::Result<()> {
         write!(client, "Content-Length: {}\r\n", body.len())?;
     }
     write!(client, "\r\n{body}")
+}
+
+/// Writes for as long as somebody reads.
+fn respond_endlessly(
+    client: &mut UnixStream,
+    status: u16,
+    first: &str,
+    again: &str,
+) -> io::Result<()> {
+    write!(
+        client,
+        "HTTP/1.1 {status} Scripted\r\nApi-Version: 1.41\r\nOstype: linux\r\n\
+         Content-Type: application/json\r\nConnection: close\r\n\r\n{first}"
+    )?;
+    let piece = again.repeat((64 * 1024 / again.len()).max(1));
+    loop {
+        client.write_all(piece.as_bytes())?;
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ use super::head::{Framing, Head, find};
 use super::json::Object;
 use super::route;
 
+/// The longest answer to a create that is read.
+const ANSWER_LIMIT: u64 = 4 << 20;
+
 /// The answer to a create, complete.
 struct Answer {
     /// As it came.
@@ -264,7 +267,10 @@ impl DockerGate {
             let bytes = [request.head.to_bytes(), std::mem::take(&mut request.rest)].concat();
             engine.write_all(&bytes).await?;
             let mut answer = Vec::new();
-            engine.read_to_end(&mut answer).await?;
+            engine.take(ANSWER_LIMIT + 1).read_to_end(&mut answer).await?;
+            if answer.len() as u64 > ANSWER_LIMIT {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long"));
+            }
             Answer::parse(answer)
         };
         match exchange.await {

@@ -24,6 +24,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::address::Address;
+use super::bounds::{self, TooMuch, Weigh};
 use super::classify::is_absence;
 use super::encode::encoded;
 use super::engine::{Agreed, Engine};
@@ -63,7 +64,7 @@ impl Connection {
         let shared = Arc::clone(&transport);
         let send = move |request: BollardRequest| {
             let transport = Arc::clone(&shared);
-            async move { transport.exchange(request).await }
+            async move { transport.exchange(request, bounds::ANSWER as u64).await }
         };
         let library = Docker::connect_with_custom_transport(
             send,
@@ -131,7 +132,7 @@ impl Connection {
             Ok(answer) => {
                 let agreed = Agreed::by_ping(answer.headers());
                 // Read to its end, so that the connection can be used again.
-                answer.into_body().collect().await?;
+                bounds::collect(answer.into_body(), "a ping", bounds::REFUSAL).await?;
                 Ok(agreed)
             }
             Err(Error::DockerResponseServerError { .. }) => Ok(None),
@@ -168,19 +169,39 @@ impl Connection {
     }
 
     /// Reads a list row by row, so that it is never in memory as a whole.
-    pub(super) async fn rows<T: DeserializeOwned>(
+    pub(super) async fn rows<T: DeserializeOwned + Weigh>(
         &self,
         path: &str,
         query: Query<'_>,
+        each: impl FnMut(T),
+    ) -> Result<(), Error> {
+        self.rows_in(1, (path, query), each).await
+    }
+
+    /// Reads a list that stands in so many brackets and braces, its own included.
+    pub(super) async fn rows_in<T: DeserializeOwned + Weigh>(
+        &self,
+        around: usize,
+        (path, query): (&str, Query<'_>),
         mut each: impl FnMut(T),
     ) -> Result<(), Error> {
         self.agreed().await?;
         in_time(self.answer_timeout, async {
             let mut body = self.send(Method::GET, path, query, Bytes::new()).await?.into_body();
-            let mut cutter = RowCutter::default();
+            let mut cutter = RowCutter::new(around);
+            let mut weight = 0;
+            let mut take = |row: &[u8]| {
+                let row: T = serde_json::from_slice(row)?;
+                weight += row.weight();
+                if weight > bounds::LIST {
+                    return Err(TooMuch { what: "a list", limit: bounds::LIST }.into());
+                }
+                each(row);
+                Ok::<_, Error>(())
+            };
             while let Some(frame) = body.frame().await {
                 let Ok(bytes) = frame?.into_data() else { continue };
-                cutter.feed(&bytes, |row| serde_json::from_slice(row).map(&mut each))?;
+                cutter.feed(&bytes, &mut take)?;
             }
             match cutter.is_complete() {
                 true => Ok(()),
@@ -214,7 +235,7 @@ impl Connection {
         let put = async {
             let query = [("path", directory)];
             let answer = self.send(Method::PUT, &path, &query, archive).await?;
-            answer.into_body().collect().await?;
+            bounds::collect(answer.into_body(), "an upload", bounds::REFUSAL).await?;
             Ok(())
         };
         in_time(REQUEST_TIMEOUT, put).await
@@ -230,12 +251,44 @@ impl Connection {
         let path = archive_path(container);
         let get = async {
             let answer = self.send(Method::GET, &path, &[("path", file)], Bytes::new()).await?;
-            Ok(answer.into_body().collect().await?.to_bytes())
+            bounds::collect(answer.into_body(), "an archive", bounds::ARCHIVE).await
         };
         match in_time(self.answer_timeout, get).await {
             Ok(archive) => Ok(Some(archive)),
             Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sends an order without a body, and hands over every line of what the engine says to it.
+    ///
+    /// It takes as long as it takes, but the engine may be silent for so long at most.
+    pub(super) async fn post_for_lines(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        silence: Duration,
+        mut each: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.agreed().await?;
+        let answer = in_time(silence, self.send(Method::POST, path, query, Bytes::new())).await?;
+        let mut body = answer.into_body();
+        let mut line = Vec::new();
+        loop {
+            let Some(frame) = in_time(silence, async { Ok(body.frame().await) }).await? else {
+                return if line.is_empty() { Ok(()) } else { each(&line) };
+            };
+            let Ok(bytes) = frame?.into_data() else { continue };
+            for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+                if line.len() + piece.len() > bounds::LINE {
+                    return Err(TooMuch { what: "a line of progress", limit: bounds::LINE }.into());
+                }
+                line.extend_from_slice(piece);
+                if line.ends_with(b"\n") {
+                    each(&line)?;
+                    line.clear();
+                }
+            }
         }
     }
 
@@ -283,7 +336,8 @@ impl Connection {
             .uri(format!("{path}{mark}{}", query.join("&")))
             .header(CONTENT_TYPE, "application/json")
             .body(body_full(body))?;
-        let response = self.transport.exchange(request).await?;
+        // What is read here has bounds of its own.
+        let response = self.transport.exchange(request, u64::MAX).await?;
         let status = response.status();
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(response);
@@ -295,7 +349,7 @@ impl Connection {
 /// Reads what an engine said to a request that it did not carry out.
 async fn refusal(response: Response<Incoming>) -> Result<Error, Error> {
     let status_code = response.status().as_u16();
-    let body = response.into_body().collect().await?.to_bytes();
+    let body = bounds::collect(response.into_body(), "a refusal", bounds::REFUSAL).await?;
     Ok(Error::DockerResponseServerError { status_code, message: message_in(&body) })
 }
 
@@ -311,7 +365,7 @@ async fn in_time<T>(
 }
 
 async fn whole<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Error> {
-    let body = response.into_body().collect().await?.to_bytes();
+    let body = bounds::collect(response.into_body(), "an object", bounds::ANSWER).await?;
     Ok(serde_json::from_slice(&body)?)
 }
 

@@ -9,6 +9,7 @@ use crate::labels::Labels;
 use crate::provider::{ProviderError, Result};
 
 use super::address::Address;
+use super::bounds::{Weigh, weight_of};
 use super::classify::Act;
 use super::model::{ImageRow, lenient};
 use super::observe;
@@ -65,6 +66,11 @@ impl DockerProvider {
         #[serde(rename_all = "PascalCase")]
         struct Row {
             id: String,
+        }
+        impl Weigh for Row {
+            fn weight(&self) -> usize {
+                weight_of([self.id.as_str()])
+            }
         }
         let filters = serde_json::json!({ "label": [label] }).to_string();
         let mut ids = Vec::new();

@@ -13,6 +13,7 @@
 //! next release ends.
 
 mod address;
+mod bounds;
 mod classify;
 mod connection;
 mod create;

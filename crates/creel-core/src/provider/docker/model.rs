@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer};
 
 use crate::labels::Labels;
 
+use super::bounds::{Weigh, texts_of, weight_of};
+
 /// Reads an absent or null field as its default.
 pub(super) fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -117,13 +119,6 @@ pub(super) struct Network {
     pub containers: BTreeMap<String, serde::de::IgnoredAny>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Volumes {
-    #[serde(default, deserialize_with = "lenient")]
-    pub volumes: Vec<Volume>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Volume {
@@ -184,6 +179,45 @@ pub(super) struct ImageMetadata {
     /// When a tag was put on it last; the year 1 means never, as after a load or a pull.
     #[serde(default, deserialize_with = "lenient")]
     pub last_tag_time: String,
+}
+
+impl Weigh for ContainerRow {
+    fn weight(&self) -> usize {
+        let mounts = self.mounts.iter().flat_map(|mount| [mount.sort.as_str(), &mount.name]);
+        let networks = self.network_settings.networks.iter();
+        let networks =
+            networks.flat_map(|(name, joined)| [name.as_str(), joined.network_id.as_str()]);
+        let own = [self.id.as_str(), &self.image_id, &self.state];
+        let names = self.names.iter().map(String::as_str);
+        weight_of(
+            own.into_iter()
+                .chain(names)
+                .chain(mounts)
+                .chain(networks)
+                .chain(texts_of(&self.labels)),
+        )
+    }
+}
+
+impl Weigh for Network {
+    fn weight(&self) -> usize {
+        let own = [self.id.as_str(), &self.name, &self.created];
+        let containers = self.containers.keys().map(String::as_str);
+        weight_of(own.into_iter().chain(containers).chain(texts_of(&self.labels)))
+    }
+}
+
+impl Weigh for Volume {
+    fn weight(&self) -> usize {
+        weight_of([self.name.as_str(), &self.created_at].into_iter().chain(texts_of(&self.labels)))
+    }
+}
+
+impl Weigh for ImageRow {
+    fn weight(&self) -> usize {
+        let references = self.repo_tags.iter().chain(&self.repo_digests).map(String::as_str);
+        weight_of(references.chain([self.id.as_str()]).chain(texts_of(&self.labels)))
+    }
 }
 
 /// The answer to a create.

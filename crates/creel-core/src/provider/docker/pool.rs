@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::task;
 
+use super::bounds::Allowance;
 use super::ssh::Complaint;
 
 /// How long a connection waits for the next request, before something on the way forgets it.
@@ -37,6 +38,8 @@ pub(super) struct Live {
     pub sender: SendRequest<Body>,
     /// What `ssh` has to say if it fails.
     pub complaint: Option<Complaint>,
+    /// How much the answer that is under way may bring.
+    pub allowance: Allowance,
 }
 
 /// What became of a request on a connection that was used before.
@@ -90,9 +93,11 @@ impl Pool {
     pub(super) async fn reuse(
         &self,
         request: BollardRequest,
+        most: u64,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Reuse {
         let Some(mut live) = self.take_idle() else { return Reuse::Unsent(request) };
+        live.allowance.set(most);
         match live.sender.try_send_request(request).await {
             Ok(response) => {
                 self.give_back(live, permit.take());

@@ -7,9 +7,7 @@
 use std::time::Duration;
 
 use bollard::errors::Error;
-use bollard::query_parameters::CreateImageOptions;
-use futures::StreamExt;
-use tokio::time::timeout;
+use serde::Deserialize;
 use tracing::debug;
 
 use crate::provider::{Kind, Result};
@@ -31,27 +29,30 @@ impl DockerProvider {
 
     async fn follow_pull(&self, image: &str) -> std::result::Result<(), Error> {
         // Without a tag the engine would fetch all of them.
-        let from_image = Some(familiar(image));
-        let options = CreateImageOptions { from_image, ..CreateImageOptions::default() };
-        let library = self.connection().library().await?;
-        let mut told = library.create_image(Some(options), None, None);
-        loop {
-            match timeout(SILENCE, told.next()).await {
-                Ok(Some(Ok(told))) => debug!(image, status = told.status, "pulling"),
-                Ok(Some(Err(error))) => return Err(as_answer(error)),
-                Ok(None) => return Ok(()),
-                Err(_) => return Err(Error::RequestTimeoutError),
+        let reference = familiar(image);
+        let query = [("fromImage", reference.as_str())];
+        let each = |line: &[u8]| {
+            let Ok(told) = serde_json::from_slice::<Progress>(line) else { return Ok(()) };
+            match told.error {
+                None => {
+                    debug!(image, status = told.status, "pulling");
+                    Ok(())
+                }
+                // In the middle of the answer it is what it would have been at its beginning.
+                Some(message) => {
+                    Err(Error::DockerResponseServerError { status_code: 500, message })
+                }
             }
-        }
+        };
+        self.connection().post_for_lines("/images/create", &query, SILENCE, each).await
     }
 }
 
-/// Takes an error in the middle of the answer for what it would have been at its beginning.
-fn as_answer(error: Error) -> Error {
-    match error {
-        Error::DockerStreamError { error } => {
-            Error::DockerResponseServerError { status_code: 500, message: error }
-        }
-        other => other,
-    }
+/// One line of what an engine says while it pulls.
+#[derive(Debug, Deserialize)]
+struct Progress {
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    error: Option<String>,
 }

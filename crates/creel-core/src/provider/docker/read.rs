@@ -11,7 +11,7 @@ use crate::provider::{Kind, Marks, Observed};
 
 use super::connection::Connection;
 use super::encode::encoded;
-use super::model::{ContainerRow, ImageDetails, ImageRow, Network, Volumes};
+use super::model::{ContainerRow, ImageDetails, ImageRow, Network, Volume};
 use super::observe;
 
 /// Lists all objects of the given kinds, concurrently.
@@ -67,9 +67,12 @@ async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<
 
 async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
     let Some(filters) = filters else { return Ok(Vec::new()) };
-    let answer: Volumes = connection.get("/volumes", &[("filters", filters)]).await?;
     let stable = connection.has_stable_volume_times().await?;
-    Ok(answer.volumes.into_iter().map(|row| observe::volume(row, stable)).collect())
+    let mut seen = Vec::new();
+    let each = |row: Volume| seen.push(observe::volume(row, stable));
+    // Its rows stand in an object, beside the engine's warnings.
+    connection.rows_in(2, ("/volumes", &[("filters", filters)]), each).await?;
+    Ok(seen)
 }
 
 async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {

@@ -5,24 +5,34 @@
 //! keep of it; so rows are cut out of the stream as they come, and each is
 //! read and dropped at once.
 
+use super::bounds::{ROW, TooMuch};
+
 /// Cuts the elements of a JSON array out of a stream of bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RowCutter {
     /// The part of a row that is here already.
     row: Vec<u8>,
-    /// How many brackets and braces are open; the list itself is the first.
+    /// How many brackets and braces are open.
     depth: usize,
+    /// How many of them stand around the rows: the list, and an object that it is in.
+    around: usize,
     in_string: bool,
     escaped: bool,
 }
 
 impl RowCutter {
+    /// Makes one for a list of objects that stands in so many brackets and braces, its own
+    /// included.
+    pub(super) fn new(around: usize) -> Self {
+        Self { row: Vec::new(), depth: 0, around, in_string: false, escaped: false }
+    }
+
     /// Takes the next bytes and hands out every row that they complete.
     ///
     /// # Errors
     ///
-    /// Passes on the first error of `each`.
-    pub(super) fn feed<E>(
+    /// Fails when a row is too long, and passes on the first error of `each`.
+    pub(super) fn feed<E: From<TooMuch>>(
         &mut self,
         bytes: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
@@ -31,6 +41,9 @@ impl RowCutter {
             if self.take(byte) {
                 each(&self.row)?;
                 self.row.clear();
+            }
+            if self.row.len() > ROW {
+                return Err(TooMuch { what: "a row of a list", limit: ROW }.into());
             }
         }
         Ok(())
@@ -43,8 +56,11 @@ impl RowCutter {
 
     /// Takes one byte; returns whether it completes a row.
     fn take(&mut self, byte: u8) -> bool {
+        let in_row = self.depth > self.around;
         if self.in_string {
-            self.row.push(byte);
+            if in_row {
+                self.row.push(byte);
+            }
             match byte {
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
@@ -56,23 +72,24 @@ impl RowCutter {
         match byte {
             b'[' | b'{' => {
                 self.depth += 1;
-                if self.depth > 1 {
+                if self.depth > self.around {
                     self.row.push(byte);
                 }
                 false
             }
             b']' | b'}' => {
                 self.depth = self.depth.saturating_sub(1);
-                if self.depth > 0 {
+                if in_row {
                     self.row.push(byte);
                 }
-                self.depth == 1
+                in_row && self.depth == self.around
             }
-            // What stands between rows, or around the list.
-            _ if self.depth < 2 => false,
             _ => {
                 self.in_string = byte == b'"';
-                self.row.push(byte);
+                // The rest stands between rows, or around the list.
+                if in_row {
+                    self.row.push(byte);
+                }
                 false
             }
         }
@@ -86,11 +103,15 @@ mod tests {
     use super::*;
 
     fn cut(text: &str, chunk: usize) -> (Vec<String>, bool) {
-        let mut cutter = RowCutter::default();
+        cut_around(1, text, chunk)
+    }
+
+    fn cut_around(around: usize, text: &str, chunk: usize) -> (Vec<String>, bool) {
+        let mut cutter = RowCutter::new(around);
         let mut rows = Vec::new();
         for part in text.as_bytes().chunks(chunk) {
             cutter
-                .feed::<()>(part, |row| {
+                .feed::<TooMuch>(part, |row| {
                     rows.push(String::from_utf8(row.to_vec()).unwrap());
                     Ok(())
                 })
@@ -107,6 +128,30 @@ mod tests {
             assert_eq!(rows, [r#"{"a":[1,{"b":"]}\"[{"}]}"#, r#"{"c":null}"#]);
             assert!(complete);
         }
+    }
+
+    #[test]
+    fn the_rows_of_a_list_in_an_object_come_out_too() {
+        let text = r#"{"Volumes":[{"a":"]"},{"b":[{}]}],"Warnings":["a [ in it", "]"]}"#;
+        for chunk in 1..text.len() {
+            let (rows, complete) = cut_around(2, text, chunk);
+            assert_eq!(rows, [r#"{"a":"]"}"#, r#"{"b":[{}]}"#]);
+            assert!(complete);
+        }
+        assert_eq!(cut_around(2, r#"{"Volumes":null,"Warnings":null}"#, 3), (vec![], true));
+    }
+
+    #[test]
+    fn a_row_that_does_not_end_is_given_up() {
+        let mut cutter = RowCutter::new(1);
+        let mut fed = cutter.feed::<TooMuch>(b"[{\"name\":\"", |_| Ok(()));
+        let mut sent = 0;
+        while fed.is_ok() {
+            fed = cutter.feed(&[b'x'; 4096], |_| Ok(()));
+            sent += 4096;
+        }
+        assert_eq!(fed, Err(TooMuch { what: "a row of a list", limit: ROW }));
+        assert!(sent <= ROW + 8192);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::task;
 
 use super::address::Address;
+use super::bounds::{Allowance, Metered};
 use super::pool::{Live, Pool, Reuse};
 use super::ssh::{self, Complaint};
 use super::tls;
@@ -72,18 +73,21 @@ impl Transport {
         self.version.get_or_init(|| version.to_owned());
     }
 
-    /// Sends one request and returns the answer as soon as its head is here.
+    /// Sends one request and returns the answer as soon as its head is here; the connection ends
+    /// when the answer is longer than `most` bytes.
     pub(super) async fn exchange(
         &self,
         mut request: BollardRequest,
+        most: u64,
     ) -> Result<Response<Incoming>, Error> {
         self.address(&mut request)?;
         let mut permit = self.pool.permit().await;
-        let request = match self.pool.reuse(request, &mut permit).await {
+        let request = match self.pool.reuse(request, most, &mut permit).await {
             Reuse::Sent(answer) => return answer,
             Reuse::Unsent(request) => request,
         };
         let mut live = self.dial().await?;
+        live.allowance.set(most);
         let response = live.send(request).await?;
         self.pool.give_back(live, permit);
         Ok(response)
@@ -141,13 +145,15 @@ impl Transport {
         let (stream, complaint) = timeout(CONNECT_TIMEOUT, self.open())
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let allowance = Allowance::default();
+        let stream = Metered { stream, allowance: allowance.clone() };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends by itself: when the answer is read or nobody waits for it any more. Its error
         // reaches us through the answer.
         task::background(async move {
             let _ = connection.await;
         });
-        Ok(Live { sender, complaint })
+        Ok(Live { sender, complaint, allowance })
     }
 
     async fn open(&self) -> io::Result<(Box<dyn RawStream>, Option<Complaint>)> {
