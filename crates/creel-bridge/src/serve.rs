@@ -7,7 +7,7 @@
 //! | `lock` | held (`flock`) by the one bridge that serves here; its process id |
 //! | `spool/` | the events, as frames, in segments named by their first number |
 //! | `acknowledged` | up to which number the supervisor has them for good |
-//! | `commands/KEY.json` | a [`Command`] to be taken; renamed to `KEY.done` when it was |
+//! | `commands/KEY.json` | a [`Command`] to be taken; replaced by an empty `KEY.done` when it was |
 //! | `questions/REQUEST` | a question, held (`flock`) by whoever waits for the answer |
 //! | `answers/REQUEST` | the answer to a question |
 //! | `sign` | changes with every sign of the supervisor |

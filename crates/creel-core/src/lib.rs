@@ -57,6 +57,7 @@ pub mod guard;
 pub mod id;
 pub mod labels;
 pub mod ledger;
+pub mod names;
 pub mod os;
 pub mod owner;
 pub mod plan;

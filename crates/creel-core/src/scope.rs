@@ -171,6 +171,7 @@ use crate::provider::{
 };
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
 use crate::reconcile::{Reconciler, Status};
+use crate::sanitise::Masked;
 use crate::task;
 
 /// How long a resource may live without a renewal, unless a request says otherwise.
@@ -628,11 +629,11 @@ impl Supervisor {
             provider: record.provider,
             kind: record.kind,
             object: record.name.clone(),
-            name: Some(record.name.clone()),
-            operation: "create".to_owned(),
+            name: Some(record.name.as_str().into()),
+            operation: Masked::ours("create"),
             attempt: 1,
-            outcome: error.map_or("ok", |error| error.class.name()).to_owned(),
-            detail: error.map(|error| error.message.clone()).unwrap_or_default(),
+            outcome: Masked::ours(error.map_or("ok", |error| error.class.name())),
+            detail: error.map(|error| error.message.as_str().into()).unwrap_or_default(),
             evidence: None,
         };
         if let Err(error) = self.ledger.append_tries(&[one]).await {
@@ -687,7 +688,9 @@ impl Supervisor {
             }
             Ok(_) if !error.class.is_retryable() => {
                 let evidence = format!("refused, and nothing is there: {}", error.message);
-                self.ledger.append(&[(record.id, Event::NeverCreated { evidence })]).await?;
+                self.ledger
+                    .append(&[(record.id, Event::NeverCreated { evidence: evidence.into() })])
+                    .await?;
             }
             Ok(_) | Err(_) => {
                 warn!(resource = %record.id, "nothing came of the create yet; it may land late");

@@ -163,7 +163,7 @@ impl Claims {
 
     /// Records that nothing came of a create.
     pub(super) async fn refute(&self, claim: &Claim, evidence: String) {
-        self.append(claim, Event::NeverCreated { evidence }).await;
+        self.append(claim, Event::NeverCreated { evidence: evidence.into() }).await;
     }
 
     /// Records another identity of something: a name of its image was moved by the same command.
@@ -188,7 +188,7 @@ impl Claims {
     /// Records that the command itself ordered the end of something.
     pub(super) async fn leaving(&self, record: &Record) {
         let why = "the command deleted it".to_owned();
-        self.note(record, Event::ReleaseRequested { why }).await;
+        self.note(record, Event::ReleaseRequested { why: why.into() }).await;
     }
 
     /// Records that something is proven gone that the command itself deleted.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 use crate::provider::Identity;
+use crate::sanitise::Masked;
 
 use super::OwnerRecord;
 
@@ -38,24 +39,24 @@ pub enum Event {
     /// It was verified that nothing came of the create.
     NeverCreated {
         /// How that is known.
-        evidence: String,
+        evidence: Masked,
     },
     /// Its end was ordered.
     ReleaseRequested {
         /// Why.
-        why: String,
+        why: Masked,
     },
     /// Its absence was verified.
     VerifiedGone,
     /// Another object was found under its name: the recorded one is gone.
     Replaced {
         /// How that is known.
-        why: String,
+        why: Masked,
     },
     /// It will not go.
     Quarantined {
         /// Why.
-        reason: String,
+        reason: Masked,
     },
     /// It was found absent without our doing.
     Vanished,
@@ -157,11 +158,11 @@ pub(super) mod tests {
             (object(), identity())
                 .prop_map(|(object, identity)| Event::Created { object, identity }),
             (object(), identity()).prop_map(|(object, identity)| Event::Found { object, identity }),
-            Just(Event::Replaced { why: "another image".to_owned() }),
-            Just(Event::NeverCreated { evidence: "refused".to_owned() }),
-            Just(Event::ReleaseRequested { why: "test".to_owned() }),
+            Just(Event::Replaced { why: Masked::ours("another image") }),
+            Just(Event::NeverCreated { evidence: Masked::ours("refused") }),
+            Just(Event::ReleaseRequested { why: Masked::ours("test") }),
             Just(Event::VerifiedGone),
-            Just(Event::Quarantined { reason: "stuck".to_owned() }),
+            Just(Event::Quarantined { reason: Masked::ours("stuck") }),
             Just(Event::Vanished),
             Just(Event::OwnerChanged { owner: some_owner() }),
             Just(Event::SearchRestarted { from: Moment { wall_ms: 7, awake_ms: 5 } }),

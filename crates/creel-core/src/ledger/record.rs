@@ -10,6 +10,7 @@ use crate::labels::{self, Labels};
 use crate::os;
 use crate::owner::{Liveness, Owner};
 use crate::provider::{Identity, IdentityCheck, Kind, Marks, Observed, ProviderName, UnknownName};
+use crate::sanitise::Masked;
 
 use super::{Lease, SearchWindow, State, StateName};
 
@@ -61,7 +62,8 @@ impl OwnerRecord {
     pub fn this_process(command: &str) -> std::io::Result<Self> {
         let owner = Owner::this_process()?;
         let started_at_ms = os::started_at_ms(&owner.process);
-        Ok(Self { owner, command: command.to_owned(), started_at_ms })
+        let command = Masked::from(command).to_string();
+        Ok(Self { owner, command, started_at_ms })
     }
 
     /// Returns when the process started.
@@ -224,16 +226,16 @@ pub struct Try {
     pub object: String,
     /// The name people know it by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
+    pub name: Option<Masked>,
     /// What was tried.
-    pub operation: String,
+    pub operation: Masked,
     /// The number of the try, from 1.
     pub attempt: u32,
     /// `ok`, or the class of the error.
-    pub outcome: String,
+    pub outcome: Masked,
     /// What the provider said.
-    pub detail: String,
+    pub detail: Masked,
     /// Of a release: what allowed it, the proof of ownership or the rule that selected it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<String>,
+    pub evidence: Option<Masked>,
 }

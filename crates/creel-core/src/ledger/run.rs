@@ -9,6 +9,7 @@ use crate::id::RunId;
 use crate::owner::{Liveness, Owner};
 use crate::provider::ProviderName;
 use crate::run::{CauseClass, Order, Phase, RunState};
+use crate::sanitise::Masked;
 
 use super::{OnOwnerDeath, OwnerRecord};
 
@@ -38,7 +39,7 @@ pub struct NewRun {
     /// The new run.
     pub id: RunId,
     /// What its workflow calls itself.
-    pub name: String,
+    pub name: Masked,
     /// The world its sandbox will live in.
     pub provider: ProviderName,
     /// Who drives it.
@@ -55,7 +56,7 @@ pub struct RunRecord {
     /// The run.
     pub id: RunId,
     /// What its workflow calls itself.
-    pub name: String,
+    pub name: Masked,
     /// The world its sandbox lives in.
     pub provider: ProviderName,
     /// Who drives it, or did so last.

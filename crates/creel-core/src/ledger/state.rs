@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::provider::UnknownName;
+use crate::sanitise::Masked;
 
 use super::Event;
 
@@ -28,7 +29,7 @@ pub enum State {
         /// The provider's id, unless the create's answer never came.
         object: Option<String>,
         /// Why it will not go.
-        reason: String,
+        reason: Masked,
     },
     /// It vanished without our doing.
     Lost {
@@ -130,7 +131,7 @@ impl State {
     /// Returns why it is quarantined.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Quarantined { reason, .. } => Some(reason),
+            Self::Quarantined { reason, .. } => Some(reason.as_str()),
             _ => None,
         }
     }
@@ -273,7 +274,7 @@ mod tests {
             // Recovery knows only the state, and must always find a legal way to its end.
             let way: &[Event] = match state.name() {
                 StateName::Gone | StateName::Lost => &[],
-                _ => &[Event::ReleaseRequested { why: String::new() }, Event::VerifiedGone],
+                _ => &[Event::ReleaseRequested { why: Masked::default() }, Event::VerifiedGone],
             };
             let end = way.iter().try_fold(state, |s, event| State::next(Some(&s), event));
             let ended = matches!(end, Ok(State::Gone | State::Lost { .. }));

@@ -92,7 +92,7 @@ impl Audit {
         let untracked = items.iter().filter(|item| item.resource.is_none());
         let rows: Vec<Try> = untracked
             .map(|item| Try {
-                evidence: Some(Warrant::by_rule(item).evidence),
+                evidence: Some(Warrant::by_rule(item).evidence.into()),
                 ..try_of(item, RELEASE, 0, "planned", "")
             })
             .collect();

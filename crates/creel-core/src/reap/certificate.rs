@@ -12,6 +12,7 @@ use crate::ledger::Record;
 use crate::os;
 use crate::plan::World;
 use crate::provider::{Kind, Observed, ProviderError, ProviderName};
+use crate::sanitise::Masked;
 
 use super::{ItemReport, Outcome, Report};
 
@@ -25,7 +26,7 @@ pub struct Entry {
     /// The provider's id.
     pub id: String,
     /// Its name.
-    pub name: String,
+    pub name: Masked,
 }
 
 impl Entry {
@@ -35,7 +36,7 @@ impl Entry {
             provider: seen.provider,
             kind: seen.kind,
             id: seen.id.clone(),
-            name: seen.name.clone(),
+            name: seen.name.as_str().into(),
         }
     }
 }

@@ -159,7 +159,7 @@ impl Job<'_> {
         if self.options.is_second_try {
             return Ok(());
         }
-        let event = Event::ReleaseRequested { why: why.to_owned() };
+        let event = Event::ReleaseRequested { why: why.into() };
         match ledger.append(&[(resource, event.clone())]).await {
             Ok(_) => Ok(()),
             // It may be what fills the disk: its record follows when it is gone.
@@ -249,7 +249,8 @@ impl Job<'_> {
             return ItemReport { tries, ..ItemReport::new(item, Outcome::Drifted, Some(why)) };
         };
         info!(%resource, id = %item.seen.id, why, "spared a replacement");
-        if let Err(error) = ledger.append(&[(resource, Event::Replaced { why: why.clone() })]).await
+        if let Err(error) =
+            ledger.append(&[(resource, Event::Replaced { why: why.as_str().into() })]).await
         {
             warn!(%resource, %error, "the record could not be closed");
         }
@@ -313,7 +314,7 @@ impl Job<'_> {
         reason: String,
     ) -> ItemReport {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return report };
-        match ledger.append(&[(resource, Event::Quarantined { reason })]).await {
+        match ledger.append(&[(resource, Event::Quarantined { reason: reason.into() })]).await {
             Ok(_) => ItemReport { result: Outcome::Quarantined, ..report },
             Err(error) => {
                 warn!(%resource, %error, "the quarantine could not be recorded");
@@ -411,11 +412,11 @@ pub(super) fn try_of(
         provider: item.seen.provider,
         kind: item.seen.kind,
         object: item.seen.id.clone(),
-        name: Some(item.seen.name.clone()),
-        operation: operation.to_owned(),
+        name: Some(item.seen.name.as_str().into()),
+        operation: operation.into(),
         attempt,
-        outcome: outcome.to_owned(),
-        detail: detail.to_owned(),
+        outcome: outcome.into(),
+        detail: detail.into(),
         evidence: None,
     }
 }

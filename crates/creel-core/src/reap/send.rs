@@ -37,7 +37,7 @@ struct Row<'a> {
 impl Drop for Row<'_> {
     fn drop(&mut self) {
         let row = try_of(self.item, RELEASE, self.attempt, self.outcome, &self.detail);
-        self.audit.note(crate::ledger::Try { evidence: Some(self.evidence.to_owned()), ..row });
+        self.audit.note(crate::ledger::Try { evidence: Some(self.evidence.into()), ..row });
     }
 }
 

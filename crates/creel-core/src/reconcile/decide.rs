@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_is_quarantined_is_tried_again_once_nobody_answers_for_it() {
-        let state = State::Quarantined { object: None, reason: "stuck".to_owned() };
+        let state = State::Quarantined { object: None, reason: "stuck".into() };
         let record = record(state, OnOwnerDeath::Hold);
         let decide = |liveness, lease| decide(&record, liveness, lease);
         assert_eq!(decide(Liveness::Dead, LeaseStatus::Running), Decision::Retry);

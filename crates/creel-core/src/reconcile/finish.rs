@@ -161,7 +161,7 @@ impl Reconciler {
             "kept, several objects have the name and the label of one create: {}",
             ids.join(", ")
         );
-        let event = Event::Quarantined { reason: reason.clone() };
+        let event = Event::Quarantined { reason: reason.as_str().into() };
         self.ledger.append(&[(record.id, event)]).await?;
         status.quarantined += 1;
         for seen in objects {
@@ -189,8 +189,10 @@ impl Reconciler {
 
     pub(super) async fn close_absent(&self, record: &Record) -> Result<(), LedgerError> {
         let why = "found absent after its owner's end".to_owned();
-        let events =
-            [(record.id, Event::ReleaseRequested { why }), (record.id, Event::VerifiedGone)];
+        let events = [
+            (record.id, Event::ReleaseRequested { why: why.into() }),
+            (record.id, Event::VerifiedGone),
+        ];
         match self.ledger.append(&events).await {
             // Somebody else closed it first.
             Ok(_) | Err(LedgerError::Illegal { .. }) => Ok(()),
@@ -205,7 +207,7 @@ impl Reconciler {
         evidence: &str,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        let evidence = evidence.to_owned();
+        let evidence = evidence.into();
         self.ledger.append(&[(record.id, Event::NeverCreated { evidence })]).await?;
         status.closed_intents += 1;
         Ok(())

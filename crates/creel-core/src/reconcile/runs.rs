@@ -12,7 +12,7 @@ use crate::ledger::{
 use crate::owner::{Liveness, Owner};
 use crate::reap::Entry;
 use crate::run::records::{Journal, RecordsError};
-use crate::run::{AttemptFrom, Cause, CauseClass, Certified, Phase, RunEvent, RunState};
+use crate::run::{AttemptFrom, Cause, CauseClass, Certified, Phase, RunEvent, RunState, messages};
 use crate::sanitise::Diagnostic;
 
 use super::{Reconciler, Status};
@@ -104,7 +104,7 @@ impl Reconciler {
                 Fate::Certify => self.close_run(&run, None, &taken, status).await?,
             }
         }
-        Ok(())
+        messages::remove_settled(&self.ledger).await
     }
 
     /// Returns the class of the cause of a driver's death: on a full disk, that.
@@ -231,7 +231,7 @@ fn entry_of(record: &Record) -> Entry {
         provider: record.provider,
         kind: record.kind,
         id: record.state.object().unwrap_or_default().to_owned(),
-        name: record.name.clone(),
+        name: record.name.as_str().into(),
     }
 }
 
@@ -247,6 +247,7 @@ mod tests {
     use crate::provider::{Kind, Providers};
     use crate::run::examples::way_to_running;
     use crate::run::records::tests::{a_dead_owner, a_run_of, me};
+    use crate::sanitise::Masked;
 
     /// A ledger with one running run of an owner that is dead.
     struct Scene {
@@ -308,7 +309,7 @@ mod tests {
     }
 
     fn requested() -> Event {
-        Event::ReleaseRequested { why: "test".to_owned() }
+        Event::ReleaseRequested { why: Masked::ours("test") }
     }
 
     #[tokio::test]
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 1));
         assert_eq!(scene.state().await.phase, Phase::Running);
 
-        let stuck = Event::Quarantined { reason: "it will not go".to_owned() };
+        let stuck = Event::Quarantined { reason: Masked::ours("it will not go") };
         scene.ledger.append(&[(taken, requested()), (taken, stuck)]).await.unwrap();
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
         let certificate = scene.state().await.certificate.unwrap();
@@ -440,7 +441,7 @@ mod tests {
     fn record_of(run: RunId, owner: &OwnerRecord) -> RunRecord {
         RunRecord {
             id: run,
-            name: "hello".to_owned(),
+            name: "hello".into(),
             provider: crate::provider::ProviderName::Process,
             owner: owner.clone(),
             on_owner_death: OnOwnerDeath::Release,

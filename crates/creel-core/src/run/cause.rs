@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::provider::UnknownName;
-use crate::sanitise::Diagnostic;
+use crate::sanitise::{Diagnostic, Masked};
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, retryable: $retryable:literal, $action:literal;)+) => {
@@ -132,7 +132,7 @@ pub struct Cause {
     /// Whether another attempt may come out otherwise.
     pub retryable: bool,
     /// The step of the bootstrap in which it happened.
-    pub step: Option<String>,
+    pub step: Option<Masked>,
     /// The attempt in which it happened.
     pub attempt: u32,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sanitise::Diagnostic;
+use crate::sanitise::{Diagnostic, Masked};
 
 /// How a step stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub enum StepStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Its name; unique in the checklist of an attempt.
-    pub step: String,
+    pub step: Masked,
     /// How it stands.
     pub status: StepStatus,
     /// What should be found.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sanitise::Diagnostic;
+use crate::sanitise::{Diagnostic, Masked};
 
 /// What a condition is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct Condition {
     /// Whether it is so.
     pub status: Status,
     /// Why, in one word for machines.
-    pub reason: String,
+    pub reason: Masked,
     /// Why, in one sentence for people.
     pub message: Diagnostic,
     /// Since when the status is this, in milliseconds since the epoch.

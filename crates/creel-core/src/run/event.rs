@@ -77,12 +77,12 @@ pub enum RunEvent {
     /// The bridge runs.
     BridgeStarted {
         /// Its version.
-        version: String,
+        version: Masked,
     },
     /// The runtime takes turns.
     RuntimeReady {
         /// Its version.
-        version: Option<String>,
+        version: Option<Masked>,
     },
     /// A turn began.
     TurnStarted {
@@ -91,7 +91,7 @@ pub enum RunEvent {
         /// Which go at it.
         attempt: u32,
         /// The model.
-        model: Option<String>,
+        model: Option<Masked>,
     },
     /// The agent said something.
     Text {
@@ -116,19 +116,19 @@ pub enum RunEvent {
         /// The turn.
         turn: u32,
         /// What an answer names.
-        request: String,
+        request: Masked,
         /// What is asked.
         question: Masked,
     },
     /// An answer reached the agent.
     InputGiven {
         /// The request it answers.
-        request: String,
+        request: Masked,
     },
     /// A message of a person was taken up; its text is kept elsewhere.
     MessageTaken {
         /// The key it was sent under.
-        key: String,
+        key: Masked,
     },
     /// A turn ended.
     TurnEnded {
@@ -147,7 +147,7 @@ pub enum RunEvent {
     /// A teardown step ended; it never changes the cause.
     TeardownEnded {
         /// Its name.
-        name: String,
+        name: Masked,
         /// How.
         found: Diagnostic,
     },

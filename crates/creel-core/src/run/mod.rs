@@ -20,6 +20,7 @@ mod checklist;
 mod condition;
 pub mod engine;
 mod event;
+pub(crate) mod messages;
 pub mod orders;
 mod phase;
 pub mod records;

@@ -29,12 +29,15 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::id::RunId;
-use crate::ledger::{Ledger, LedgerError, NewOrder, OnOwnerDeath, PlacedOrder, database};
+use crate::ledger::{
+    Ledger, LedgerError, NewOrder, OnOwnerDeath, PlacedOrder, RunRecord, database,
+};
 use crate::os::ProcessKey;
 use crate::owner::{Liveness, Owner};
+use crate::sanitise::Masked;
 use crate::task;
 
-use super::Phase;
+use super::{Phase, messages};
 
 /// How long an owner waits for a poke before it looks by itself.
 const LOOK_ANYWAY: Duration = Duration::from_secs(5);
@@ -45,12 +48,10 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(5);
 pub enum Order {
     /// End it, and give everything back.
     Cancel,
-    /// Tell the agent something.
+    /// Tell the agent something; the text is in a file of its own, by the order's key.
     Message {
-        /// What; it is kept where workflows are kept, and never logged.
-        text: String,
         /// The question it answers; the one that waits, where none is named.
-        request: Option<String>,
+        request: Option<Masked>,
     },
     /// Go on after a pause.
     Resume,
@@ -96,6 +97,9 @@ pub enum OrderError {
         /// What becomes of the run.
         on_owner_death: OnOwnerDeath,
     },
+    /// The text of a message could not be saved.
+    #[error("the text of the message could not be saved")]
+    Text(#[source] io::Error),
 }
 
 /// How an order was placed.
@@ -115,6 +119,36 @@ pub struct Receipt {
 /// Fails when there is no such run, when it is over, when its owner is dead, or when the order
 /// could not be made durable.
 pub async fn place(ledger: &Ledger, run: RunId, order: Order) -> Result<Receipt, OrderError> {
+    let record = driven(ledger, run).await?;
+    let key = new_key(&order);
+    put(ledger, &record, key, order).await
+}
+
+/// Leaves a message for the agent of a run, and pokes whoever drives it.
+///
+/// # Errors
+///
+/// As [`place`], and when the text could not be saved.
+pub async fn place_message(
+    ledger: &Ledger,
+    run: RunId,
+    text: &str,
+    request: Option<&str>,
+) -> Result<Receipt, OrderError> {
+    let record = driven(ledger, run).await?;
+    let order = Order::Message { request: request.map(Masked::from) };
+    let key = new_key(&order);
+    // Before the order: whoever finds that finds the text.
+    messages::save(ledger.home(), run, &key, text).map_err(OrderError::Text)?;
+    let placed = put(ledger, &record, key.clone(), order).await;
+    if placed.is_err() {
+        messages::remove(ledger.home(), run, &key);
+    }
+    placed
+}
+
+/// Returns a run that somebody drives.
+async fn driven(ledger: &Ledger, run: RunId) -> Result<RunRecord, OrderError> {
     let record = ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?;
     if record.state.phase.is_final() {
         return Err(OrderError::Over { run, phase: record.state.phase });
@@ -122,7 +156,21 @@ pub async fn place(ledger: &Ledger, run: RunId, order: Order) -> Result<Receipt,
     if record.owner_liveness() == Liveness::Dead {
         return Err(OrderError::OwnerDead { run, on_owner_death: record.on_owner_death });
     }
-    let key = format!("{}-{}", order.name(), uuid::Uuid::now_v7().simple());
+    Ok(record)
+}
+
+fn new_key(order: &Order) -> String {
+    format!("{}-{}", order.name(), uuid::Uuid::now_v7().simple())
+}
+
+/// Makes an order durable, then pokes the owner.
+async fn put(
+    ledger: &Ledger,
+    record: &RunRecord,
+    key: String,
+    order: Order,
+) -> Result<Receipt, OrderError> {
+    let run = record.id;
     ledger.place_order(&NewOrder { key: key.clone(), run, order }).await?;
     let poked = poke(ledger.home(), record.owner.owner.process).await;
     if let Err(error) = &poked {
@@ -324,7 +372,7 @@ mod tests {
     }
 
     fn message() -> Order {
-        Order::Message { text: "yes".to_owned(), request: None }
+        Order::Message { request: None }
     }
 
     #[tokio::test]

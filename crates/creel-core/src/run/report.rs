@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::id::RunId;
 use crate::ledger::RunRecord;
+use crate::sanitise::Masked;
 
 use super::capability::Capabilities;
 use super::cause::{Cause, CauseClass};
@@ -92,7 +93,7 @@ impl<'a> RunReport<'a> {
         Self {
             version: VERSION,
             run: record.id,
-            name: &record.name,
+            name: record.name.as_str(),
             phase: state.phase,
             attempt: state.attempt,
             cause: state.cause().map(CauseReport::of),
@@ -114,7 +115,7 @@ impl<'a> CauseReport<'a> {
             message: cause.message.as_str(),
             action: cause.action(),
             retryable: cause.retryable,
-            step: cause.step.as_deref(),
+            step: cause.step.as_ref().map(Masked::as_str),
             attempt: cause.attempt,
         }
     }
@@ -123,7 +124,7 @@ impl<'a> CauseReport<'a> {
 impl<'a> StepReport<'a> {
     fn of(step: &'a Step) -> Self {
         Self {
-            step: &step.step,
+            step: step.step.as_str(),
             status: step.status,
             expected: step.expected.as_str(),
             found: step.found.as_ref().map(|found| found.as_str()),

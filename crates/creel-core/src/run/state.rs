@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::reap::Entry;
+use crate::sanitise::Masked;
 
 use super::capability::Capabilities;
 use super::cause::{Cause, CauseClass, Causes};
@@ -26,7 +27,7 @@ pub struct Certified {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
     /// What an answer names.
-    pub request: String,
+    pub request: Masked,
     /// The turn that waits.
     pub turn: u32,
 }
@@ -51,7 +52,7 @@ pub struct RunState {
     pub open_turn: Option<u64>,
     /// The message that was passed on to the agent last, by its key.
     #[serde(default)]
-    pub passed_on: Option<String>,
+    pub passed_on: Option<Masked>,
     /// Why it did not go on.
     pub causes: Causes,
     /// What is known to be true.
@@ -301,7 +302,7 @@ pub(crate) mod tests {
 
     pub(crate) fn some_step(name: &str, status: StepStatus) -> Step {
         Step {
-            step: name.to_owned(),
+            step: name.into(),
             status,
             expected: Diagnostic::ours("that it is there"),
             found: Some(Diagnostic::ours("it is there")),
@@ -335,7 +336,7 @@ pub(crate) mod tests {
             RunEvent::StepEnded { step: some_step("reachable", StepStatus::Passed) },
             RunEvent::BootstrapOk,
             enter(Phase::Ready),
-            RunEvent::BridgeStarted { version: "1".to_owned() },
+            RunEvent::BridgeStarted { version: "1".into() },
             enter(Phase::Running),
             RunEvent::TurnStarted { turn: 1, attempt: 1, model: None },
         ]
@@ -368,10 +369,10 @@ pub(crate) mod tests {
             1 => Just(RunEvent::CancelRequested),
             2 => Just(RunEvent::Kept { until_ms: 5 }),
             2 => Just(RunEvent::Released { certificate }),
-            1 => Just(RunEvent::MessageTaken { key: "k".to_owned() }),
+            1 => Just(RunEvent::MessageTaken { key: "k".into() }),
             1 => Just(RunEvent::ConnectionChanged { connection: Connection::Offline }),
             1 => Just(RunEvent::TeardownEnded {
-                name: "t".to_owned(),
+                name: "t".into(),
                 found: Diagnostic::ours("done"),
             }),
         ]
@@ -391,7 +392,7 @@ pub(crate) mod tests {
         let condition = Condition {
             about: ConditionType::SandboxReady,
             status: Status::True,
-            reason: "Answers".to_owned(),
+            reason: "Answers".into(),
             message: Diagnostic::ours("it answers"),
             last_transition_ms: 3,
         };
@@ -408,9 +409,9 @@ pub(crate) mod tests {
     }
 
     fn any_of_bridge() -> BoxedStrategy<RunEvent> {
-        let request = prop_oneof![Just("q1".to_owned()), Just("q2".to_owned())];
+        let request = prop_oneof![Just(Masked::ours("q1")), Just(Masked::ours("q2"))];
         prop_oneof![
-            Just(RunEvent::BridgeStarted { version: "1".to_owned() }),
+            Just(RunEvent::BridgeStarted { version: "1".into() }),
             Just(RunEvent::RuntimeReady { version: None }),
             (1..5_u32).prop_map(|turn| RunEvent::TurnStarted { turn, attempt: 1, model: None }),
             Just(some_text()),
@@ -575,10 +576,10 @@ pub(crate) mod tests {
     fn an_answer_to_an_older_question_leaves_the_newer_one_open() {
         let ask = |request: &str| RunEvent::InputRequested {
             turn: 1,
-            request: request.to_owned(),
+            request: request.into(),
             question: Masked::ours("may I?"),
         };
-        let answer = |request: &str| RunEvent::InputGiven { request: request.to_owned() };
+        let answer = |request: &str| RunEvent::InputGiven { request: request.into() };
         let mut state = after(&[way_to_running(), vec![ask("q1"), ask("q2")]].concat());
         next(&mut state, &answer("q1")).unwrap();
         assert_eq!(state.request.as_ref().unwrap().request, "q2");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::provider::ProviderName;
+use crate::sanitise::Secrets;
 
 /// Shows only the named fields: the others may hold what came by reference.
 macro_rules! shows_only {
@@ -346,6 +347,15 @@ impl Resolved {
         all.filter(|(_, secret)| !secret.expose_secret().is_empty())
             .filter(|(_, secret)| seen.insert(secret.expose_secret()))
             .collect()
+    }
+
+    /// Returns all of them as what a masker looks for.
+    pub fn known_secrets(&self) -> Secrets {
+        let mut secrets = Secrets::new();
+        for (name, secret) in self.secrets() {
+            secrets.add(&name, secret);
+        }
+        secrets
     }
 
     /// Returns the texts that are nobody's business: prompts, contents of files, inputs.

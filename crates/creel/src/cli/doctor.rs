@@ -1,7 +1,7 @@
 //! `creel doctor`: what works here, and what to do about the rest.
 
 use clap::Args;
-use comfy_table::{Cell, Color};
+use comfy_table::Color;
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, RecordFilter};
 use creel_core::os::ProcessKey;
@@ -12,7 +12,8 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::output::{Exit, Failure, table};
+use crate::output::table::{self, Cell};
+use crate::output::{Exit, Failure};
 
 /// Less room than this is worth a warning.
 const LITTLE_ROOM: u64 = 100 << 20;

@@ -1,6 +1,7 @@
 //! Events of a run in words for people.
 
 use creel_core::run::{Ability, AttemptFrom, RunEvent, Step, TurnOutcome};
+use creel_core::sanitise::Masked;
 
 /// Tells an event in one line; words of the agent as they are.
 pub(crate) fn words(event: &RunEvent) -> String {
@@ -31,7 +32,7 @@ pub(crate) fn words(event: &RunEvent) -> String {
         RunEvent::BootstrapOk => "every step is done".to_owned(),
         RunEvent::BridgeStarted { version } => format!("bridge {version} started"),
         RunEvent::RuntimeReady { version } => {
-            format!("runtime {} is ready", version.as_deref().unwrap_or_default())
+            format!("runtime {} is ready", version.as_ref().map_or("", Masked::as_str))
                 .replace("  ", " ")
         }
         RunEvent::TurnStarted { turn, model, .. } => match model {

@@ -164,7 +164,7 @@ impl LedgerCommand {
     }
 }
 
-fn records_table(records: &[Record]) -> comfy_table::Table {
+fn records_table(records: &[Record]) -> table::Table {
     let now = Timestamp::now();
     let mut table = table::new(&["RESOURCE", "KIND", "STATE", "ID", "AGE", "OWNER", "REASON"]);
     for record in records {
@@ -209,10 +209,10 @@ async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failur
             table.add_row([
                 clock_time(one.at_ms),
                 one.attempt.to_string(),
-                one.operation.clone(),
-                one.outcome.clone(),
-                one.detail.clone(),
-                one.evidence.clone().unwrap_or_default(),
+                one.operation.to_string(),
+                one.outcome.to_string(),
+                one.detail.to_string(),
+                one.evidence.as_ref().map(ToString::to_string).unwrap_or_default(),
             ]);
         }
         app.printer.data(&format!("\n{}", table::render(&table)));

@@ -3,6 +3,8 @@
 use creel_core::failure::Code;
 use creel_core::id::ResourceId;
 use creel_core::ledger::{Event, Ledger, Record, RecordFilter, StateName, Try};
+use creel_core::names;
+use creel_core::sanitise::Masked;
 use serde::Serialize;
 
 use crate::app::App;
@@ -37,7 +39,7 @@ struct Reason {
     at_ms: i64,
     /// `release requested`, `replaced`, `quarantined` or `gone`.
     event: &'static str,
-    why: String,
+    why: Masked,
 }
 
 /// Shows what allowed the release of an object.
@@ -77,7 +79,7 @@ async fn reasons_of(ledger: &Ledger, record: Record) -> Result<Reasons, Failure>
             Event::Replaced { why } => ("replaced", why),
             Event::Quarantined { reason } => ("quarantined", reason),
             Event::NeverCreated { evidence } => ("never created", evidence),
-            Event::VerifiedGone => ("gone", "its absence was verified".to_owned()),
+            Event::VerifiedGone => ("gone", Masked::ours("its absence was verified")),
             _ => continue,
         };
         reasons.push(Reason { at_ms: stored.at_ms, event, why });
@@ -93,9 +95,9 @@ fn show(app: &App, releases: &[Try], records: &[Reasons]) {
             clock_time(one.at_ms),
             one.kind.to_string(),
             table::short_id(&one.object).to_owned(),
-            one.name.clone().unwrap_or_default(),
-            one.outcome.clone(),
-            one.evidence.clone().unwrap_or_default(),
+            one.name.clone().unwrap_or_default().to_string(),
+            one.outcome.to_string(),
+            one.evidence.clone().unwrap_or_default().to_string(),
         ]);
     }
     if !releases.is_empty() {
@@ -104,9 +106,14 @@ fn show(app: &App, releases: &[Try], records: &[Reasons]) {
     for record in records {
         let mut rows = table::new(&["WHEN", "EVENT", "WHY"]);
         for reason in &record.reasons {
-            rows.add_row([clock_time(reason.at_ms), reason.event.to_owned(), reason.why.clone()]);
+            rows.add_row([
+                clock_time(reason.at_ms),
+                reason.event.to_owned(),
+                reason.why.to_string(),
+            ]);
         }
-        let head = format!("\n{} {} is {}", record.resource, record.name, record.state);
+        let name = names::visible(&record.name);
+        let head = format!("\n{} {name} is {}", record.resource, record.state);
         app.printer.data(&format!("{head}\n{}", table::render(&rows)));
     }
 }

@@ -3,21 +3,20 @@
 use std::io::Read;
 
 use clap::Args;
-use creel_core::run::Order;
 use creel_core::task;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
-use super::order::place;
+use super::order::place_message;
 
 /// The longest message, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Tell the agent of a run something, or answer what it asked
 ///
-/// The text is kept with the workflow and shown in no log. It reaches the agent
-/// at the end of its turn, or at once where the agent waits for an answer.
+/// The text waits in a private file and is shown in no log; the file goes when
+/// the agent has it, or with the run. It reaches the agent at the end of its turn, or at once where the agent waits for an answer.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,7 +42,7 @@ impl Message {
         if text.trim().is_empty() {
             return Err(Failure::usage("there is nothing to say").hint("creel message RUN TEXT"));
         }
-        place(app, &self.run, Order::Message { text, request: self.request }).await
+        place_message(app, &self.run, &text, self.request.as_deref()).await
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use comfy_table::{Cell, Color};
+use comfy_table::Color;
 use creel_core::failure::Code;
 use creel_core::provider::show_date;
 use creel_core::reap::{ItemReport, Outcome, Report};
 use serde::Serialize;
 
 use crate::app::{App, UnreachableJson};
-use crate::output::{Exit, Failure, table};
+use crate::output::table::{self, Cell};
+use crate::output::{Exit, Failure};
 
 /// The shape scripts rely on; documented in `docs/reference/json.md`.
 #[derive(Serialize)]
@@ -116,7 +117,7 @@ impl Shown<'_> {
 }
 
 /// Makes the table of items.
-pub(crate) fn items_table(items: &[ItemReport]) -> comfy_table::Table {
+pub(crate) fn items_table(items: &[ItemReport]) -> table::Table {
     let mut table = table::new(&["RESULT", "KIND", "ID", "NAME", "RULE", "REASON"]);
     for item in items {
         let evidence = || item.evidence.as_ref().map(ToString::to_string);

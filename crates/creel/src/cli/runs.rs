@@ -69,7 +69,7 @@ impl<'a> RunJson<'a> {
         let changed_at = Timestamp::from_millisecond(run.changed_at_ms);
         Self {
             run: run.id,
-            name: &run.name,
+            name: run.name.as_str(),
             provider: run.provider,
             phase: run.state.phase,
             class: cause.map(|cause| cause.class),
@@ -129,7 +129,7 @@ fn is_orphan(run: &RunRecord) -> bool {
     !run.state.phase.is_final() && run.owner_liveness() == Liveness::Dead
 }
 
-fn runs_table(runs: &[RunRecord]) -> comfy_table::Table {
+fn runs_table(runs: &[RunRecord]) -> table::Table {
     let now = Timestamp::now();
     let header = ["RUN", "NAME", "PHASE", "CAUSE", "ATTEMPT", "PROVIDER", "AGE", "DRIVER"];
     let mut table = table::new(&header);
@@ -137,7 +137,7 @@ fn runs_table(runs: &[RunRecord]) -> comfy_table::Table {
         let cause = run.state.cause().map(|cause| cause.class.name());
         table.add_row([
             run.id.to_string(),
-            run.name.clone(),
+            run.name.to_string(),
             run.state.phase.to_string(),
             cause.unwrap_or_default().to_owned(),
             run.state.attempt.to_string(),

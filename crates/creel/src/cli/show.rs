@@ -2,6 +2,7 @@
 
 use clap::Args;
 use creel_core::ledger::RunRecord;
+use creel_core::names;
 use creel_core::owner::Liveness;
 use creel_core::run::records;
 use creel_core::run::{Cause, Certified, Connection, RunReport, RunState, Step};
@@ -68,7 +69,7 @@ fn head(run: &RunRecord) -> String {
     let state = &run.state;
     let mut facts = vec![
         ("run", run.id.to_string()),
-        ("name", run.name.clone()),
+        ("name", run.name.to_string()),
         ("phase", state.phase.to_string()),
         ("attempt", state.attempt.to_string()),
         ("turns", state.turns.to_string()),
@@ -129,7 +130,7 @@ fn checklist(steps: &[Step]) -> String {
     for step in steps {
         let status = serde_json::to_value(step.status).unwrap_or_default();
         table.add_row([
-            step.step.clone(),
+            step.step.to_string(),
             status.as_str().unwrap_or_default().to_owned(),
             step.seconds.map(|seconds| format!("{seconds:.1}")).unwrap_or_default(),
             step.tries.to_string(),
@@ -164,7 +165,7 @@ fn conditions(state: &RunState) -> String {
         table.add_row([
             format!("{:?}", condition.about),
             format!("{:?}", condition.status),
-            condition.reason.clone(),
+            condition.reason.to_string(),
             condition.message.to_string(),
         ]);
     }
@@ -196,8 +197,9 @@ fn certificate(certified: &Certified) -> String {
     }];
     let left = certified.left.iter();
     lines.extend(left.map(|left| {
-        let id = table::short_id(&left.id);
-        format!("  {} {} {id} ({})", left.provider, left.kind, left.name)
+        let (id, name) =
+            (names::visible(table::short_id(&left.id)), names::visible(left.name.as_str()));
+        format!("  {} {} {id} ({name})", left.provider, left.kind)
     }));
     lines.join("\n")
 }

@@ -6,6 +6,7 @@ use creel_core::cleanup::CleanupError;
 use creel_core::config::ConfigError;
 use creel_core::failure::Code;
 use creel_core::ledger::{LedgerError, OnOwnerDeath};
+use creel_core::names;
 use creel_core::plan::{CapExceeded, PlanFileError};
 use creel_core::provider::daytona::InvalidAccess;
 use creel_core::provider::docker::EndpointError;
@@ -134,19 +135,16 @@ impl Failure {
 
     /// Shows it: to people on stderr, and to machines on stdout if they asked.
     pub(crate) fn show(&self, printer: &Printer) {
-        printer.warn(&format!(
-            "{}: {}",
-            format!("error[{}]", self.code).red().bold(),
-            self.message
-        ));
+        let message = in_view(&self.message);
+        printer.warn(&format!("{}: {message}", format!("error[{}]", self.code).red().bold()));
         for cause in &self.causes {
-            printer.warn(&format!("  because: {cause}"));
+            printer.warn(&format!("  because: {}", in_view(cause)));
         }
         if !self.hints.is_empty() {
             printer.warn("");
         }
         for hint in &self.hints {
-            printer.warn(&format!("{}: {hint}", "hint".cyan()));
+            printer.warn(&format!("{}: {}", "hint".cyan(), in_view(hint)));
         }
         if printer.json && !self.answered {
             let error = FailureBody {
@@ -158,6 +156,12 @@ impl Failure {
             printer.json(&FailureJson { version: 1, error });
         }
     }
+}
+
+/// Returns a text in which foreign names cannot steer a terminal. The lines of a list of issues,
+/// which are ours, stay.
+fn in_view(text: &str) -> String {
+    text.split('\n').map(names::visible).collect::<Vec<_>>().join("\n")
 }
 
 impl From<LedgerError> for Failure {
@@ -237,6 +241,10 @@ impl From<OrderError> for Failure {
     fn from(error: OrderError) -> Self {
         let (code, hint) = match error {
             OrderError::Ledger(error) => return error.into(),
+            OrderError::Text(_) => {
+                return Self::of(Code::File, Exit::Usage, &error)
+                    .hint("look at the room and the rights of CREEL_HOME: creel doctor");
+            }
             OrderError::Over { .. } => (Code::RunOver, "creel show RUN tells how it ended"),
             OrderError::OwnerDead { on_owner_death: OnOwnerDeath::Release, .. } => {
                 (Code::DriverDead, "creel reconcile gives back what it held, and closes it")

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use creel_core::sanitise;
 use tracing_subscriber::EnvFilter;
 
 use crate::environment::CREEL_LOG;
@@ -35,8 +36,12 @@ pub(crate) fn start(global: &Global) {
 struct AboveTheBar;
 
 impl Write for AboveTheBar {
+    /// Takes a whole line, as the subscriber writes it, and masks what this process knows to be
+    /// secret: errors of providers and libraries are logged as they are.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        progress::above_the_bar(|| anstream::stderr().write(bytes))
+        let line = sanitise::process_masker().mask_bytes(bytes);
+        progress::above_the_bar(|| anstream::stderr().write_all(line.as_str().as_bytes()))?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,8 +1,10 @@
 //! The printer: where every line to a person or a machine goes through.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use clap::{ArgAction, Args};
+use creel_core::{names, sanitise};
 use serde::Serialize;
 
 /// Flags that every command has.
@@ -33,6 +35,7 @@ impl Printer {
 
     /// Prints a line of data.
     pub(crate) fn data(&self, line: &str) {
+        let line = steady(line);
         ignore_closed_pipe(writeln!(anstream::stdout().lock(), "{line}"));
     }
 
@@ -46,6 +49,7 @@ impl Printer {
     /// Says something to the person at the terminal.
     pub(crate) fn say(&self, line: &str) {
         if !self.quiet {
+            let line = told(line);
             super::progress::above_the_bar(|| {
                 ignore_closed_pipe(writeln!(anstream::stderr().lock(), "{line}"));
             });
@@ -54,6 +58,7 @@ impl Printer {
 
     /// Says what went wrong, also to those who want to hear nothing else.
     pub(crate) fn warn(&self, line: &str) {
+        let line = told(line);
         super::progress::above_the_bar(|| {
             ignore_closed_pipe(writeln!(anstream::stderr().lock(), "{line}"));
         });
@@ -65,7 +70,58 @@ impl Printer {
     }
 }
 
+/// Returns a line for a person: what this process knows to be secret is masked in it.
+fn told(line: &str) -> String {
+    steady(sanitise::process_masker().mask(line).as_str()).into_owned()
+}
+
+/// Returns a text that cannot steer a terminal: lines, tabs and our own colours stay.
+fn steady(text: &str) -> Cow<'_, str> {
+    let is_loose = |one: char| names::is_invisible(one) && !matches!(one, '\n' | '\t');
+    if !text.contains(is_loose) {
+        return Cow::Borrowed(text);
+    }
+    let mut steady = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(is_loose) {
+        steady.push_str(&rest[..at]);
+        let length = match colour(&rest[at..]) {
+            Some(length) => {
+                steady.push_str(&rest[at..at + length]);
+                length
+            }
+            None => {
+                let length = rest[at..].chars().next().map_or(1, char::len_utf8);
+                steady.push_str(&names::visible(&rest[at..at + length]));
+                length
+            }
+        };
+        rest = &rest[at + length..];
+    }
+    steady.push_str(rest);
+    Cow::Owned(steady)
+}
+
+/// Returns how long the colour is that a text begins with.
+fn colour(text: &str) -> Option<usize> {
+    let body = text.strip_prefix("\u{1b}[")?;
+    let end = body.find(|one: char| !one.is_ascii_digit() && one != ';')?;
+    body[end..].starts_with('m').then_some(end + 3)
+}
+
 /// A reader that went away is no error of ours, and there is nobody to tell of others.
 fn ignore_closed_pipe(written: io::Result<()>) {
     let _ = written;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_colours_reach_the_terminal() {
+        let text = "\u{1b}[31mred\u{1b}[0m \u{1b}[2J\u{202e}\r\ttab\nline";
+        let shown = "\u{1b}[31mred\u{1b}[0m \\u{1b}[2J\\u{202e}\\r\ttab\nline";
+        assert_eq!(steady(text), shown);
+    }
 }

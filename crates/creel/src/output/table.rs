@@ -1,20 +1,69 @@
 //! Tables people can read, and words for ages and sizes.
 
-use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Color, ContentArrangement, presets};
+use creel_core::names;
 use jiff::Timestamp;
+
+/// A table whose cells are one line each, whatever a foreign name has in it.
+pub(crate) struct Table(comfy_table::Table);
+
+/// What stands in a cell.
+pub(crate) struct Cell {
+    text: String,
+    color: Option<Color>,
+}
+
+impl Cell {
+    pub(crate) fn new(text: impl ToString) -> Self {
+        Self { text: text.to_string(), color: None }
+    }
+
+    pub(crate) fn fg(self, color: Color) -> Self {
+        Self { color: Some(color), ..self }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, color: None }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
 
 /// Makes a table with a header; it bends to the terminal and is plain in a pipe.
 pub(crate) fn new(header: &[&str]) -> Table {
-    let mut table = Table::new();
+    let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
-    table
+    let cell = |name: &&str| comfy_table::Cell::new(name).add_attribute(Attribute::Bold);
+    table.set_header(header.iter().map(cell));
+    Table(table)
+}
+
+impl Table {
+    /// Adds a row; what cannot be seen in a text is escaped.
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+        let cells = cells.into_iter().map(|cell| {
+            let Cell { text, color } = cell.into();
+            let shown = comfy_table::Cell::new(names::visible(&text));
+            match color {
+                Some(color) => shown.fg(color),
+                None => shown,
+            }
+        });
+        self.0.add_row(cells);
+    }
 }
 
 /// Renders a table without trailing spaces.
 pub(crate) fn render(table: &Table) -> String {
     let lines: Vec<String> = table
+        .0
         .lines()
         .map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned())
         .collect();
@@ -52,6 +101,17 @@ mod tests {
         assert_eq!(age(at(996_400), now), "1h");
         assert_eq!(age(at(0), now), "11d");
         assert_eq!(age(None, now), "?");
+    }
+
+    #[test]
+    fn a_foreign_name_makes_one_row_and_steers_no_terminal() {
+        let mut table = new(&["NAME", "STATE"]);
+        table.add_row(["web\ncontainer  forged  running", "up"]);
+        table.add_row(["\u{1b}[2Jcleared\u{202e}txt.exe", "up"]);
+        let shown = render(&table);
+        assert_eq!(shown.lines().count(), 3, "{shown}");
+        assert!(shown.contains("web\\ncontainer") && shown.contains("\\u{1b}[2J"), "{shown}");
+        assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Commands of the supervisor: files that wait to be taken.
 //!
 //! A command is taken exactly once: the event that says so is on the disk before its
-//! file gets another name, and a file whose event is found after a crash gets that
-//! name without being taken. What may happen twice without harm is done before the
+//! file is replaced by an empty mark, and a file whose event is found after a crash is
+//! replaced without being taken. What may happen twice without harm is done before the
 //! event; a turn, which may not, after it.
 
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Inbox {
     directory: PathBuf,
-    /// Keys that were taken and whose files could not be renamed.
+    /// Keys that were taken and whose files could not be replaced.
     taken: HashSet<String>,
 }
 
@@ -84,10 +84,12 @@ impl Inbox {
         Ok(entries.filter_map(|entry| file(&entry.ok()?.path())).collect())
     }
 
-    /// Keeps that a command was taken. Its event is on the disk.
+    /// Keeps that a command was taken, and removes what it said: a prompt may hold a secret. Its
+    /// event is on the disk. After a crash in between, the file is removed by its mark.
     pub(super) fn close(&mut self, key: &str) {
         let done = self.directory.join(format!("{key}.done"));
-        if fs::rename(self.file(key), done).is_err() {
+        let marked = fs::write(done, "").and_then(|()| fs::remove_file(self.file(key)));
+        if marked.is_err() {
             self.taken.insert(key.to_owned());
         }
     }

@@ -7,6 +7,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use crate::clock::Moment;
+use crate::sanitise::Masked;
 
 use super::super::{
     Lease, LedgerError, OwnerRecord, Record, Result, SearchWindow, State, StateName, StoredEvent,
@@ -33,6 +34,10 @@ impl Columns<'_> {
 
     pub(super) fn optional(&self, column: &str) -> Result<Option<String>> {
         self.row.try_get(column).map_err(|e| self.damaged(column, e))
+    }
+
+    pub(super) fn masked(&self, column: &str) -> Result<Masked> {
+        self.text(column).map(Masked::stored)
     }
 
     pub(super) fn number(&self, column: &str) -> Result<i64> {
@@ -76,7 +81,8 @@ impl Columns<'_> {
             StateName::Releasing => State::Releasing { object },
             StateName::Gone => State::Gone,
             StateName::Quarantined => {
-                State::Quarantined { object, reason: self.optional("reason")?.unwrap_or_default() }
+                let reason = Masked::stored(self.optional("reason")?.unwrap_or_default());
+                State::Quarantined { object, reason }
             }
             StateName::Lost => State::Lost { object: known(object)? },
         })
@@ -140,12 +146,12 @@ impl Columns<'_> {
             provider: self.parsed("provider")?,
             kind: self.parsed("kind")?,
             object: self.text("object")?,
-            name: self.optional("name")?,
-            operation: self.text("operation")?,
+            name: self.optional("name")?.map(Masked::stored),
+            operation: self.masked("operation")?,
             attempt: u32::try_from(attempt).map_err(|e| self.damaged("attempt", e))?,
-            outcome: self.text("outcome")?,
-            detail: self.text("detail")?,
-            evidence: self.optional("evidence")?,
+            outcome: self.masked("outcome")?,
+            detail: self.masked("detail")?,
+            evidence: self.optional("evidence")?.map(Masked::stored),
         })
     }
 }

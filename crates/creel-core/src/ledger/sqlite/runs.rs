@@ -49,7 +49,7 @@ impl Inner {
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(run.id.to_string())
-        .bind(&run.name)
+        .bind(run.name.as_str())
         .bind(run.provider.name())
         .bind(run.owner.owner.to_string())
         .bind(&run.owner.command)
@@ -234,7 +234,7 @@ impl Columns<'_> {
     fn run(&self) -> Result<RunRecord> {
         Ok(RunRecord {
             id: self.parsed("id")?,
-            name: self.text("name")?,
+            name: self.masked("name")?,
             provider: self.parsed("provider")?,
             owner: OwnerRecord {
                 owner: self.parsed("owner")?,

@@ -53,7 +53,7 @@ async fn an_event_that_changes_nothing_is_not_stored_twice() {
     let home = tempfile::tempdir().unwrap();
     let (store, intent) = (open_in(home.path()).await, some_intent());
     store.record_intent(&intent).await.unwrap();
-    let request = (intent.id, Event::ReleaseRequested { why: "test".to_owned() });
+    let request = (intent.id, Event::ReleaseRequested { why: "test".into() });
     store.append(&[request.clone(), request]).await.unwrap();
     assert_eq!(store.history(intent.id).await.unwrap().len(), 2);
 }
@@ -181,7 +181,7 @@ async fn renewing_moves_the_lease_of_open_records_only() {
     let (open, closed) = (some_intent(), some_intent());
     store.record_intent(&open).await.unwrap();
     store.record_intent(&closed).await.unwrap();
-    let never = Event::NeverCreated { evidence: "refused".to_owned() };
+    let never = Event::NeverCreated { evidence: "refused".into() };
     store.append(&[(closed.id, never)]).await.unwrap();
     clock.advance(Duration::from_secs(5));
     assert_eq!(store.renew_leases(&open.owner.owner).await.unwrap(), 1);

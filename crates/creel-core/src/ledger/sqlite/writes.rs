@@ -8,6 +8,7 @@ use sqlx::{Executor, QueryBuilder};
 use crate::clock::Moment;
 use crate::id::ResourceId;
 use crate::owner::Owner;
+use crate::sanitise::Masked;
 
 use super::super::event::VERSION;
 use super::super::{
@@ -279,12 +280,12 @@ impl Inner {
                     .push_bind(one.provider.name())
                     .push_bind(one.kind.name())
                     .push_bind(&one.object)
-                    .push_bind(&one.operation)
+                    .push_bind(one.operation.as_str())
                     .push_bind(one.attempt)
-                    .push_bind(&one.outcome)
-                    .push_bind(&one.detail)
-                    .push_bind(&one.evidence)
-                    .push_bind(&one.name);
+                    .push_bind(one.outcome.as_str())
+                    .push_bind(one.detail.as_str())
+                    .push_bind(one.evidence.as_ref().map(Masked::as_str))
+                    .push_bind(one.name.as_ref().map(Masked::as_str));
             });
             transaction.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::provider::{ErrorClass, ProviderError};
 use crate::run::{CauseClass, RunEvent, Step, StepStatus};
 use crate::sandbox::{Command, Finished, Sandbox};
-use crate::sanitise::{Diagnostic, Masker};
+use crate::sanitise::{Diagnostic, Masked, Masker};
 
 use super::{Drive, Stopped};
 
@@ -225,9 +225,9 @@ impl Drive {
     }
 
     async fn start_step(&mut self, plan: &Plan) -> Result<Step, Stopped> {
-        let step = begin(plan);
+        let step = begin(plan, self.masker.mask(&plan.name));
         self.record(RunEvent::StepStarted { step: step.clone() }).await?;
-        info!(step = %plan.name, "step begins");
+        info!(step = %step.step, "step begins");
         Ok(step)
     }
 
@@ -260,7 +260,7 @@ impl Drive {
         let detail = last_line.map(|line| format!(" ({})", line.trim())).unwrap_or_default();
         let sentence = format!("step {} failed: {}{detail}", plan.name, look.found);
         let mut cause = self.cause(class, &sentence);
-        cause.step = Some(plan.name.clone());
+        cause.step = Some(self.masker.mask(&plan.name));
         // What was worth several tries is worth another attempt, whatever its class.
         cause.retryable |= verdict == Verdict::Bad && plan.tries > 1;
         Stopped::Cause(cause)
@@ -355,9 +355,9 @@ fn says_something(line: &str) -> bool {
 /// How much longer than a step its answer may take.
 const GRACE: Duration = Duration::from_secs(30);
 
-fn begin(plan: &Plan) -> Step {
+fn begin(plan: &Plan, name: Masked) -> Step {
     Step {
-        step: plan.name.clone(),
+        step: name,
         status: StepStatus::Running,
         expected: plan.expected.clone(),
         found: None,

@@ -16,8 +16,8 @@ use crate::ledger::{Event, Ledger, LedgerError, RecordFilter};
 use crate::provider::{ProviderName, Providers};
 use crate::reap::Entry;
 use crate::run::records::RecordsError;
-use crate::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState};
-use crate::sandbox::Sandbox;
+use crate::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState, messages};
+use crate::sandbox::{Command, Sandbox};
 use crate::scope::Held;
 
 use super::checklist::run;
@@ -57,6 +57,7 @@ impl Drive {
         }
         self.write_ending(certificate).await?;
         let phase = self.journal.state().phase;
+        messages::remove_all(self.means.ledger.home(), self.journal.run());
         info!(run = %self.journal.run(), %phase, "the run has ended");
         Ok(self.journal.state().clone())
     }
@@ -157,7 +158,8 @@ impl Drive {
                 Ok(Err(error)) => self.masker.diagnostic(&error.to_string()),
                 Err(_) => self.masker.diagnostic("no answer within its time limit"),
             };
-            self.record(RunEvent::TeardownEnded { name: script.name.clone(), found }).await?;
+            let name = self.masker.mask(&script.name);
+            self.record(RunEvent::TeardownEnded { name, found }).await?;
         }
         Ok(ended)
     }
@@ -171,6 +173,10 @@ impl Drive {
         if !failed || keep.is_zero() || self.held.is_empty() || is_unfit {
             return Ok(false);
         }
+        if !self.removes_spool().await {
+            warn!("what the agent said could not be removed from the sandbox, so it is not kept");
+            return Ok(false);
+        }
         // Its dead-man switch begins anew as well.
         self.means.supervisor.renew().await?;
         let lease_ms = millis(keep);
@@ -181,6 +187,18 @@ impl Drive {
         let until_ms = now_ms().saturating_add(lease_ms);
         self.journal.record(RunEvent::Kept { until_ms }).await?;
         Ok(true)
+    }
+
+    /// Removes what bridges wrote in the sandbox: their spools have the agent's text as it was,
+    /// with every secret in it. All of it that may be kept is in the log.
+    async fn removes_spool(&self) -> bool {
+        let Some(sandbox) = &self.sandbox else { return true };
+        let attempts = 1..=self.journal.state().attempt;
+        let place = sandbox.creel_directory();
+        let spools = attempts.map(|attempt| format!("{place}/bridge-{attempt}"));
+        let words = ["rm", "-rf", "--"].map(str::to_owned).into_iter().chain(spools);
+        let removed = run(sandbox.as_ref(), &Command::new(words, GRACE)).await;
+        removed.is_ok_and(|ran| ran.is_success())
     }
 
     /// Releases everything that this process holds for the run, and proves it.
@@ -242,7 +260,7 @@ pub async fn certify(
             provider: record.provider,
             kind: record.kind,
             id: record.state.object().unwrap_or(&record.name).to_owned(),
-            name: record.name.clone(),
+            name: record.name.as_str().into(),
         })
         .collect();
     let mut all_asked = true;

@@ -42,7 +42,7 @@ use crate::clock::now_ms;
 use crate::ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedOrder};
 use crate::provider::Providers;
 use crate::sandbox::{Sandbox, Sandboxes};
-use crate::sanitise::{Diagnostic, Masker, Secrets};
+use crate::sanitise::{self, Diagnostic, Masked, Masker, Secrets};
 use crate::scope::{Held, Supervisor};
 use crate::workflow::Resolved;
 
@@ -129,13 +129,11 @@ pub struct Drive {
 impl Drive {
     /// Prepares an attempt.
     pub fn new(means: Means, workflow: Resolved, journal: Journal, orders: Orders) -> Self {
-        let mut secrets = Secrets::default();
-        for (name, secret) in workflow.secrets() {
-            secrets.add(&name, secret);
-        }
+        let mut secrets = workflow.known_secrets();
         for text in workflow.private_texts() {
             secrets.add_private_text(text);
         }
+        sanitise::remember(&secrets);
         let masker = Masker::new(&secrets);
         for unmasked in masker.unmasked() {
             let (name, why) = (&unmasked.name, unmasked.why);
@@ -325,7 +323,7 @@ impl Drive {
         let condition = Condition {
             about,
             status,
-            reason: reason.to_owned(),
+            reason: Masked::ours(reason),
             message,
             last_transition_ms: now_ms(),
         };
@@ -350,6 +348,7 @@ impl Drive {
     /// Hides something more from here on.
     fn hide(&mut self, name: &str, secret: &secrecy::SecretString) {
         self.secrets.add(name, secret);
+        sanitise::remember(&self.secrets);
         self.masker = Masker::new(&self.secrets);
     }
 }

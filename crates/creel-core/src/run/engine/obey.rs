@@ -5,11 +5,12 @@
 //! passed on last is part of the run's state.
 
 use creel_bridge::serve;
+use secrecy::ExposeSecret;
 use tracing::warn;
 
 use crate::ledger::PlacedOrder;
 use crate::run::orders::Order;
-use crate::run::{Phase, RunEvent};
+use crate::run::{Phase, RunEvent, messages};
 
 use super::course::{Course, Prompt};
 use super::turns::Next;
@@ -24,7 +25,7 @@ impl Drive {
     ) -> Result<Next, Stopped> {
         let PlacedOrder { key, order, .. } = placed;
         let next = match order {
-            Order::Message { text, .. } => return self.take_message(course, key, text).await,
+            Order::Message { .. } => return self.take_message(course, key).await,
             Order::Resume if self.journal.state().phase == Phase::Paused => {
                 course.waiting_since = None;
                 self.enter(Phase::Running).await?;
@@ -41,21 +42,28 @@ impl Drive {
     }
 
     /// Gives a message to a question that waits, or keeps it for a turn of its own.
-    async fn take_message(
-        &mut self,
-        course: &mut Course,
-        key: String,
-        text: String,
-    ) -> Result<Next, Stopped> {
+    async fn take_message(&mut self, course: &mut Course, key: String) -> Result<Next, Stopped> {
         let was_told = self.was_passed_on(&key) || course.taken.contains(&key);
-        self.hide_text(&text);
+        let text = messages::read(self.means.ledger.home(), self.journal.run(), &key);
+        if let Ok(text) = &text {
+            self.hide_text(text.expose_secret());
+        }
         if was_told {
             // The driver before this one died before it could say so.
             self.note_passed_on(&key).await?;
             return Ok(Next::Listen);
         }
+        let text = match text {
+            Ok(text) => text.expose_secret().to_owned(),
+            Err(error) => {
+                warn!(%error, key, "the text of a message is not there; it is left out");
+                self.close_order(&key).await;
+                return Ok(Next::Listen);
+            }
+        };
         if let Some(open) = self.journal.state().request.clone() {
-            let answer = serve::Command::Answer { request: open.request, text };
+            let request = open.request.to_string();
+            let answer = serve::Command::Answer { request, text };
             self.tell(course, &key, &answer).await?;
             self.note_passed_on(&key).await?;
             return Ok(Next::Listen);
@@ -66,14 +74,15 @@ impl Drive {
     }
 
     fn was_passed_on(&self, key: &str) -> bool {
-        self.journal.state().passed_on.as_deref() == Some(key)
+        self.journal.state().passed_on.as_ref().is_some_and(|last| last.as_str() == key)
     }
 
     /// Records that a message reached the agent, and closes its order.
     pub(super) async fn note_passed_on(&mut self, key: &str) -> Result<(), Stopped> {
         if !self.was_passed_on(key) {
-            self.record(RunEvent::MessageTaken { key: key.to_owned() }).await?;
+            self.record(RunEvent::MessageTaken { key: key.into() }).await?;
         }
+        messages::remove(self.means.ledger.home(), self.journal.run(), key);
         self.close_order(key).await;
         Ok(())
     }

@@ -185,8 +185,13 @@ impl Drive {
             return Ok(Next::Listen);
         }
         let event = match event {
-            BridgeEvent::BridgeStarted { version } => RunEvent::BridgeStarted { version },
-            BridgeEvent::RuntimeReady { version } => RunEvent::RuntimeReady { version },
+            BridgeEvent::BridgeStarted { version } => {
+                RunEvent::BridgeStarted { version: self.masker.mask(&version) }
+            }
+            BridgeEvent::RuntimeReady { version } => {
+                let version = version.map(|version| self.masker.mask(&version));
+                RunEvent::RuntimeReady { version }
+            }
             BridgeEvent::CommandTaken { key } => {
                 course.taken.insert(key);
                 return Ok(Next::Listen);
@@ -197,6 +202,7 @@ impl Drive {
                     // A turn begins with nothing held back.
                     let _ = course.finish(stream, self.masker.stream());
                 }
+                let model = model.map(|model| self.masker.mask(&model));
                 RunEvent::TurnStarted { turn, attempt, model }
             }
             BridgeEvent::Text { turn, stream, text } => {
@@ -212,6 +218,7 @@ impl Drive {
             }
             BridgeEvent::InputGiven { request } => {
                 course.waiting_since = None;
+                let request = self.masker.mask(&request);
                 self.spooled(RunEvent::InputGiven { request }, seq).await?;
                 return self.enter(Phase::Running).await.map(|()| Next::Listen);
             }
@@ -237,7 +244,7 @@ impl Drive {
         seq: u64,
         (turn, request, question): (u32, String, String),
     ) -> Result<Next, Stopped> {
-        let question = self.masker.mask(&question);
+        let (request, question) = (self.masker.mask(&request), self.masker.mask(&question));
         self.spooled(RunEvent::InputRequested { turn, request, question }, seq).await?;
         course.waiting_since = Some(Instant::now());
         self.enter(Phase::AwaitingInput).await.map(|()| Next::Listen)

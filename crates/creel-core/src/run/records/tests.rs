@@ -39,7 +39,7 @@ pub(crate) fn a_dead_owner() -> OwnerRecord {
 pub(crate) fn a_run_of(owner: OwnerRecord) -> NewRun {
     NewRun {
         id: RunId::new(),
-        name: "hello".to_owned(),
+        name: "hello".into(),
         provider: ProviderName::Process,
         owner,
         on_owner_death: OnOwnerDeath::Release,
@@ -82,7 +82,7 @@ impl Scene {
 }
 
 fn a_certain_event() -> RunEvent {
-    RunEvent::MessageTaken { key: "k".to_owned() }
+    RunEvent::MessageTaken { key: "k".into() }
 }
 
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {

@@ -37,7 +37,7 @@ pub(super) struct Settled {
 /// Settles the values of a file, with or without what it refers to.
 pub(super) fn settle(file: &File, places: &Places, lookup: Option<&Lookup<'_>>) -> Settled {
     let mut pass = Pass::new(places, lookup);
-    let name = pass.line(&KeyPath::of("name"), &file.name);
+    let name = pass.name(&KeyPath::of("name"), &file.name);
     let provider = sandbox::provider(&mut pass, &file.sandbox);
     let sandbox = sandbox::settle(&mut pass, &file.sandbox, provider);
     let credentials = credentials::settle(&mut pass, &file.credentials);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::names::{self, InvalidName};
 use crate::provider::UnknownName;
 use crate::workflow::Lookup;
 use crate::workflow::error::Problem;
@@ -208,10 +209,19 @@ impl<'a> Pass<'a> {
         if text.text.trim().is_empty() {
             self.wrong(at, "it is empty");
         }
-        if text.text.contains(char::is_control) {
+        if text.text.contains(names::is_invisible) {
             self.wrong(at, "it has more than one line, or signs that cannot be seen");
         }
         text.text
+    }
+
+    /// Reads what something is called.
+    pub(super) fn name(&mut self, at: &KeyPath, raw: &str) -> String {
+        let name = self.line(at, raw);
+        if names::check(&name) == Err(InvalidName::TooLong) {
+            self.wrong(at, InvalidName::TooLong);
+        }
+        name
     }
 
     /// Reads a setting of one line that may be missing.

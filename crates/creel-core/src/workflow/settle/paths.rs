@@ -24,7 +24,7 @@ fn mistake_below(path: &str) -> Option<&'static str> {
     if path.len() > LONGEST {
         return Some("it is too long");
     }
-    if path.contains(char::is_control) {
+    if path.contains(crate::names::is_invisible) {
         return Some("it has signs that cannot be seen");
     }
     let mut parts = path.split('/');

@@ -75,7 +75,7 @@ struct Unnamed {
 }
 
 fn script(pass: &mut Pass<'_>, at: &KeyPath, raw: &Raw<'_>, timeout: Duration) -> Unnamed {
-    let name = pass.optional_line(&at.key("name"), raw.name);
+    let name = raw.name.map(|name| pass.name(&at.key("name"), name));
     let script = Script {
         name: String::new(),
         run: pass.prompt(&at.key("run"), raw.run),

@@ -14,6 +14,7 @@ use creel_core::run::orders::{Order, OrderBox};
 use creel_core::run::records::Journal;
 use creel_core::run::{AttemptFrom, Phase, RunReport, RunState};
 use creel_core::sandbox::Sandboxes;
+use creel_core::sanitise;
 use creel_core::scope::{Supervisor, TakeError};
 use creel_core::task;
 use creel_core::workflow::{Resolved, Source};
@@ -50,6 +51,8 @@ impl Errand {
     /// Reads a workflow and resolves its references from this process's environment.
     pub(super) fn new(source: Source, inputs: &[(String, String)]) -> Result<Self, Failure> {
         let (_, workflow) = resolve(&source, inputs)?;
+        // Before anything of it is stored or shown.
+        sanitise::remember(&workflow.known_secrets());
         let inputs = inputs.iter().cloned().collect();
         Ok(Self { source, inputs, workflow })
     }
@@ -132,7 +135,7 @@ pub(super) async fn new_run(
     let run = RunId::new();
     let new = NewRun {
         id: run,
-        name: errand.workflow.name.clone(),
+        name: errand.workflow.name.as_str().into(),
         provider: errand.workflow.sandbox.provider,
         owner: this_process()?,
         on_owner_death,

@@ -5,6 +5,7 @@
 use std::io::Write;
 
 use creel_core::id::RunId;
+use creel_core::names;
 use creel_core::run::records::Journal;
 use creel_core::run::{
     Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, Stream, TurnOutcome,
@@ -59,7 +60,7 @@ fn wait_for(waits: &WaitLine, event: &RunEvent) {
     match event {
         RunEvent::PhaseEntered { phase: Phase::Provisioning } => waits.show("making the sandbox"),
         RunEvent::PhaseEntered { phase: Phase::Releasing } => waits.show("giving everything back"),
-        RunEvent::StepStarted { step } => waits.show(&step.step),
+        RunEvent::StepStarted { step } => waits.show(step.step.as_str()),
         RunEvent::StepEnded { .. } | RunEvent::PhaseEntered { .. } | RunEvent::Released { .. } => {
             waits.clear();
         }
@@ -158,7 +159,8 @@ pub(super) fn summarise(app: &App, run: RunId, state: &RunState, ways: &[String]
         }
         Some(certificate) => {
             for entry in &certificate.left {
-                printer.say(&format!("  left: {} {} {}", entry.provider, entry.kind, entry.name));
+                let name = names::visible(entry.name.as_str());
+                printer.say(&format!("  left: {} {} {name}", entry.provider, entry.kind));
             }
             printer.say("  next: creel reconcile tries again");
         }

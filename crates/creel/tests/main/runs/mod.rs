@@ -9,6 +9,7 @@ mod orders;
 mod records;
 mod recovery;
 mod scene;
+mod secrets;
 mod stage;
 mod streams;
 mod workspace;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use creel_core::crashpoint::Crashpoint;
 use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, NewRun, OnOwnerDeath, OwnerRecord, WorkflowRecord};
+use creel_core::ledger::{Ledger, NewRun, OnOwnerDeath, OwnerRecord, PlacedOrder, WorkflowRecord};
 use creel_core::os::ProcessKey;
 use creel_core::owner::Owner;
 use creel_core::provider::ProviderName;
@@ -43,7 +43,7 @@ fn dead() -> OwnerRecord {
 fn a_run_of(owner: OwnerRecord) -> NewRun {
     NewRun {
         id: RunId::new(),
-        name: "hello".to_owned(),
+        name: "hello".into(),
         provider: ProviderName::Process,
         owner,
         on_owner_death: OnOwnerDeath::Release,
@@ -65,7 +65,7 @@ fn started() -> RunEvent {
 
 fn step(status: StepStatus, found: Option<&'static str>) -> Step {
     Step {
-        step: "repositories verified".to_owned(),
+        step: "repositories verified".into(),
         status,
         expected: Diagnostic::ours("app at main"),
         found: found.map(Diagnostic::ours),
@@ -82,7 +82,7 @@ fn step(status: StepStatus, found: Option<&'static str>) -> Step {
 fn way_to_failure() -> Vec<RunEvent> {
     let message = Diagnostic::ours("the repository app is not there");
     let mut cause = Cause::new(CauseClass::WorkspaceIncomplete, message, 1);
-    cause.step = Some("repositories verified".to_owned());
+    cause.step = Some("repositories verified".into());
     vec![
         started(),
         enter(Phase::Provisioning),
@@ -268,6 +268,12 @@ fn following_ends_when_nobody_reads_any_more() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
+/// Returns the text of a message that waits.
+fn text_of(home: &Home, placed: &PlacedOrder) -> String {
+    let directory = home.creel.state().join("messages").join(placed.run.to_string());
+    std::fs::read_to_string(directory.join(&placed.key)).unwrap()
+}
+
 #[test]
 fn orders_reach_the_driver_and_their_text_no_other_place() {
     let home = Home::without_engine();
@@ -281,8 +287,8 @@ fn orders_reach_the_driver_and_their_text_no_other_place() {
         assert!(!said.expect_code(0).stderr.contains("dawn"));
         assert_eq!(orders.next().await.unwrap().order, Order::Cancel);
         let wanted = orders.next().await.unwrap();
-        let text = "do it at dawn".to_owned();
-        assert_eq!(wanted.order, Order::Message { text, request: Some("q1".to_owned()) });
+        assert_eq!(wanted.order, Order::Message { request: Some("q1".into()) });
+        assert_eq!(text_of(&home, &wanted), "do it at dawn");
     });
     let shown = [home.creel.run(["show", "last"]), home.creel.run(["events", "last"])];
     for output in shown {
@@ -305,8 +311,8 @@ fn a_message_may_come_from_standard_input_and_must_say_something() {
         child.stdin.take().unwrap().write_all(b"two\nlines\n").unwrap();
         assert!(child.wait().unwrap().success());
         let open = ledger.open_orders(journal.run()).await.unwrap();
-        let text = "two\nlines\n".to_owned();
-        assert_eq!(open[0].order, Order::Message { text, request: None });
+        assert_eq!(open[0].order, Order::Message { request: None });
+        assert_eq!(text_of(&home, &open[0]), "two\nlines\n");
     });
     let silent = home.creel.run(["message", "last", " "]).expect_code(2);
     assert_eq!(code_of(&silent.stderr), "CR0002", "{silent}");

@@ -12,7 +12,7 @@ use crate::sanitise::Diagnostic;
 fn some_run() -> NewRun {
     NewRun {
         id: RunId::new(),
-        name: "hello".to_owned(),
+        name: "hello".into(),
         provider: ProviderName::Process,
         owner: some_owner(),
         on_owner_death: OnOwnerDeath::Release,
@@ -145,7 +145,7 @@ async fn orders_are_placed_once_given_in_order_and_taken_once() {
     let home = tempfile::tempdir().unwrap();
     let (store, run) = (open_in(home.path()).await, some_run());
     store.create_run(&run).await.unwrap();
-    let text = Order::Message { text: "yes".to_owned(), request: Some("q1".to_owned()) };
+    let text = Order::Message { request: Some("q1".into()) };
     let first = NewOrder { key: "b".to_owned(), run: run.id, order: text };
     let second = NewOrder { key: "a".to_owned(), run: run.id, order: Order::Cancel };
     assert!(store.place_order(&first).await.unwrap());
@@ -174,7 +174,7 @@ async fn an_order_for_a_run_that_is_not_there_is_refused() {
 
 #[test]
 fn what_people_wrote_is_not_shown_for_debugging() {
-    let message = Order::Message { text: "the Secret plan".to_owned(), request: None };
+    let message = Order::Message { request: Some("the Secret plan".into()) };
     let run = some_run();
     let shown = format!("{run:?} {message:?}");
     assert!(shown.contains("hello.toml") && !shown.contains("Say it"), "{shown}");

@@ -1,0 +1,236 @@
+//! Secrets are planted in every field that takes a reference, in what the agent says, in messages
+//! and in what providers answer; then every byte that creel keeps or shows is searched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use creel_core::provider::ProviderName;
+use creel_testkit::creel::{Creel, Output};
+use creel_testkit::fake_engine::{FakeEngine, Reply};
+use creel_testkit::wait::eventually;
+
+use super::stage::{Stage, agent};
+use crate::support::{Home, PATIENCE, unique};
+
+/// A secret for each place, made when the test runs.
+fn secret(place: &str) -> String {
+    format!("pl4nted-{}-{}", place.replace('_', "-"), unique("s"))
+}
+
+/// Returns a secret as programs may write it.
+fn written(secret: &str) -> Vec<Vec<u8>> {
+    let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    vec![secret.into(), hex.clone().into(), hex.to_uppercase().into(), base64(secret).into()]
+}
+
+/// Returns the whole groups of a text in base64.
+fn base64(text: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let groups = text.as_bytes().chunks_exact(3);
+    let letters = groups.flat_map(|group| {
+        let value = group.iter().fold(0, |value, byte| value << 8 | usize::from(*byte));
+        [18, 12, 6, 0].map(|shift| char::from(LETTERS[value >> shift & 63]))
+    });
+    letters.collect()
+}
+
+/// Returns the files below a directory that hold a secret in some form.
+fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(path);
+                continue;
+            }
+            let Ok(bytes) = fs::read(&path) else { continue };
+            let held = secrets.iter().filter(|secret| {
+                let mut forms = written(secret).into_iter();
+                forms.any(|form| bytes.windows(form.len()).any(|window| window == form))
+            });
+            found.extend(held.map(|secret| (path.clone(), secret.clone())));
+        }
+    }
+    found
+}
+
+/// Checks that no secret stands in what a command printed.
+#[track_caller]
+fn assert_silent(output: &Output, secrets: &[String]) {
+    for text in [&output.stdout, &output.stderr] {
+        let seen = secrets.iter().find(|secret| text.contains(secret.as_str()));
+        assert_eq!(seen, None, "{output}");
+    }
+}
+
+/// Checks that nothing in the state directory holds a secret.
+#[track_caller]
+fn assert_unkept(creel: &Creel, secrets: &[String]) {
+    let held = holding(&creel.state(), secrets);
+    assert!(held.is_empty(), "{held:#?}");
+}
+
+/// Every command that tells of runs.
+const TELLING: [&[&str]; 12] = [
+    &["show", "last"],
+    &["show", "last", "--json"],
+    &["events", "last"],
+    &["events", "last", "--json"],
+    &["runs"],
+    &["runs", "--json"],
+    &["ls", "-vvv"],
+    &["ls", "--json"],
+    &["ledger", "--all"],
+    &["ledger", "--all", "--json"],
+    &["ledger", "check"],
+    &["reconcile", "-vvv"],
+];
+
+#[track_caller]
+fn assert_told_without(creel: &Creel, secrets: &[String]) {
+    for arguments in TELLING {
+        assert_silent(&creel.run(arguments), secrets);
+    }
+}
+
+#[test]
+fn secrets_in_names_paths_and_scripts_are_kept_and_shown_nowhere() {
+    let stage = Stage::set(ProviderName::Process);
+    let places =
+        ["run_name", "step_name", "path", "teardown", "variable", "script", "file", "prompt"];
+    let secrets: Vec<String> = places.iter().map(|place| secret(place)).collect();
+    let mut creel = stage.home.creel.clone();
+    for (place, secret) in places.iter().zip(&secrets) {
+        creel = creel.env(format!("S_{}", place.to_uppercase()), secret);
+    }
+    let text = format!(
+        "name = \"n-${{env:S_RUN_NAME}}\"\n[sandbox]\nprovider = \"process\"\nlease = \"10m\"\n\
+         env = {{ KEY = \"${{env:S_VARIABLE}}\" }}\n\
+         [workspace]\nfiles = {{ \"a.txt\" = \"${{env:S_FILE}}\" }}\n\
+         [[workspace.repositories]]\nurl = \"file:///nowhere.git\"\n\
+         path = \"r-${{env:S_PATH}}\"\nrequired = false\n\
+         [[setup]]\nname = \"s-${{env:S_STEP_NAME}}\"\nrun = \"echo ${{env:S_SCRIPT}}; echo $KEY | od -An -tx1\"\n\
+         [runtime]\nkind = \"command\"\n\
+         command = [\"sh\", \"-c\", '''cat; echo $KEY; echo $KEY | base64; echo $KEY >&2; cat a.txt; exit 3''']\n\
+         [task]\nprompt = \"${{env:S_PROMPT}}\"\n\
+         [[teardown]]\nname = \"t-${{env:S_TEARDOWN}}\"\nrun = \"exit 4\"\n"
+    );
+    let path = stage.home.path("planted.toml");
+    fs::write(&path, text).unwrap();
+    let ran = creel.run(["run".as_ref(), "-vvv".as_ref(), path.as_os_str()]);
+    let ran = ran.expect_code(5);
+    assert_silent(&ran, &secrets);
+    assert!(ran.stderr.contains("[masked:"), "{ran}");
+    let shown = creel.run(["show", "last", "--json"]).json();
+    assert_eq!(shown["name"], "n-[masked:env:S_RUN_NAME]", "{shown:#}");
+    assert_told_without(&creel, &secrets);
+    assert_unkept(&creel, &secrets);
+    stage.assert_nothing_left();
+}
+
+#[test]
+fn a_message_reaches_the_agent_in_clear_and_is_kept_nowhere() {
+    let mut stage = Stage::set(ProviderName::Process);
+    let secrets = vec![secret("message"), secret("known")];
+    stage.home.creel = stage.home.creel.clone().env("S_KNOWN", &secrets[1]);
+    stage.sandbox.push_str("env = { KEY = \"${env:S_KNOWN}\" }\n");
+    let heard = stage.home.path("heard");
+    let script = format!("cat >>{}; test $(wc -l <{0}) -gt 1 || sleep 2", heard.display());
+    let cell = stage.start("10m", &agent(&script));
+    let texts = [format!("use {}\n", secrets[0]), format!("and {}\n", secrets[1])];
+    for text in &texts {
+        assert_silent(&stage.home.creel.run(["message", &cell.run, text]).expect_code(0), &secrets);
+    }
+    let got = || fs::read_to_string(&heard).unwrap_or_default();
+    assert!(
+        eventually(PATIENCE, || texts.iter().all(|text| got().contains(text.trim()))),
+        "{}",
+        got()
+    );
+    let shown = cell.await_end();
+    assert_eq!(shown["phase"], "succeeded", "{shown:#}");
+    let texts = stage.home.creel.state().join("messages").join(&cell.run);
+    cell.conclude(0);
+    assert_told_without(&stage.home.creel, &secrets);
+    assert_unkept(&stage.home.creel, &secrets);
+    assert!(!texts.exists());
+}
+
+#[test]
+fn a_message_whose_driver_is_killed_reaches_the_agent_of_the_next_one() {
+    let stage = Stage::set(ProviderName::Process);
+    let secrets = vec![secret("message")];
+    let heard = stage.home.path("heard");
+    let script = format!("cat >>{}; sleep 3", heard.display());
+    let mut cell = stage.detach("10m", &agent(&script));
+    let running = || cell.show()["phase"] == "running";
+    assert!(eventually(PATIENCE, running));
+    stage.home.creel.run(["message", &cell.run, &secrets[0]]).expect_code(0);
+    cell.kill_driver();
+    let resumed = stage.home.creel.run(["resume", &cell.run]);
+    assert_silent(&resumed, &secrets);
+    let shown = cell.await_end();
+    assert_eq!(shown["phase"], "succeeded", "{shown:#}\n{resumed}");
+    assert!(fs::read_to_string(&heard).unwrap().contains(&secrets[0]));
+    assert_unkept(&stage.home.creel, &secrets);
+}
+
+#[test]
+fn the_message_of_a_run_that_is_closed_goes_with_it() {
+    let stage = Stage::set(ProviderName::Process);
+    let secrets = vec![secret("message")];
+    let cell = stage.start("10m", &agent("sleep 1000"));
+    assert!(eventually(PATIENCE, || cell.show()["phase"] == "running"));
+    stage.home.creel.run(["message", &cell.run, &secrets[0]]).expect_code(0);
+    assert!(!holding(&stage.home.creel.state(), &secrets).is_empty(), "it waits in its file");
+    cell.driver.as_ref().unwrap().signal("KILL");
+    stage.home.await_quiet();
+    stage.home.creel.run(["reconcile"]).expect_code(0);
+    assert_unkept(&stage.home.creel, &secrets);
+}
+
+#[test]
+fn a_sandbox_that_is_kept_has_no_spool_and_no_prompt_any_more() {
+    let mut stage = Stage::set(ProviderName::Process);
+    let secrets = vec![secret("said"), secret("prompt")];
+    stage.home.creel =
+        stage.home.creel.clone().env("S_SAID", &secrets[0]).env("S_PROMPT", &secrets[1]);
+    let body = "[runtime]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''echo ${env:S_SAID}; exit 1''']\n\
+                [task]\nprompt = \"${env:S_PROMPT}\"\n[on_failure]\nkeep = \"10m\"\n";
+    let path = stage.workflow("10m", body);
+    let failed = stage.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
+    assert!(failed.stderr.contains("kept: the sandbox stands until"), "{failed}");
+    assert_silent(&failed, &secrets);
+    assert_unkept(&stage.home.creel, &secrets);
+    let again = stage.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
+    assert_silent(&again, &secrets);
+    assert_unkept(&stage.home.creel, &secrets);
+}
+
+#[test]
+fn what_a_provider_answers_is_masked_on_record_and_on_screen() {
+    let engine = FakeEngine::start().unwrap();
+    let known = secret("provider");
+    // A token that only its shape gives away, made of pieces.
+    let token = format!("{}_{}", "ghp", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8");
+    let secrets = vec![known.clone(), token.clone()];
+    let said = format!("invalid environment: KEY={known} GITHUB={token}");
+    engine.route("POST", "/containers/create", [Reply::error(400, &said)]);
+    let home = Home::on(&engine.engine());
+    let creel = home.creel.clone().env("S_KEY", &known);
+    let path = home.path("planted.toml");
+    let text = format!(
+        "name = \"n\"\n[sandbox]\nprovider = \"docker\"\nimage = \"x\"\nenv = {{ KEY = \"${{env:S_KEY}}\" }}\n{}",
+        agent("true")
+    );
+    fs::write(&path, text).unwrap();
+    let ran = creel.run(["run".as_ref(), "-vvv".as_ref(), path.as_os_str()]);
+    assert_ne!(ran.code(), Some(0), "{ran}");
+    assert_silent(&ran, &secrets);
+    for arguments in [&["show", "last"][..], &["ledger", "--all"], &["ledger", "--all", "--json"]] {
+        assert_silent(&creel.run(arguments), &secrets);
+    }
+    assert_unkept(&creel, &secrets);
+}
