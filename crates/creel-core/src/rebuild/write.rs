@@ -129,7 +129,7 @@ fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerErro
     };
     Ok(RunRecord {
         id: found.run,
-        name: RUN_NAME.to_owned(),
+        name: RUN_NAME.into(),
         provider: taken.map_or(ProviderName::Process, |resource| resource.seen.provider),
         owner,
         on_owner_death: OnOwnerDeath::Release,

@@ -39,15 +39,28 @@ fn find_at<'a>(known: &'a Known, text: &[u8], depth: usize, spans: &mut Vec<Span
         return;
     }
     for region in escaped_regions(known, text).iter() {
-        let view = unescaped(text, region);
-        if view.is_literal() {
-            continue;
+        for signs in families_in(&text[region.0..region.1]) {
+            let view = unescaped(text, region, signs);
+            if view.is_literal() {
+                continue;
+            }
+            let mut inside = Vec::new();
+            known.find(&view.bytes, &mut inside);
+            find_at(known, &view.bytes, depth + 1, &mut inside);
+            spans.extend(inside.into_iter().map(|span| view.back(span)));
         }
-        let mut inside = Vec::new();
-        known.find(&view.bytes, &mut inside);
-        find_at(known, &view.bytes, depth + 1, &mut inside);
-        spans.extend(inside.into_iter().map(|span| view.back(span)));
     }
+}
+
+/// Returns by which signs escapes are decoded: all at once, and each by itself where there are
+/// several. What begins an escape of one language may be a part of the secret in another.
+fn families_in(text: &[u8]) -> Vec<&'static [u8]> {
+    const ALL: &[u8] = b"\\%&'";
+    const EACH: [&[u8]; 3] = [b"\\'", b"%", b"&"];
+    let present = EACH.into_iter().filter(|signs| text.contains(&signs[0]));
+    let present: Vec<&[u8]> = present.collect();
+    let alone = if present.len() > 1 { present } else { Vec::new() };
+    std::iter::once(ALL).chain(alone).collect()
 }
 
 fn find_in<'a>(known: &'a Known, view: &View, spans: &mut Vec<Span<'a>>) {
@@ -200,13 +213,13 @@ fn behind_escaped_breaks(mut text: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns a part of a text with its escapes decoded, one level of them.
-fn unescaped(text: &[u8], (start, end): (usize, usize)) -> View {
+/// Returns a part of a text with its escapes decoded that begin with these signs, one level of
+/// them.
+fn unescaped(text: &[u8], (start, end): (usize, usize), signs: &[u8]) -> View {
     let mut view = View::default();
     let (mut literal, mut at) = (start, start);
     while at < end {
-        let escape = matches!(text[at], b'\\' | b'%' | b'&' | b'\'');
-        let decoded = if escape { decode(&text[at..]) } else { None };
+        let decoded = if signs.contains(&text[at]) { decode(&text[at..]) } else { None };
         let Some(decoded): Option<Decoded> = decoded else {
             at += 1;
             continue;

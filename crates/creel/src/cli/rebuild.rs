@@ -230,7 +230,7 @@ impl Rebuild {
     }
 }
 
-fn resources_table(survey: &Survey) -> comfy_table::Table {
+fn resources_table(survey: &Survey) -> table::Table {
     let mut table = table::new(&["RECORD", "KIND", "ID", "NAME", "OWNER", "WHY"]);
     for found in &survey.resources {
         table.add_row([
