@@ -47,7 +47,7 @@ impl From<&Record> for Entry {
             provider: record.provider,
             kind: record.kind,
             id: record.state.object().unwrap_or(&record.name).to_owned(),
-            name: record.name.clone(),
+            name: record.name.as_str().into(),
         }
     }
 }
