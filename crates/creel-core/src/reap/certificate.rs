@@ -235,7 +235,7 @@ fn remaining(evidence: &Evidence<'_>, gone: &BTreeSet<Key<'_>>) -> Vec<Entry> {
         provider: item.provider,
         kind: item.kind,
         id: item.id.clone(),
-        name: item.name.clone(),
+        name: item.name.as_str().into(),
     });
     let there = evidence.inventory.iter().filter(|seen| gone.contains(&key(seen))).map(Entry::of);
     let mut remaining = sorted(failed.chain(there).chain(evidence.outstanding.iter().cloned()));

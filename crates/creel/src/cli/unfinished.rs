@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::output::table;
 
 /// Makes the table of unfinished deletes.
-pub(crate) fn deletes_table(deletes: &[UnfinishedDelete]) -> comfy_table::Table {
+pub(crate) fn deletes_table(deletes: &[UnfinishedDelete]) -> table::Table {
     let mut table = table::new(&["DELETED", "ID", "NAME", "KEPT UNTIL", "REASON"]);
     for delete in deletes {
         table.add_row([
