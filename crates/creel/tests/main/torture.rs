@@ -1,5 +1,6 @@
-//! The second tier: `cargo xtask torture crash`, `… daytona`, `… guard` and `… machine`.
+//! The second tier: `cargo xtask torture crash`, `… daytona`, `… guard`, `… hostile` and `… machine`.
 
+mod hostile;
 mod machine;
 
 mod crash {

@@ -1,0 +1,131 @@
+//! What must be true after every round.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use creel_testkit::docker::Docker;
+use creel_testkit::world::{Kind, Object};
+use serde_json::Value;
+
+use super::arena::{Arena, Place};
+use super::others::Others;
+use super::work::Names;
+
+/// The phases of a run that is over.
+const FINAL: [&str; 3] = ["succeeded", "failed", "cancelled"];
+
+/// What a round left behind.
+pub(super) struct Verdict {
+    /// One line for each broken promise.
+    pub(super) broken: Vec<String>,
+    /// What stays because nothing proves whose it is; the ledger reports each of them.
+    pub(super) in_doubt: Vec<String>,
+}
+
+impl Verdict {
+    /// Examines everything the round could have touched.
+    pub(super) fn reach(
+        arena: &Arena,
+        place: &Place,
+        others: &Others<'_>,
+        names: &Names,
+        said: &str,
+    ) -> Self {
+        let mut verdict = Self { broken: Vec::new(), in_doubt: Vec::new() };
+        let docker = arena.docker();
+        let damage = others.theirs.iter().filter_map(|one| one.damage(&docker));
+        verdict.broken.extend(damage.map(|one| format!("foreign touched: {one}")));
+        verdict.check_leaks(arena, place, others);
+        verdict.check_runs(place);
+        verdict.check_secrets(place, names, said);
+        verdict
+    }
+
+    fn check_leaks(&mut self, arena: &Arena, place: &Place, others: &Others<'_>) {
+        let reported = reported(place);
+        let theirs = with_ancestors(&arena.docker(), others);
+        for object in arena.added().objects().filter(|one| !theirs.contains(&one.id)) {
+            if is_reported(object, &reported) {
+                self.in_doubt.push(format!("{object:?}"));
+            } else {
+                self.broken.push(format!("leak: {object:?}"));
+            }
+        }
+        let is_theirs = |line: &String| others.theirs.iter().any(|one| line.ends_with(one.id()));
+        let local = place.home.on_machine().into_iter().filter(|line| !is_theirs(line));
+        self.broken.extend(local.map(|line| format!("leak: {line}")));
+        let open = place.home.open_records();
+        let unfinished = open.iter().filter(|record| record["state"] != "quarantined");
+        self.broken.extend(unfinished.map(|record| format!("open record: {record}")));
+    }
+
+    fn check_runs(&mut self, place: &Place) {
+        let listed = place.home.creel.run(["runs", "--json"]).expect_code(0).json();
+        let runs = listed["runs"].as_array().cloned().unwrap_or_default();
+        let is_final = |run: &Value| FINAL.iter().any(|phase| run["phase"] == *phase);
+        let open = runs.iter().filter(|run| !is_final(run));
+        self.broken.extend(open.map(|run| format!("run not final: {run}")));
+    }
+
+    fn check_secrets(&mut self, place: &Place, names: &Names, said: &str) {
+        let mut texts = vec![("what commands printed".to_owned(), said.as_bytes().to_vec())];
+        read_all(place.state(), &mut texts);
+        for (path, bytes) in &texts {
+            if contains(bytes, names.secret.as_bytes()) {
+                self.broken.push(format!("secret found in {path}"));
+            }
+        }
+    }
+}
+
+/// Returns what the ledger says it could not release.
+fn reported(place: &Place) -> Vec<Value> {
+    let open = place.home.open_records().into_iter();
+    open.filter(|record| record["state"] == "quarantined").collect()
+}
+
+/// Only what is addressed by a name can be in doubt; an id always proves.
+fn is_reported(object: &Object, reported: &[Value]) -> bool {
+    let named = matches!(object.kind, Kind::Image | Kind::Volume);
+    let is_it = |record: &Value| {
+        [&record["id"], &record["name"]].into_iter().any(|text| {
+            text.as_str().is_some_and(|text| object.id.contains(text) || object.name == text)
+        })
+    };
+    named && reported.iter().any(is_it)
+}
+
+/// Returns the ids of what belongs to others, with the images that theirs are built on.
+fn with_ancestors(docker: &Docker, others: &Others<'_>) -> HashSet<String> {
+    let mut ids: HashSet<String> = others.theirs.iter().map(|one| one.id().to_owned()).collect();
+    let mut images: Vec<String> = ids.iter().filter(|id| id.starts_with("sha256:")).cloned().collect();
+    while let Some(image) = images.pop() {
+        let details = docker.inspect_image(&image).unwrap();
+        let parent = details.and_then(|one| one["Parent"].as_str().map(str::to_owned));
+        if let Some(parent) = parent.filter(|parent| !parent.is_empty())
+            && ids.insert(parent.clone())
+        {
+            images.push(parent);
+        }
+    }
+    ids
+}
+
+/// Reads every regular file below a directory.
+fn read_all(directory: &Path, texts: &mut Vec<(String, Vec<u8>)>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            read_all(&entry.path(), texts);
+        } else if kind.is_file() {
+            let bytes = fs::read(entry.path()).unwrap_or_default();
+            texts.push((entry.path().display().to_string(), bytes));
+        }
+    }
+}
+
+fn contains(bytes: &[u8], secret: &[u8]) -> bool {
+    bytes.windows(secret.len()).any(|window| window == secret)
+}
