@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::hostile::{Arena, Round, Tally};
+use crate::hostile_rounds::{Arena, Round, Tally};
 
 /// How long rounds are begun.
 const DURATION: Duration = Duration::from_secs(20 * 60);
