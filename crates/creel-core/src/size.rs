@@ -45,7 +45,6 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> 
 /// # Errors
 ///
 /// Fails when the format takes no text.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 pub fn serialize<S: Serializer>(size: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(size)
 }

@@ -4,6 +4,7 @@
 //! its own that tells its parts apart: `holder` holds a tree, `supervisor`
 //! makes one and dies, everything else runs the tests, with the flags that
 //! every Rust test program takes.
+#![expect(clippy::disallowed_methods, reason = "tests of a provider release through it alone")]
 
 mod bench;
 mod directories;

@@ -8,6 +8,7 @@ mod daytona;
 mod faults;
 mod full_disk;
 mod guard;
+mod hostile;
 mod hostile_rounds;
 mod inside;
 mod late;

@@ -3,6 +3,8 @@
 //! A real engine shows what engines do; this shows what we do when one does
 //! something rare.
 
+#![expect(clippy::disallowed_methods, reason = "tests of a provider release through it alone")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -95,7 +95,7 @@ impl Story {
         };
         let Some(object) = made else {
             let evidence = "refused".to_owned();
-            let never = Event::NeverCreated { evidence };
+            let never = Event::NeverCreated { evidence: evidence.into() };
             self.ledger.append(&[(resource, never)]).await.unwrap();
             return;
         };

@@ -76,7 +76,8 @@ impl Drive {
         }
         let ended = !self.has_bridge || self.end_runtime(&sandbox).await?;
         let torn_down = self.tear_down(sandbox.as_ref()).await?;
-        if !(ended && torn_down) && !self.is_alive(sandbox.as_ref()).await {
+        let answered = ended && torn_down;
+        if !answered && !self.is_alive(sandbox.as_ref()).await {
             return self.note_lost().await;
         }
         self.connect(Connection::None).await

@@ -46,14 +46,25 @@ impl Act {
 /// Something that belongs to others, with what must still be true of it in the end.
 #[derive(Debug)]
 pub(super) enum Foreign {
-    Container { id: String },
-    Network { id: String },
+    Container {
+        id: String,
+    },
+    Network {
+        id: String,
+    },
     /// A volume with the file that others put into it.
-    Volume { name: String },
+    Volume {
+        name: String,
+    },
     /// A tag and the image it leads to.
-    Tag { reference: String, image: String },
+    Tag {
+        reference: String,
+        image: String,
+    },
     /// A directory with the file that others put into it.
-    Directory { path: PathBuf },
+    Directory {
+        path: PathBuf,
+    },
 }
 
 impl Foreign {

@@ -64,8 +64,7 @@ impl Round {
         let faults = self.break_engine(&place);
         let mut running = self.work.start(&place, &place.creel_at(self.clocks.0), &self.names);
         self.strike(&mut running, &mut tally);
-        let mut others =
-            Others { arena, place: &place, names: &self.names, theirs: Vec::new() };
+        let mut others = Others { arena, place: &place, names: &self.names, theirs: Vec::new() };
         if self.full_disk && self.work != Work::GreedyRun {
             place.fill_disk();
             tally.full_disks += 1;
@@ -73,8 +72,8 @@ impl Round {
         for act in &self.acts {
             // Directories are replaced only where no watchdog may be walking them: the window
             // between its comparison and its last call is documented.
-            let raced = *act == Act::ReplaceDirectories
-                && self.victims != Some(Victims::DriverAndWatchdog);
+            let raced =
+                *act == Act::ReplaceDirectories && self.victims != Some(Victims::DriverAndWatchdog);
             if !raced && others.act(*act) {
                 tally.replacements += 1;
             }

@@ -99,7 +99,8 @@ fn is_reported(object: &Object, reported: &[Value]) -> bool {
 /// Returns the ids of what belongs to others, with the images that theirs are built on.
 fn with_ancestors(docker: &Docker, others: &Others<'_>) -> HashSet<String> {
     let mut ids: HashSet<String> = others.theirs.iter().map(|one| one.id().to_owned()).collect();
-    let mut images: Vec<String> = ids.iter().filter(|id| id.starts_with("sha256:")).cloned().collect();
+    let mut images: Vec<String> =
+        ids.iter().filter(|id| id.starts_with("sha256:")).cloned().collect();
     while let Some(image) = images.pop() {
         let details = docker.inspect_image(&image).unwrap();
         let parent = details.and_then(|one| one["Parent"].as_str().map(str::to_owned));

@@ -79,7 +79,8 @@ impl Names {
 const PRINTING: &str = r#"echo "token is $HOSTILE_TOKEN"; printf '%s' "$HOSTILE_TOKEN" | base64; \
 echo "token is $HOSTILE_TOKEN" > notes.txt; sleep 15; echo done"#;
 /// An agent that writes until nothing more fits.
-const GREEDY: &str = r#"echo "token is $HOSTILE_TOKEN"; cat /dev/zero > greed; echo full; sleep 10"#;
+const GREEDY: &str =
+    r#"echo "token is $HOSTILE_TOKEN"; cat /dev/zero > greed; echo full; sleep 10"#;
 
 fn run(place: &Place, creel: &Creel, provider: &str, agent: &str) -> Running {
     let image = match provider {

@@ -92,6 +92,7 @@ async fn a_sandbox_that_was_ended_by_others_is_told_so(bench: &Bench) {
     assert_eq!(error.class, expected, "{error}");
 }
 
+#[expect(clippy::disallowed_methods, reason = "others release without our reaper")]
 async fn end_from_outside(bench: &Bench) {
     let id = bench.sandbox.id().to_owned();
     match bench.world {

@@ -105,18 +105,16 @@ fn secrets_in_names_paths_and_scripts_are_kept_and_shown_nowhere() {
     for (place, secret) in places.iter().zip(&secrets) {
         creel = creel.env(format!("S_{}", place.to_uppercase()), secret);
     }
-    let text = format!(
-        "name = \"n-${{env:S_RUN_NAME}}\"\n[sandbox]\nprovider = \"process\"\nlease = \"10m\"\n\
-         env = {{ KEY = \"${{env:S_VARIABLE}}\" }}\n\
-         [workspace]\nfiles = {{ \"a.txt\" = \"${{env:S_FILE}}\" }}\n\
+    let text = "name = \"n-${env:S_RUN_NAME}\"\n[sandbox]\nprovider = \"process\"\nlease = \"10m\"\n\
+         env = { KEY = \"${env:S_VARIABLE}\" }\n\
+         [workspace]\nfiles = { \"a.txt\" = \"${env:S_FILE}\" }\n\
          [[workspace.repositories]]\nurl = \"file:///nowhere.git\"\n\
-         path = \"r-${{env:S_PATH}}\"\nrequired = false\n\
-         [[setup]]\nname = \"s-${{env:S_STEP_NAME}}\"\nrun = \"echo ${{env:S_SCRIPT}}; echo $KEY | od -An -tx1\"\n\
+         path = \"r-${env:S_PATH}\"\nrequired = false\n\
+         [[setup]]\nname = \"s-${env:S_STEP_NAME}\"\nrun = \"echo ${env:S_SCRIPT}; echo $KEY | od -An -tx1\"\n\
          [runtime]\nkind = \"command\"\n\
          command = [\"sh\", \"-c\", '''cat; echo $KEY; echo $KEY | base64; echo $KEY >&2; cat a.txt; exit 3''']\n\
-         [task]\nprompt = \"${{env:S_PROMPT}}\"\n\
-         [[teardown]]\nname = \"t-${{env:S_TEARDOWN}}\"\nrun = \"exit 4\"\n"
-    );
+         [task]\nprompt = \"${env:S_PROMPT}\"\n\
+         [[teardown]]\nname = \"t-${env:S_TEARDOWN}\"\nrun = \"exit 4\"\n";
     let path = stage.home.path("planted.toml");
     fs::write(&path, text).unwrap();
     let ran = creel.run(["run".as_ref(), "-vvv".as_ref(), path.as_os_str()]);

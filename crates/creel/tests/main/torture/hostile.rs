@@ -40,6 +40,7 @@ fn kills_replacements_full_disks_and_clock_jumps_break_no_promise() {
     tally.assert_good();
 }
 
+#[expect(clippy::print_stdout, reason = "the report is read from standard output")]
 fn report(tally: &Tally) {
     println!("report: {} rounds from seed 1000 on, {ARENAS} at once", tally.rounds);
     println!(
