@@ -85,7 +85,7 @@ impl Warrant {
 
     /// Compares what is there with what the warrant speaks of; returns what forbids the release.
     pub(super) fn check(&self, observed: &Identity) -> Option<IdentityCheck> {
-        let expected = self.expected.as_ref()?;
+        let expected = &self.expected_of(observed)?;
         match Identity::compare(expected, observed) {
             IdentityCheck::Same { .. } => None,
             // A volume that nobody labelled is meant by its name, which the rule selected.
@@ -95,6 +95,19 @@ impl Warrant {
                 None
             }
             refused => Some(refused),
+        }
+    }
+
+    /// Returns what the object is compared with. A list does not tell when an image was tagged,
+    /// so one that a rule selected is compared by its id and its names.
+    fn expected_of(&self, observed: &Identity) -> Option<Identity> {
+        let expected = self.expected.clone()?;
+        match (expected, observed) {
+            (
+                Identity::Image { id, tags, tagged_at: None },
+                Identity::Image { tagged_at: seen_at, .. },
+            ) if !self.needs_proof => Some(Identity::Image { id, tags, tagged_at: *seen_at }),
+            (expected, _) => Some(expected),
         }
     }
 }

@@ -209,7 +209,7 @@ mod tests {
         let mut recipe = given(Some(86_400), Some("harbor"));
         recipe.ended = true;
         recipe.project.push("job".to_owned());
-        let line = "creel sweep --recipe harbor --ended --older-than 1d --project job --apply";
+        let line = "creel sweep --recipe harbor --ended --older-than 24h --project job --apply";
         assert_eq!(recipe.as_sweep(), line);
     }
 }

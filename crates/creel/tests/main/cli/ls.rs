@@ -52,7 +52,7 @@ fn json_has_the_documented_shape_in_one_line() {
     let output = bench.run("ls --json").expect_code(0);
     assert_eq!(output.stdout.lines().count(), 1);
     let json = output.json();
-    assert_eq!(keys(&json), ["resources", "unreachable", "version"]);
+    assert_eq!(keys(&json), ["resources", "unfinished", "unreachable", "version", "waiting"]);
     assert_eq!((&json["version"], &json["unreachable"]), (&1.into(), &Value::Array(Vec::new())));
     for resource in json["resources"].as_array().unwrap() {
         assert_eq!(keys(resource), RESOURCE_KEYS);

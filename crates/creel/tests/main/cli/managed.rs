@@ -209,7 +209,8 @@ async fn cleanup_lists_and_releases_stopped_old_and_single_ones() {
     let old = json!({ "age_seconds": 25 * 3600, "idle_seconds": 0 });
     cloud.plant("old", old);
     cloud.plant("stopped", json!({ "state": "stopped" }));
-    cloud.plant("failed", json!({ "state": "build_failed" }));
+    // One that the service can recover goes; any other failed one it keeps for days.
+    cloud.plant("failed", json!({ "state": "error", "recoverable": true }));
     let running = cloud.plant("running", json!({}));
     assert_eq!(cleanup.list().await.unwrap().len(), 4);
 
