@@ -85,7 +85,7 @@ impl Warrant {
 
     /// Compares what is there with what the warrant speaks of; returns what forbids the release.
     pub(super) fn check(&self, observed: &Identity) -> Option<IdentityCheck> {
-        let expected = &self.expected_of(observed)?;
+        let expected = self.expected.as_ref()?;
         match Identity::compare(expected, observed) {
             IdentityCheck::Same { .. } => None,
             // A volume that nobody labelled is meant by its name, which the rule selected.
@@ -94,20 +94,26 @@ impl Warrant {
             {
                 None
             }
+            IdentityCheck::Unproven { .. }
+                if !self.needs_proof && is_selected_image(expected, observed) =>
+            {
+                None
+            }
             refused => Some(refused),
         }
     }
+}
 
-    /// Returns what the object is compared with. A list does not tell when an image was tagged,
-    /// so one that a rule selected is compared by its id and its names.
-    fn expected_of(&self, observed: &Identity) -> Option<Identity> {
-        let expected = self.expected.clone()?;
-        match (expected, observed) {
-            (
-                Identity::Image { id, tags, tagged_at: None },
-                Identity::Image { tagged_at: seen_at, .. },
-            ) if !self.needs_proof => Some(Identity::Image { id, tags, tagged_at: *seen_at }),
-            (expected, _) => Some(expected),
+/// Returns whether an image is the one that was selected. A list does not tell when an image was
+/// tagged, and after a load the engine does not know it, so its id and its names must do then.
+fn is_selected_image(selected: &Identity, observed: &Identity) -> bool {
+    match (selected, observed) {
+        (
+            Identity::Image { id, tags, tagged_at },
+            Identity::Image { id: seen, tags: seen_tags, tagged_at: seen_at },
+        ) => {
+            id == seen && seen_tags.is_subset(tags) && (tagged_at.is_none() || tagged_at == seen_at)
         }
+        _ => false,
     }
 }
