@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use creel_daytona_server::Settings;
+use creel_daytona_server::{ApiVersion, Settings};
 use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::wait::{eventually, eventually_some};
 use serde_json::{Value, json};
@@ -115,6 +115,11 @@ fn without_ours(mut seen: Value) -> (Value, Value) {
     (seen, ours)
 }
 
+/// Returns the settings of a service that knows times to live.
+fn with_times_to_live() -> Settings {
+    Settings { api: ApiVersion::V0_226, ..Settings::hollow() }
+}
+
 fn the_same_through_the_guard(sdk: &str) {
     let cloud = Cloud::with(&["--fast"]);
     let mut home = Home::without_engine();
@@ -157,7 +162,7 @@ fn sdk_0_226_sees_the_same_through_a_guard() {
 
 #[test]
 fn what_would_never_end_gets_an_end_and_what_the_client_chose_stays() {
-    let stage = Stage::set_up(Settings::hollow());
+    let stage = Stage::set_up(with_times_to_live());
     let seen = stage.run(&[], "switches");
     let expected = json!({
         "open": [MINUTES, -1, true],
@@ -172,7 +177,7 @@ fn what_would_never_end_gets_an_end_and_what_the_client_chose_stays() {
 
 #[test]
 fn what_is_kept_for_ever_gets_no_end_and_what_is_kept_for_a_time_does() {
-    let stage = Stage::set_up(Settings::hollow());
+    let stage = Stage::set_up(with_times_to_live());
     let seen = stage.run(&["--keep"], "switches");
     assert_eq!(seen["open"], json!([15, -1, false]));
     assert_eq!(seen["harbor"], json!([0, 0, false]));
@@ -188,7 +193,7 @@ fn what_is_kept_for_ever_gets_no_end_and_what_is_kept_for_a_time_does() {
 
 #[test]
 fn a_live_guard_keeps_its_sandboxes_alive_and_leaves_idleness_that_was_chosen_alone() {
-    let mut settings = Settings::hollow();
+    let mut settings = with_times_to_live();
     // A lease of two seconds makes six minutes, which are three seconds here.
     settings.delays.minute = Duration::from_millis(500);
     settings.delays.timer_period = Duration::from_millis(50);
