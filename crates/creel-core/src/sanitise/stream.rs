@@ -147,7 +147,12 @@ impl MaskStream {
             let view = clean::view(&lines.bytes);
             known.cut_at_end(&view.bytes).map(|at| lines.place(view.place(at)))
         });
-        [plain, joined, seen.flatten()].into_iter().flatten().min()
+        // A secret of several lines has its line breaks, whatever hides between its letters.
+        let of_lines = clean::has_hidden(&bytes[from..]).then(|| {
+            let view = clean::view(&bytes[from..]);
+            known.cut_at_end(&view.bytes).map(|at| from + view.place(at))
+        });
+        [plain, joined, seen.flatten(), of_lines.flatten()].into_iter().flatten().min()
     }
 
     /// Returns the cut, moved before a secret that it would part or that may go on.

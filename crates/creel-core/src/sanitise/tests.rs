@@ -301,6 +301,17 @@ fn encoding() -> impl Strategy<Value = Encoding> {
     proptest::sample::select(&Encoding::ALL[..])
 }
 
+#[test]
+fn a_secret_of_several_lines_with_hidden_signs_is_masked_alike_wherever_a_stream_is_torn() {
+    let secret = "AAa!a0!!aA0!\nAAa0AA0!0AaaAa!A0A";
+    let masker = masker(&[("SECRET", secret)]);
+    let text = format!("error: {} error:", Encoding::WithoutWidth.write(secret, "", ""));
+    let whole = masker.mask(&text).to_string();
+    for split in 0..text.len() {
+        assert_eq!(streamed(&masker, &text, &[split]), whole, "torn at {split}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_secret_is_seen_in_any_encoding_however_the_text_is_torn(
