@@ -125,7 +125,7 @@ impl DockerGate {
         let Some((claim, mounts)) = self.claim_container(&mut body, name).await else {
             return request.refuse(500, NOT_RECORDED).await;
         };
-        // A lost answer is found again by name and label: one that nobody named gets our name.
+        // A lost response is found again by name and label, so an unnamed container gets our name.
         let target = route::with_parameter(request.head.target(), "name", claim.name());
         request.head.set_target(&target);
         let borrowed = self.borrowed_by(&body).await;

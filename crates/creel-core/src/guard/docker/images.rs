@@ -2,7 +2,7 @@
 //!
 //! Images are never labelled: containers would inherit it. They are known by
 //! what the engine's answers tell: ids that were not there before, and
-//! references (see `references`). Somebody else's names of the same image stay.
+//! references (see `references`). Names that others gave the same image stay.
 //!
 //! What the request names is on record before it is passed on; what only the
 //! answer names is put on record while the answer streams, so that a crash in

@@ -1,7 +1,7 @@
 //! References of images: what a request asks for, and what the engine says it made.
 //!
-//! A reference alone proves nothing. Somebody else may put it on another image,
-//! and whoever builds the same again gets the same image under it. So it counts
+//! A reference alone proves nothing. Another client may put it on another image,
+//! and an identical rebuild yields the same image under it. So it counts
 //! as the command's only when an answer to the command says that it was made,
 //! with the image that it names and the time at which it was put there. One
 //! that named another image before is recorded with that image, and put back on
@@ -136,7 +136,7 @@ impl DockerGate {
         matches!(self.now(reference, before).await, Some(Now::Moved(_)))
     }
 
-    /// Looks at what a reference names; `None` if the engine does not tell.
+    /// Inspects what a reference names; `None` if the engine does not say.
     async fn now(&self, reference: &str, before: Option<&str>) -> Option<Now> {
         match self.engine.inspect(Kind::Image, reference).await {
             Ok(None) => Some(Now::Absent),
@@ -171,7 +171,7 @@ impl DockerGate {
             Some(Now::Unchanged | Now::Absent) | None => return Some(asked),
         };
         if !work.tells(&image) && (answer == Answer::TellsImages || work.has_told_images()) {
-            // Another build tells its image later, or somebody else was quicker.
+            // Another build reports its image later, or another client was faster.
             return Some(asked);
         }
         work.settled.insert(asked.reference.clone());
@@ -214,7 +214,7 @@ impl DockerGate {
             |id: &str| !work.before.ids.contains(id) || mine.iter().any(|one| is_of(one, id));
         let read = self.engine.image_identity(&asked.reference, is_ours).await;
         let identity = match read {
-            // Somebody moved it since it was looked at.
+            // Another client moved it since it was inspected.
             Ok(Some(Identity::Tag { image: named, .. })) if named != image => return,
             Ok(identity) => identity,
             Err(error) => {
@@ -233,7 +233,7 @@ impl DockerGate {
         if let Identity::Tag { tagged_at: Some(at), .. } = identity {
             self.note_tag_time(&image, at).await;
         }
-        // Whoever moves a name leaves its image behind: that is on record by its id.
+        // Moving a name leaves its image behind, which is on record by its id.
         if let Some(image) = earlier {
             self.adopt_image(&image).await;
         }

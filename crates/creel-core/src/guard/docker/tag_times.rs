@@ -3,7 +3,7 @@
 //! An engine keeps one time for an image: when a name was put on it last. The
 //! names of a command prove to be its own by that time, so when the command
 //! puts a second name on the same image, the first one is recorded with the new
-//! time. If somebody else named the image in between, nothing tells any more
+//! time. If another client named the image in between, nothing shows any more
 //! which of its names they mean: those that were there stay as recorded, and
 //! are kept at the end.
 
@@ -54,7 +54,7 @@ impl TagTimes {
 }
 
 impl DockerGate {
-    /// Forgets the times of images that somebody else has named since.
+    /// Forgets the times of images that another client has named since.
     pub(super) async fn check_tag_times(&self) {
         for image in self.tag_times.images() {
             if self.is_named_last_by_us(&image).await {
@@ -62,7 +62,7 @@ impl DockerGate {
             }
             tokio::time::sleep(NOTED).await;
             if !self.is_named_last_by_us(&image).await {
-                info!(image, "somebody else named an image of the command");
+                info!(image, "another client named an image of the command");
                 self.tag_times.forget(&image);
             }
         }
