@@ -18,6 +18,10 @@ const CONTAINER_ID: usize = 64;
 const SHOWN: usize = 80;
 /// How many of them are searched for secrets, so that one which begins among them is found.
 const SEARCHED: usize = 2_048;
+/// How often the command line of a program that may be starting is read.
+const STARTING_READS: u32 = 10;
+/// The pause between these reads.
+const STARTING_PAUSE: Duration = Duration::from_millis(1);
 
 /// What runs on this machine.
 #[derive(Debug, Clone)]
@@ -96,9 +100,9 @@ fn seen() -> io::Result<Vec<Running>> {
     Ok(running)
 }
 
-/// Reads one process; kernel threads and the dead have no command line.
+/// Reads one process; kernel threads and the dead run nothing.
 fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
-    let words = words_of(&fs::read(format!("/proc/{pid}/cmdline"))?);
+    let words = words_of(&command_line(pid)?);
     let file = fs::read_link(format!("/proc/{pid}/exe")).ok();
     let runs = run_by(&words, file.as_ref().and_then(|file| file.to_str()));
     if runs.is_empty() {
@@ -114,6 +118,20 @@ fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
     let started = os::since_boot(stat.started_ticks);
     let handles = handles(pid).ok();
     Ok(Some(Running { pid, parent: stat.parent, runs, command, started, container, handles }))
+}
+
+/// Reads a command line. For an instant a program that was just started has none; it is read
+/// again then, for otherwise a harness that starts would not be seen.
+fn command_line(pid: i32) -> io::Result<Vec<u8>> {
+    for _ in 0..STARTING_READS {
+        let line = fs::read(format!("/proc/{pid}/cmdline"))?;
+        let is_starting = line.is_empty() && fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+        if !is_starting {
+            return Ok(line);
+        }
+        std::thread::sleep(STARTING_PAUSE);
+    }
+    Ok(Vec::new())
 }
 
 fn words_of(line: &[u8]) -> Vec<String> {

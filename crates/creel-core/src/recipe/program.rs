@@ -46,11 +46,15 @@ impl fmt::Display for ProgramName {
 
 /// Returns what a command line runs; `file` is the file of its program, where that is known.
 pub(super) fn run_by(words: &[String], file: Option<&str>) -> Vec<ProgramName> {
-    let Some(first) = words.first() else { return Vec::new() };
+    let file = file.map(|file| file.trim_end_matches(" (deleted)"));
+    let Some(first) = words.first() else {
+        // A program may erase its command line; its file still says what it is.
+        return file.map(|file| named(RunAs::Program, file)).into_iter().collect();
+    };
     // Some programs write a title over their command line: `harbor: worker 3`.
     let title = first.split_whitespace().next().unwrap_or_default().trim_end_matches(':');
     let mut runs = vec![named(RunAs::Program, title.trim_start_matches('-'))];
-    let file = file.map(|file| named(RunAs::Program, file.trim_end_matches(" (deleted)")));
+    let file = file.map(|file| named(RunAs::Program, file));
     let interprets = runs.iter().chain(&file).any(|program| is_interpreter(&program.name));
     runs.extend(file.filter(|file| runs.iter().all(|known| known != file)));
     if interprets {
@@ -140,5 +144,7 @@ mod tests {
         assert_eq!(names[1].name, "python3.12");
         let login = ["-bash".to_owned()];
         assert_eq!(run_by(&login, Some("/usr/bin/bash")).len(), 1);
+        let erased = run_by(&[], Some("/opt/bin/harbor (deleted)"));
+        assert_eq!(erased.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["harbor"]);
     }
 }

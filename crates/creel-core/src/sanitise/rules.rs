@@ -4,7 +4,7 @@
 //! only where one of its anchors stands.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
@@ -203,15 +203,34 @@ struct Ready {
     /// What is tried for each anchor.
     trials: Vec<Vec<Trial>>,
     /// The expressions that trials name by their numbers.
-    expressions: Vec<Regex>,
+    expressions: Vec<Expression>,
+}
+
+/// One expression, compiled when its anchor is first met: most commands meet few of them, and
+/// compiling all would delay the first line of every one.
+struct Expression {
+    pattern: &'static str,
+    compiled: OnceLock<Regex>,
+}
+
+impl Expression {
+    fn new(pattern: &'static str) -> Self {
+        Self { pattern, compiled: OnceLock::new() }
+    }
+
+    fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| {
+            let compiled = Regex::new(&format!("(?-u)\\A(?:{})", self.pattern));
+            compiled.expect("a test compiles the rules")
+        })
+    }
 }
 
 impl Ready {
     fn new() -> Self {
         let mut expressions = Vec::new();
-        let mut number = |expression: &str| {
-            let compiled = Regex::new(&format!("(?-u)\\A(?:{expression})"));
-            expressions.push(compiled.expect("a test compiles the rules"));
+        let mut number = |pattern: &'static str| {
+            expressions.push(Expression::new(pattern));
             expressions.len() - 1
         };
         let mut trials: BTreeMap<&str, Vec<Trial>> = BTreeMap::new();
@@ -247,10 +266,10 @@ pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
         for trial in &ready.trials[anchor.pattern().as_usize()] {
             match trial {
                 Trial::Rule(rule, number) => {
-                    spans.extend(fit(rule, &ready.expressions[*number], text, start));
+                    spans.extend(fit(rule, ready.expressions[*number].regex(), text, start));
                 }
                 Trial::Split(split, number) => {
-                    spans.extend(fit_split(split, &ready.expressions[*number], text, start));
+                    spans.extend(fit_split(split, ready.expressions[*number].regex(), text, start));
                 }
                 Trial::Name => spans.extend(named::find(text, start)),
                 Trial::KeyBegins => keys::find_block(text, start, spans),
@@ -289,4 +308,15 @@ fn fit_split(
     let before = before.take_while(|byte| byte.is_ascii_alphanumeric()).count();
     let found = expression.find(&text[start..]).filter(|_| before >= split.before)?;
     Some(Span::by_rule(start - before, start + found.end(), split.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_expression_compiles() {
+        assert!(READY.expressions.len() > 60);
+        READY.expressions.iter().for_each(|expression| { expression.regex(); });
+    }
 }

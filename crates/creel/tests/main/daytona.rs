@@ -93,6 +93,11 @@ impl Daytona {
         count.as_u64().unwrap_or(0)
     }
 
+    /// Returns how many requests the service got of each kind.
+    pub(crate) fn requests_by_route(&self) -> Value {
+        self.admin("GET", "requests", &Value::Null)["by_route"].clone()
+    }
+
     /// Returns every sandbox that is not gone, hidden ones too, as the server itself sees it.
     pub(crate) fn sandboxes(&self) -> BTreeMap<String, Value> {
         let answer = self.admin("GET", "sandboxes", &Value::Null);

@@ -212,6 +212,7 @@ fn a_script_that_is_connected_to_the_engine_spares_what_it_may_have_made() {
     let swept = site.sweep("harbor --apply").expect_code(0);
     assert_eq!(results(&swept, "gone"), [""; 0], "{swept}");
     drop(script);
+    site.aged("harbor", 3);
     let swept = site.sweep("harbor --apply").expect_code(0);
     assert_eq!(results(&swept, "gone").len(), 3, "{swept}");
     site.stop();
