@@ -226,8 +226,10 @@ fn who_reads_a_log_of_the_harness_is_no_harness() {
     fs::write(&log, "").unwrap();
     let tail = ["-f".as_ref(), log.as_os_str()];
     let _reader = Ending(Command::new("tail").args(tail).spawn().unwrap());
-    let argument = ["sleep 1000".to_owned(), site.program.clone()];
-    let _other = Ending(Command::new("sh").arg("-c").args(argument).spawn().unwrap());
+    // The shell itself waits: a child of it would outlive the test.
+    let argument = ["read word".to_owned(), site.program.clone()];
+    let mut other = Command::new("sh");
+    let _other = Ending(other.arg("-c").args(argument).stdin(Stdio::piped()).spawn().unwrap());
     site.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
     site.aged("harbor", 3);
     let swept = site.sweep("harbor --apply").expect_code(0);
