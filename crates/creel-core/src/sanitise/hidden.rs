@@ -21,6 +21,9 @@ const DEEPEST: usize = 4;
 /// Separated hexadecimal of fewer characters holds no secret that is masked at all.
 const DIGITS_WINDOW: usize = 22;
 
+/// An escape has at most so many characters.
+const LONGEST_ESCAPE: usize = 12;
+
 /// Finds known secrets in every view of a text.
 pub(super) fn find<'a>(known: &'a Known, text: &[u8], spans: &mut Vec<Span<'a>>) {
     if !known.is_empty() {
@@ -67,6 +70,47 @@ fn find_in<'a>(known: &'a Known, view: &View, spans: &mut Vec<Span<'a>>) {
     let mut inside = Vec::new();
     known.find(&view.bytes, &mut inside);
     spans.extend(inside.into_iter().map(|span| view.back(span)));
+}
+
+/// Returns where the beginning of a known secret begins at the end of a text, where escapes hide
+/// it. One that has come in part counts as not yet written.
+pub(super) fn begun(known: &Known, text: &[u8]) -> Option<usize> {
+    let whole = &text[..partial_escape(text)];
+    let plain = (whole.len() < text.len()).then(|| begun_in_lines(known, whole)).flatten();
+    [plain, begun_at(known, whole, 0)].into_iter().flatten().min()
+}
+
+fn begun_at(known: &Known, text: &[u8], depth: usize) -> Option<usize> {
+    let last = escaped_regions(known, text).iter().last();
+    let region = last.filter(|region| region.1 == text.len() && depth < DEEPEST)?;
+    let views = families_in(&text[region.0..region.1]).into_iter().map(|signs| {
+        let view = unescaped(text, region, signs);
+        if view.is_literal() {
+            return None;
+        }
+        let nested = begun_at(known, &view.bytes, depth + 1);
+        let first = [begun_in_lines(known, &view.bytes), nested].into_iter().flatten().min();
+        first.map(|at| view.place(at))
+    });
+    views.flatten().min()
+}
+
+/// Returns where the beginning of a known secret begins at the end of a text or of its lines put
+/// together.
+fn begun_in_lines(known: &Known, text: &[u8]) -> Option<usize> {
+    let lines = joined(text, (0, text.len()));
+    let parted = known.cut_at_end(&lines.bytes).map(|at| lines.place(at));
+    [known.cut_at_end(text), parted].into_iter().flatten().min()
+}
+
+/// Returns where an escape begins that may go on behind the end of the text, or the end.
+fn partial_escape(text: &[u8]) -> usize {
+    let from = text.len().saturating_sub(LONGEST_ESCAPE);
+    let may_go_on = |at: &usize| {
+        let is_sign = matches!(text[*at], b'\\' | b'%' | b'&');
+        is_sign && decode(&text[*at..]).is_none_or(|decoded| at + decoded.taken == text.len())
+    };
+    (from..text.len()).find(may_go_on).unwrap_or(text.len())
 }
 
 /// Returns what is around the line breaks that may part a secret.

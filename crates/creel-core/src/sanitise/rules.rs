@@ -317,6 +317,8 @@ mod tests {
     #[test]
     fn every_expression_compiles() {
         assert!(READY.expressions.len() > 60);
-        READY.expressions.iter().for_each(|expression| { expression.regex(); });
+        READY.expressions.iter().for_each(|expression| {
+            expression.regex();
+        });
     }
 }

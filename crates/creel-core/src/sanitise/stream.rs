@@ -152,7 +152,8 @@ impl MaskStream {
             let view = clean::view(&bytes[from..]);
             known.cut_at_end(&view.bytes).map(|at| from + view.place(at))
         });
-        [plain, joined, seen.flatten(), of_lines.flatten()].into_iter().flatten().min()
+        let escaped = hidden::begun(known, &bytes[from..]).map(|at| from + at);
+        [plain, joined, seen.flatten(), of_lines.flatten(), escaped].into_iter().flatten().min()
     }
 
     /// Returns the cut, moved before a secret that it would part or that may go on.

@@ -312,6 +312,19 @@ fn a_secret_of_several_lines_with_hidden_signs_is_masked_alike_wherever_a_stream
     }
 }
 
+#[test]
+fn an_escaped_secret_of_several_lines_is_masked_alike_wherever_a_stream_is_torn() {
+    let secret = "aAAAa(!0(0!aAA0\n!aAA\\aA!a0aAAA0!a";
+    let masker = masker(&[("SECRET", secret)]);
+    for encoding in Encoding::ALL {
+        let text = format!("error:\n at {} error:", encoding.write(secret, "", ""));
+        let whole = masker.mask(&text).to_string();
+        for split in 0..text.len() {
+            assert_eq!(streamed(&masker, &text, &[split]), whole, "{encoding:?} torn at {split}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_secret_is_seen_in_any_encoding_however_the_text_is_torn(
