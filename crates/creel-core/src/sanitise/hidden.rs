@@ -242,7 +242,7 @@ fn may_backslash_hide(known: &Known, text: &[u8], at: usize) -> bool {
         Some(b'n' | b'r') => known.touches(&text[..at], behind_escaped_breaks(&text[at..])),
         Some(b't') => known.has(b"\t"),
         Some(other) => known.has(&[*other]) || known.has(b"\\"),
-        None => false,
+        None => count > 1 && known.has(b"\\"),
     }
 }
 

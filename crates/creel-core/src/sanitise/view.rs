@@ -42,9 +42,10 @@ impl View {
 
     /// Returns whether it is the text itself from some place on, so that it hides nothing.
     pub(super) fn is_literal(&self) -> bool {
-        self.pieces.windows(2).all(|pair| {
-            pair[0].to == pair[1].from && pair[0].to - pair[0].from == pair[1].view - pair[0].view
-        })
+        // What was decoded is shorter than its source.
+        let follow = self.pieces.windows(2).all(|pair| pair[0].to == pair[1].from);
+        let written: usize = self.pieces.iter().map(|piece| piece.to - piece.from).sum();
+        follow && written == self.bytes.len()
     }
 
     /// Returns the text of a view of text; decoded bytes that are none become replacements.
