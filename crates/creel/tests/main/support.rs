@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use creel_core::crashpoint::Crashpoint;
@@ -19,6 +19,17 @@ use tempfile::TempDir;
 pub(crate) const LEDGER_LABEL: &str = "dev.creel.ledger";
 /// How long something that must come true may take on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process that ends with the test.
+pub(crate) struct Ending(pub(crate) Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // It may have been ended by the test already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// A state directory of its own, and the binary that uses it.
 ///

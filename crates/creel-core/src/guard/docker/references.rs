@@ -7,15 +7,20 @@
 //! that named another image before is recorded with that image, and put back on
 //! it at the end. What no answer told of is left open, kept, and reported.
 
+use std::time::{Duration, Instant};
+
 use tracing::warn;
 
 use crate::guard::claims::Claim;
-use crate::ledger::Record;
+use crate::ledger::{LedgerError, Record};
 use crate::provider::docker::familiar;
 use crate::provider::{Identity, Kind, Provider, ProviderName};
 
 use super::gate::DockerGate;
 use super::images::Work;
+
+/// How long the references of an answer that was passed on may take to be on record.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// A reference that a request asks for.
 pub(super) struct Asked {
@@ -57,7 +62,7 @@ impl DockerGate {
             return Ok(());
         }
         let failed = |error| format!("nothing was created: {error}");
-        let mine = self.claims.open(Kind::Image).await.map_err(failed)?;
+        let mine = self.settled_images(&asked).await.map_err(failed)?;
         for reference in asked {
             let before = work.before.references.get(&reference).cloned();
             let is_it = |record: &&Record| record.state.object() == Some(&reference);
@@ -72,6 +77,21 @@ impl DockerGate {
             work.asked.push(Asked { reference, claim, before, earlier });
         }
         Ok(())
+    }
+
+    /// Returns the images on record. A client may have the whole answer to its last request before
+    /// the references in it are on record: those that are asked for again are waited for.
+    async fn settled_images(&self, asked: &[String]) -> Result<Vec<Record>, LedgerError> {
+        let deadline = Instant::now() + SETTLING;
+        loop {
+            let mine = self.claims.open(Kind::Image).await?;
+            let is_settling =
+                |record: &Record| record.state.object().is_none() && asked.contains(&record.name);
+            if !mine.iter().any(is_settling) || Instant::now() >= deadline {
+                return Ok(mine);
+            }
+            tokio::time::sleep(SETTLING / 50).await;
+        }
     }
 
     /// Puts on record what the engine just said it made, among what was asked for and besides.
@@ -208,8 +228,22 @@ impl DockerGate {
         self.claims.confirm_as(&asked.claim, &image, Some(identity)).await;
     }
 
+    /// Returns what was asked for as the next move of a reference that another request of the
+    /// command put on record meanwhile: one reference has one record.
+    async fn merged(&self, asked: Asked, mine: &[Record]) -> Asked {
+        let is_it = |record: &&Record| {
+            record.state.object() == Some(&asked.reference) && record.id != asked.claim.resource
+        };
+        let Some(record) = mine.iter().find(is_it).filter(|_| asked.earlier.is_none()) else {
+            return asked;
+        };
+        self.claims.refute(&asked.claim, format!("it is on record as {}", record.id)).await;
+        Asked { claim: Claim::of(record), earlier: Some(record.clone()), ..asked }
+    }
+
     async fn record_reference(&self, work: &mut Work, asked: Asked, image: String) {
         let mine = self.claims.open(Kind::Image).await.unwrap_or_default();
+        let asked = self.merged(asked, &mine).await;
         let is_ours =
             |id: &str| !work.before.ids.contains(id) || mine.iter().any(|one| is_of(one, id));
         let read = self.engine.image_identity(&asked.reference, is_ours).await;

@@ -2,12 +2,14 @@
 //! names, live guards, and a user who knows better.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use creel_testkit::docker::Labels;
 use creel_testkit::image;
 use creel_testkit::wait::{eventually, eventually_some};
 use serde_json::Value;
+
+use crate::support::Ending;
 
 use super::bench::{reason, results};
 use super::recipes::{Harness, PATIENCE, Site, TRIAL, labels};
@@ -19,17 +21,6 @@ engine.connect(sys.argv[1])
 print('connected', flush=True)
 time.sleep(1000)
 ";
-
-/// A process that ends with the test.
-struct Ending(Child);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        // It may have been ended by the test already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Makes an image that says it is years old and got its name just now, as a build from a cache.
 fn image_with_an_old_date(site: &Site, reference: &str) {

@@ -12,7 +12,7 @@ use creel_testkit::wait::eventually;
 
 use super::kills::watchdog_of;
 use super::scene::Scene;
-use crate::support::{PATIENCE, assert_killed, kill};
+use crate::support::{Ending, PATIENCE, assert_killed, kill};
 
 /// The settings under which an unanswered create is searched for no longer than a test can wait.
 const SHORT_WINDOW: &str = "[ledger]\nintent_window = \"3s\"\n";
@@ -219,6 +219,42 @@ fn a_tag_that_the_command_moved_goes_back_to_the_image_it_had() {
     let text = fs::read_to_string(proof).unwrap();
     assert!(text.contains("\"verdict\": \"clean\""), "{text}");
     assert_eq!(scene.outside(names), before);
+}
+
+/// Keeps every other writer of a ledger waiting for most of the time.
+const SLOW_LEDGER: &str = r#"
+import sqlite3, sys, time
+ledger = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+while True:
+    ledger.execute("BEGIN IMMEDIATE")
+    time.sleep(float(sys.argv[2]))
+    ledger.execute("ROLLBACK")
+    time.sleep(float(sys.argv[3]))
+"#;
+
+#[test]
+fn a_tag_that_is_moved_twice_goes_back_however_slow_the_ledger_is() {
+    let mut scene = scene();
+    scene.outside("docker tag creel-test rb:9");
+    scene.remember();
+    let name = "docker image inspect -f '{{.Id}}' rb:9";
+    let before = scene.outside(name);
+    scene.home.creel.run(["ledger"]).expect_code(0);
+    let ledger = scene.home.creel.state().join("ledger.db");
+    assert!(ledger.exists());
+    // Longer than the guard waits for what it has still to record, and shorter.
+    for (held, free) in [("1.2", "0.5"), ("0.3", "0.1")] {
+        let mut slow = std::process::Command::new("python3");
+        slow.args(["-c", SLOW_LEDGER]).arg(&ledger).args([held, free]);
+        let slow = Ending(slow.spawn().unwrap());
+        let script = "set -e; export DOCKER_BUILDKIT=0
+            printf 'FROM creel-test\nLABEL move=1\n' | docker build -q -t rb:9 - >/dev/null
+            printf 'FROM creel-test\nLABEL move=2\n' | docker build -q -t rb:9 - >/dev/null";
+        scene.guarded(script).expect_code(0);
+        drop(slow);
+        assert_eq!(scene.outside(name), before, "held for {held} s");
+        scene.assert_nothing_left();
+    }
 }
 
 #[test]
