@@ -75,7 +75,7 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let seeds = [("started", 2, 0), ("stopped", 1, 0), ("error", 1, 0), ("started", 1, 172_800)];
+//! # let seeds = [("started", 2, 0), ("stopped", 2, 0), ("started", 1, 172_800)];
 //! # let seeds = seeds.map(|(state, count, age)| {
 //! #     format!("[[seeds]]\nstate = '{state}'\ncount = {count}\nage_seconds = {age}\nidle_seconds = 0\n")
 //! # });
@@ -90,11 +90,12 @@
 //! let cloud = DaytonaProvider::connect(&environment, DaytonaSettings::default())?;
 //! let cleanup = Cleanup::new(Arc::new(cloud));
 //!
-//! // Earlier jobs left five: three run, one of them for two days; one is stopped, one failed.
+//! // Earlier jobs left five: three run, one of them for two days; two are stopped.
 //! let all = cleanup.list().await?;
 //! assert_eq!(all.len(), 5);
 //!
-//! // Those that are stopped or failed.
+//! // Those that are stopped or failed. The service keeps a sandbox that failed for seven days:
+//! // its outcome is `Accepted`, with the date as its reason.
 //! let report = cleanup.release_stopped().await?;
 //! assert_eq!((report.count(Outcome::Gone), report.is_all_gone()), (2, true));
 //!
