@@ -98,6 +98,11 @@ impl State {
         Self { now, stable, ..Self::default() }
     }
 
+    /// Lets the time at which a volume was made never change.
+    pub(super) fn keep_times(&mut self) {
+        self.stable = true;
+    }
+
     fn tick(&mut self) -> i64 {
         self.now += 1;
         self.now
@@ -231,8 +236,11 @@ impl State {
         let kind = if same_kind { original.kind } else { Kind::Volume };
         // A network may even have the very name: engines allow it.
         let is_network = kind == Kind::Network && original.kind == kind;
-        let keeps_name = is_network && self.may_be_copied_with_its_name(&original);
-        let name = if keeps_name { original.name.as_str() } else { name };
+        let may_keep_name = self.may_be_copied_with_its_name(&original);
+        let name = if is_network && may_keep_name { original.name.as_str() } else { name };
+        if is_network && !may_keep_name && name == original.name {
+            return;
+        }
         self.make(kind, name, original.labels, true);
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::id::ResourceId;
-use crate::labels;
+use crate::labels::{self, Labels};
 use crate::ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
 use crate::plan::{self, PlanInput};
 use crate::provider::{Identity, Kind, Provider, ProviderName, Providers};
@@ -73,17 +73,7 @@ impl Story {
         };
         let ledger = self.ledger.id();
         let labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
-        let intent = Intent {
-            id: resource,
-            run: None,
-            provider: ProviderName::Docker,
-            kind,
-            name: name.clone(),
-            labels: labels.clone(),
-            owner: self.owner.clone(),
-            on_owner_death: OnOwnerDeath::Release,
-            lease: Duration::from_secs(60),
-        };
+        let intent = self.intent(resource, kind, &name, labels.clone());
         self.ledger.record_intent(&intent).await.unwrap();
         if crash == 0 {
             return;
@@ -107,6 +97,34 @@ impl Story {
             self.model.state.lock().unwrap().note_recorded(kind, &object);
             let created = Event::Created { object, identity };
             self.ledger.append(&[(resource, created)]).await.unwrap();
+        }
+    }
+
+    /// Takes a thing and records its id.
+    async fn take_recorded(&mut self, kind: Kind, name: &str) -> ResourceId {
+        let resource = ResourceId::new();
+        let ledger = self.ledger.id();
+        let labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
+        let intent = self.intent(resource, kind, name, labels.clone());
+        self.ledger.record_intent(&intent).await.unwrap();
+        let object = self.model.state.lock().unwrap().make(kind, name, labels, false).unwrap();
+        let identity = self.identity(kind, resource, &object).await;
+        let created = Event::Created { object, identity };
+        self.ledger.append(&[(resource, created)]).await.unwrap();
+        resource
+    }
+
+    fn intent(&self, id: ResourceId, kind: Kind, name: &str, labels: Labels) -> Intent {
+        Intent {
+            id,
+            run: None,
+            provider: ProviderName::Docker,
+            kind,
+            name: name.to_owned(),
+            labels,
+            owner: self.owner.clone(),
+            on_owner_death: OnOwnerDeath::Release,
+            lease: Duration::from_secs(60),
         }
     }
 
@@ -236,6 +254,27 @@ fn runtime() -> tokio::runtime::Runtime {
 #[test]
 fn nothing_of_somebody_else_is_released_in_any_interleaving() {
     runtime().block_on(run_all(1..3001));
+}
+
+#[test]
+fn a_copy_of_what_was_released_stays() {
+    runtime().block_on(async {
+        for kind in [Kind::Container, Kind::Network, Kind::Volume] {
+            let (_home, ledger) = open_ledger().await;
+            let mut story = Story::new(ledger, 7, 0);
+            story.model.state.lock().unwrap().keep_times();
+            let resource = story.take_recorded(kind, "web").await;
+            let record = story.ledger.record(resource).await.unwrap().unwrap();
+            story.clean_up().await;
+            assert_eq!(story.model.state.lock().unwrap().ours(), [""; 0]);
+            let labels = record.labels.clone();
+            story.model.state.lock().unwrap().make(kind, "web", labels, true).unwrap();
+            for _ in 0..3 {
+                story.clean_up().await;
+            }
+            assert_eq!(story.foreign_released(), [""; 0], "{kind}");
+        }
+    });
 }
 
 #[test]
