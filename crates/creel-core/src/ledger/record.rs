@@ -134,6 +134,14 @@ impl Record {
         Marks { kind: self.kind, resource: self.id, name: self.name.clone() }
     }
 
+    /// Returns whether its dead owner asked to keep it, and the time for that has not passed.
+    pub fn is_kept_on_request(&self, now: Timestamp) -> bool {
+        let ends_at_ms = self.lease.renewed.wall_ms.saturating_add(self.lease.duration_ms);
+        self.on_owner_death == OnOwnerDeath::Hold
+            && self.state.name() == StateName::Created
+            && ends_at_ms > now.as_millisecond()
+    }
+
     /// Compares an object that was found under its id or name with what is on record.
     ///
     /// A record without an identity, as older versions wrote them, proves nothing where names

@@ -132,7 +132,7 @@ impl Ls {
         };
         for (seen, marked) in std::mem::take(&mut listing.inventory).into_iter().zip(marked) {
             let ownership = roll.ownership(&seen);
-            orphans += usize::from(is_orphan(&ownership));
+            orphans += usize::from(is_orphan(&ownership, now));
             if marked && selector.matches(&seen, &ownership, now) {
                 rows.push((seen, ownership));
             }
@@ -161,11 +161,12 @@ impl Ls {
 /// One object and whose it is.
 type Row = (Observed, Ownership);
 
-fn is_orphan(ownership: &Ownership) -> bool {
+fn is_orphan(ownership: &Ownership, now: Timestamp) -> bool {
     match ownership {
-        Ownership::Ours { liveness, .. } | Ownership::Unrecorded { liveness, .. } => {
-            *liveness == Liveness::Dead
+        Ownership::Ours { liveness, record } => {
+            *liveness == Liveness::Dead && !record.is_kept_on_request(now)
         }
+        Ownership::Unrecorded { liveness, .. } => *liveness == Liveness::Dead,
         Ownership::Foreign | Ownership::OtherLedger { .. } => false,
     }
 }

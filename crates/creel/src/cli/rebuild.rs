@@ -3,6 +3,7 @@
 use clap::Args;
 use creel_core::failure::Code;
 use creel_core::id::{LedgerId, ResourceId, RunId};
+use creel_core::labels;
 use creel_core::owner::Liveness;
 use creel_core::provider::{Kind, ProviderError, ProviderName};
 use creel_core::rebuild::{self, FoundResource, RebuildError, Survey};
@@ -154,7 +155,8 @@ impl Rebuild {
             printer.say(&format!("kept: {path}"));
         }
         if let Some(old) = old {
-            printer.say(&format!("creel sweep --ledger {old} finds what the old ledger made"));
+            printer.say(&format!("creel sweep --ledger {old} finds what the old ledger named"));
+            printer.say(&by_label(old));
         }
         Ok(Exit::Done)
     }
@@ -222,12 +224,23 @@ impl Rebuild {
         for path in kept_as {
             printer.say(&format!("the damaged file is kept as {path}"));
         }
+        if !survey.unproven.is_empty() {
+            printer.say(&by_label(survey.ledger));
+        }
         printer.say(if self.apply {
             "creel reconcile releases what dead owners left"
         } else {
             "creel ledger rebuild --apply writes this; nothing is released by it"
         });
     }
+}
+
+/// Says how to release what carries the label of a ledger and the name that a command chose.
+fn by_label(ledger: LedgerId) -> String {
+    let label = labels::LEDGER;
+    format!(
+        "what guarded commands named themselves is found by label: creel sweep --label {label}={ledger}"
+    )
 }
 
 fn resources_table(survey: &Survey) -> table::Table {

@@ -94,7 +94,8 @@ fn verdict(status: &Status) -> Result<Exit, Failure> {
     }
     let mut failure = Failure::new(Code::NotGone, Exit::Unverified, unsettled(status));
     if status.is_left() {
-        failure = failure.hint("creel ledger lists what is left; creel rm ID tries it again");
+        failure =
+            failure.hint("creel ledger lists what is left; creel rm res_… tries one of it again");
     }
     if !status.waiting.is_empty() {
         failure = failure.hint("creel reconcile finds what lands late; run it again until then");

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::provider::docker::{Ours, Removal, foreign_name, removal};
 use crate::provider::{
@@ -32,7 +33,15 @@ struct Thing {
     is_theirs: bool,
     /// Whether its labels came from its image.
     inherited: bool,
-    /// Whether its id is on record.
+}
+
+/// What we made for a resource.
+#[derive(Debug, Clone)]
+struct Made {
+    kind: Kind,
+    name: String,
+    id: String,
+    /// Whether its identity is on record.
     recorded: bool,
 }
 
@@ -50,6 +59,8 @@ pub(super) struct State {
     /// When each image was tagged last.
     images: BTreeMap<String, i64>,
     tags: BTreeMap<String, Tag>,
+    /// What we made, by resource.
+    made: BTreeMap<ResourceId, Made>,
     now: i64,
     /// Whether the time at which a volume was made never changes.
     stable: bool,
@@ -126,18 +137,12 @@ impl State {
             Kind::Volume => name.to_owned(),
             _ => format!("{kind}-{created_at}"),
         };
-        let name = name.to_owned();
-        let (inherited, recorded) = (false, false);
-        let thing = Thing {
-            kind,
-            id: id.clone(),
-            name,
-            labels,
-            created_at,
-            is_theirs,
-            inherited,
-            recorded,
-        };
+        let (name, inherited) = (name.to_owned(), false);
+        if let (false, Some(resource)) = (is_theirs, labels::claimed_resource(&labels)) {
+            let made = Made { kind, name: name.clone(), id: id.clone(), recorded: false };
+            self.made.insert(resource, made);
+        }
+        let thing = Thing { kind, id: id.clone(), name, labels, created_at, is_theirs, inherited };
         self.things.push(thing);
         Some(id)
     }
@@ -176,18 +181,23 @@ impl State {
         }
     }
 
-    /// Notes that the id of a thing is on record.
+    /// Notes that the identity of a thing is on record.
     pub(super) fn note_recorded(&mut self, kind: Kind, id: &str) {
-        for one in self.things.iter_mut().filter(|one| one.kind == kind && one.id == id) {
-            one.recorded = true;
+        for made in self.made.values_mut().filter(|made| made.kind == kind && made.id == id) {
+            made.recorded = true;
         }
     }
 
-    /// Returns whether others may give its very name and its labels to something of theirs. While
-    /// no id is on record nothing tells such a copy from ours, and names of our making are known
-    /// to nobody: those are the limits of the promise.
-    fn may_be_copied_with_its_name(&self, one: &Thing) -> bool {
-        one.recorded && NAMES.contains(&one.name.as_str())
+    /// Makes something of somebody else's with copied labels, within the limits of the promise:
+    /// while no identity is on record nothing tells a copy with the very name from ours, and
+    /// names of our making are known to nobody.
+    fn make_copy(&mut self, kind: Kind, name: &str, labels: Labels) -> Option<String> {
+        let original = labels::claimed_resource(&labels).and_then(|one| self.made.get(&one));
+        let is_beyond = original.is_some_and(|made| {
+            let is_same = made.kind == kind && made.name == name;
+            is_same && !(made.recorded && NAMES.contains(&name))
+        });
+        if is_beyond { None } else { self.make(kind, name, labels, true) }
     }
 
     /// Lets somebody else do one thing.
@@ -204,9 +214,7 @@ impl State {
             2 => self.rename(victim, name),
             3 => self.copy_labels(thing, name, random.below(2) == 0),
             4 => self.recreate(victim, false),
-            5 if thing.as_ref().is_some_and(|one| self.may_be_copied_with_its_name(one)) => {
-                self.recreate(victim, true);
-            }
+            5 => self.recreate(victim, true),
             6 => self.inherit(thing, name),
             7 => {
                 let image = random.pick(&images).cloned();
@@ -236,12 +244,8 @@ impl State {
         let kind = if same_kind { original.kind } else { Kind::Volume };
         // A network may even have the very name: engines allow it.
         let is_network = kind == Kind::Network && original.kind == kind;
-        let may_keep_name = self.may_be_copied_with_its_name(&original);
-        let name = if is_network && may_keep_name { original.name.as_str() } else { name };
-        if is_network && !may_keep_name && name == original.name {
-            return;
-        }
-        self.make(kind, name, original.labels, true);
+        let name = if is_network { original.name.as_str() } else { name };
+        self.make_copy(kind, name, original.labels);
     }
 
     /// Removes something, and makes another of its name.
@@ -251,13 +255,13 @@ impl State {
         // Where times move, a volume with copied name and labels cannot be told from ours.
         let with_labels = with_labels && (self.stable || old.kind != Kind::Volume);
         let labels = if with_labels { old.labels } else { Labels::new() };
-        self.make(old.kind, &old.name, labels, true);
+        self.make_copy(old.kind, &old.name, labels);
     }
 
     /// Runs somebody else's container from an image that carries labels of ours.
     fn inherit(&mut self, original: Option<Thing>, name: &str) {
         let Some(original) = original else { return };
-        if self.make(Kind::Container, name, original.labels, true).is_some() {
+        if self.make_copy(Kind::Container, name, original.labels).is_some() {
             self.things.last_mut().expect("it was just made").inherited = true;
         }
     }

@@ -94,7 +94,9 @@ impl Story {
         }
         let identity = self.identity(kind, resource, &object).await;
         if crash != 2 {
-            self.model.state.lock().unwrap().note_recorded(kind, &object);
+            if identity.is_some() {
+                self.model.state.lock().unwrap().note_recorded(kind, &object);
+            }
             let created = Event::Created { object, identity };
             self.ledger.append(&[(resource, created)]).await.unwrap();
         }
