@@ -40,11 +40,14 @@ impl Write for AboveTheBar {
     /// secret: errors of providers and libraries are logged as they are.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = sanitise::process_masker().mask_bytes(bytes);
-        progress::above_the_bar(|| anstream::stderr().write_all(line.as_str().as_bytes()))?;
+        // The subscriber would complain on stderr, and panic where that fails too. On a full disk,
+        // or with nobody left to read, the work goes on without its log.
+        let _ = progress::above_the_bar(|| anstream::stderr().write_all(line.as_str().as_bytes()));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        anstream::stderr().flush()
+        let _ = anstream::stderr().flush();
+        Ok(())
     }
 }

@@ -216,6 +216,30 @@ fn what_cannot_be_written_is_told_and_written_when_there_is_room() {
 }
 
 #[test]
+fn a_watchdog_gives_back_what_its_supervisor_had_on_a_full_disk() {
+    for scene in [Scene::tmpfs(), Scene::ext4()] {
+        let hold = scene.home.hold(&["--directory", "--process"]);
+        scene.disk.fill();
+        let output = hold.running.kill();
+        scene.home.await_quiet();
+        scene.assert_clean(&output);
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let scene = Scene::tmpfs();
+    let (_, directory) = scene.leave_a_directory();
+    let script = "\"$0\" -vvv reconcile 2>/dev/full";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_creel")]);
+    shell.env("CREEL_HOME", scene.home.creel.state()).env_remove("DOCKER_HOST");
+    assert_eq!(shell.status().unwrap().code(), Some(0));
+    assert!(!directory.exists());
+    assert_eq!(scene.home.open_records(), Vec::<Value>::new());
+}
+
+#[test]
 fn a_driver_that_is_killed_on_a_full_disk_is_closed_with_that_cause() {
     let scene = Scene::tmpfs();
     let (go, full) = (scene.home.path("go"), scene.home.path("disk-is-full"));

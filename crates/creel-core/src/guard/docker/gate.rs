@@ -18,6 +18,7 @@ use crate::provider::{Kind, ProviderName};
 use super::borrowed::Borrowers;
 use super::chunked::Dechunker;
 use super::head::{self, Framing, Head};
+use super::references::UnprovenReferences;
 use super::route::{self, Pruned, Route};
 use super::stream::{self, Foresight};
 use super::tag_times::TagTimes;
@@ -44,6 +45,8 @@ pub struct DockerGate {
     pub(super) borrowed: Borrowers,
     /// When the command put names on images.
     pub(super) tag_times: TagTimes,
+    /// References whose requests ended without proof that they made them.
+    pub(super) unproven: UnprovenReferences,
 }
 
 /// A request whose head is read.
@@ -59,7 +62,8 @@ impl DockerGate {
     pub fn new(engine: DockerProvider, claims: Claims, policy: Policy, socket: PathBuf) -> Self {
         let (stop, borrowed) = (CancellationToken::new(), Borrowers::default());
         let (engine, tag_times) = (Arc::new(engine), TagTimes::default());
-        Self { engine, claims, policy, socket, stop, borrowed, tag_times }
+        let unproven = UnprovenReferences::default();
+        Self { engine, claims, policy, socket, stop, borrowed, tag_times, unproven }
     }
 
     /// Returns what stops it: streams are cut, creates that were begun are finished.

@@ -212,6 +212,19 @@ impl DockerGate {
         Ok(())
     }
 
+    /// Claims images that the answer told and that lost their names since: another request of the
+    /// command, side by side with it, moved the same name on.
+    async fn claim_unnamed(&self, work: &Work) {
+        let names = match self.engine.image_names().await {
+            Ok(names) => names,
+            Err(error) => return warn!(%error, "images cannot be listed"),
+        };
+        let told = Named { ids: work.told.iter().cloned().collect(), ..Named::default() };
+        for id in newly_named(work, &names, &told) {
+            self.adopt_image(&id).await;
+        }
+    }
+
     /// Records what came of steps whose images nobody named; the engine is done with them.
     async fn settle_steps(&self, steps: Vec<BegunStep>) {
         for BegunStep { claim, container } in steps {
@@ -246,7 +259,10 @@ impl DockerGate {
         }
         self.settle_steps(std::mem::take(&mut work.steps)).await;
         match ending {
-            Ending::Made => self.claim_asked(&mut work, Answer::Made).await,
+            Ending::Made => {
+                self.claim_asked(&mut work, Answer::Made).await;
+                self.claim_unnamed(&work).await;
+            }
             Ending::GivenUp if self.is_any_unmade(&work).await => {
                 tokio::time::sleep(NOTICE).await;
             }

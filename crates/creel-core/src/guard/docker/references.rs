@@ -7,6 +7,7 @@
 //! that named another image before is recorded with that image, and put back on
 //! it at the end. What no answer told of is left open, kept, and reported.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
@@ -30,6 +31,35 @@ pub(super) struct Asked {
     before: Option<String>,
     /// What is on record of it, where the command made it before.
     earlier: Option<Record>,
+}
+
+/// References that a request asked for and did not prove to have made. Where requests run side by
+/// side, another one may have moved them on.
+#[derive(Debug, Default)]
+pub(super) struct UnprovenReferences(Mutex<Vec<(String, Claim)>>);
+
+impl UnprovenReferences {
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Claim)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, asked: &Asked) {
+        // What was on record before has no claim of its own.
+        if asked.earlier.is_none() {
+            self.lock().push((asked.reference.clone(), asked.claim.clone()));
+        }
+    }
+
+    /// Takes out the claims of a reference.
+    fn take(&self, reference: &str) -> Vec<Claim> {
+        let mut unproven = self.lock();
+        let (taken, left) = std::mem::take(&mut *unproven)
+            .into_iter()
+            .partition(|(claimed, _)| claimed == reference);
+        *unproven = left;
+        let taken: Vec<(String, Claim)> = taken;
+        taken.into_iter().map(|(_, claim)| claim).collect()
+    }
 }
 
 /// What a reference names now.
@@ -127,6 +157,9 @@ impl DockerGate {
     /// told stays open: at the end it is kept, and reported.
     pub(super) async fn refute_asked(&self, work: &mut Work, may_land: bool) {
         for asked in std::mem::take(&mut work.asked) {
+            if !may_land {
+                self.unproven.add(&asked);
+            }
             let is_unchanged = match self.now(&asked.reference, asked.before.as_deref()).await {
                 Some(Now::Absent | Now::Unchanged) => true,
                 Some(Now::Moved(_)) | None => false,
@@ -134,7 +167,23 @@ impl DockerGate {
             if is_unchanged && !may_land && asked.earlier.is_none() {
                 let evidence = "the engine is done with it, and there is no such reference";
                 self.claims.refute(&asked.claim, evidence.to_owned()).await;
+                self.unproven.take(&asked.reference);
+            } else {
+                self.refute_moved_on(&asked.reference).await;
             }
+        }
+    }
+
+    /// Closes the claims of requests that ended without proof on a reference which another
+    /// request of the command has on record.
+    async fn refute_moved_on(&self, reference: &str) {
+        let mine = self.claims.open(Kind::Image).await.unwrap_or_default();
+        let Some(record) = mine.iter().find(|one| one.state.object() == Some(reference)) else {
+            return;
+        };
+        for claim in self.unproven.take(reference) {
+            let evidence = format!("another request moved it on; it is on record as {}", record.id);
+            self.claims.refute(&claim, evidence).await;
         }
     }
 
@@ -249,7 +298,9 @@ impl DockerGate {
         let read = self.engine.image_identity(&asked.reference, is_ours).await;
         let identity = match read {
             // Another client moved it since it was inspected.
-            Ok(Some(Identity::Tag { image: named, .. })) if named != image => return,
+            Ok(Some(Identity::Tag { image: named, .. })) if named != image => {
+                return self.unproven.add(&asked);
+            }
             Ok(identity) => identity,
             Err(error) => {
                 warn!(reference = asked.reference, %error, "the identity of an image could not be read");
@@ -277,6 +328,7 @@ impl DockerGate {
         if is_new_name {
             self.name_image(&image, &asked.reference).await;
         }
+        self.refute_moved_on(&asked.reference).await;
     }
 
     /// Records a name of the command with the image that it is on, if that is on record.
@@ -292,7 +344,7 @@ impl DockerGate {
     }
 
     /// Puts an image of the command on record by its id, unless it is.
-    async fn adopt_image(&self, image: &str) {
+    pub(super) async fn adopt_image(&self, image: &str) {
         let mine = self.claims.open(Kind::Image).await.unwrap_or_default();
         let is_known = mine.iter().any(|record| record.state.object() == Some(image));
         if is_known || !matches!(self.engine.inspect(Kind::Image, image).await, Ok(Some(_))) {

@@ -258,6 +258,27 @@ fn a_tag_that_is_moved_twice_goes_back_however_slow_the_ledger_is() {
 }
 
 #[test]
+fn builds_of_one_tag_side_by_side_leave_no_image() {
+    let mut scene = scene();
+    scene.outside("docker tag creel-test app:1");
+    scene.remember();
+    let name = "docker image inspect -f '{{.Id}}' app:1";
+    let before = scene.outside(name);
+    for round in 0..4 {
+        let quiet = if round % 2 == 0 { "-q" } else { "" };
+        let script = format!(
+            "export DOCKER_BUILDKIT=0; for number in 1 2 3; do
+                printf \"FROM creel-test\nRUN echo $number{round} >/v\nLABEL round=$number\nRUN sleep 0.3; echo y >/y\n\" \\
+                    | docker build {quiet} -t app:1 - >/dev/null &
+             done; wait"
+        );
+        scene.guarded(&script).expect_code(0);
+        assert_eq!(scene.outside(name), before, "round {round}");
+        scene.assert_nothing_left();
+    }
+}
+
+#[test]
 fn what_will_not_go_is_a_failure_and_a_leak_on_the_certificate() {
     use creel_testkit::wire::{Fault, Rule, Wire};
     let scene = Scene::set_up();
