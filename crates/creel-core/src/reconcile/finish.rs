@@ -124,7 +124,7 @@ impl Reconciler {
         }
         // Images carry no label: one of that name may have come of the create, or of another.
         let doubtful = match record.kind {
-            Kind::Image => provider.inspect(record.kind, &record.name).await.ok().flatten(),
+            Kind::Image => provider.inspect(record.kind, &record.name).await?,
             _ => None,
         };
         let doubtful = doubtful.filter(|seen| !names_what_it_named(record, seen)).map(Box::new);

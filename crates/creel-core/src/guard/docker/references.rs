@@ -10,18 +10,23 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::guard::claims::Claim;
 use crate::ledger::{LedgerError, Record};
 use crate::provider::docker::familiar;
-use crate::provider::{Identity, Kind, Provider, ProviderName};
+use crate::provider::{Identity, Kind, Observed, Provider, ProviderError, ProviderName};
 
 use super::gate::DockerGate;
 use super::images::Work;
 
 /// How long the references of an answer that was passed on may take to be on record.
 const SETTLING: Duration = Duration::from_secs(1);
+
+/// How often an image is inspected while the engine does not answer.
+const INSPECTIONS: u32 = 5;
+/// The pause between two of these.
+const BETWEEN_INSPECTIONS: Duration = Duration::from_millis(100);
 
 /// A reference that a request asks for.
 pub(super) struct Asked {
@@ -207,7 +212,7 @@ impl DockerGate {
 
     /// Inspects what a reference names; `None` if the engine does not say.
     async fn now(&self, reference: &str, before: Option<&str>) -> Option<Now> {
-        match self.engine.inspect(Kind::Image, reference).await {
+        match self.inspect_again(reference).await {
             Ok(None) => Some(Now::Absent),
             Ok(Some(seen)) => {
                 let image = seen.references().last().unwrap_or_default().to_owned();
@@ -222,6 +227,21 @@ impl DockerGate {
                 None
             }
         }
+    }
+
+    /// Inspects an image, again where the engine does not answer: what is not known now is kept
+    /// for ever.
+    async fn inspect_again(&self, reference: &str) -> Result<Option<Observed>, ProviderError> {
+        for _ in 1..INSPECTIONS {
+            match self.engine.inspect(Kind::Image, reference).await {
+                Err(error) => {
+                    debug!(reference, %error, "an image is inspected again");
+                    tokio::time::sleep(BETWEEN_INSPECTIONS).await;
+                }
+                answer => return answer,
+            }
+        }
+        self.engine.inspect(Kind::Image, reference).await
     }
 
     /// Puts a reference on record that the engine says it made; returns it if that is not proven.

@@ -185,12 +185,23 @@ impl Others<'_> {
         let name = &self.names.network;
         let Some(ours) = docker.inspect_network(name).unwrap() else { return };
         let labels = self.copied(name, labels_of(&Some(ours), "/Labels"));
-        let _ = docker.remove_container(&self.names.container);
+        self.remove_our_container();
         if docker.remove_network(name).is_err() {
             return;
         }
         let made = make(&docker, &["network", "create"], &labels, &[name]);
         self.theirs.extend(made.map(|id| Foreign::Network { id }));
+    }
+
+    /// Removes the container of the work, which uses its network; not the one that replaced it.
+    fn remove_our_container(&self) {
+        let docker = self.docker();
+        let Some(found) = docker.inspect_container(&self.names.container).unwrap() else { return };
+        let id = found["Id"].as_str().unwrap_or_default();
+        if !self.theirs.iter().any(|one| one.id() == id) {
+            // It may go by itself meanwhile.
+            let _ = docker.remove_container(id);
+        }
     }
 
     /// Returns the labels that a replacement of the same name copies: all of them where the id
@@ -250,11 +261,13 @@ impl Others<'_> {
         let Ok(entries) = fs::read_dir(sandboxes) else { return };
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
             // A full disk or a busy mount keeps others from it, too.
-            if fs::remove_dir_all(&path).is_ok()
-                && fs::create_dir(&path).is_ok()
-                && fs::write(path.join(PRECIOUS), PRECIOUS).is_ok()
-            {
+            if fs::remove_dir_all(&path).is_err() || fs::create_dir(&path).is_err() {
+                continue;
+            }
+            if fs::write(path.join(PRECIOUS), PRECIOUS).is_ok() {
                 self.theirs.push(Foreign::Directory { path });
+            } else {
+                fs::remove_dir_all(&path).unwrap();
             }
         }
     }
@@ -300,6 +313,6 @@ fn content(docker: &Docker, volume: &str) -> Option<String> {
     read.status.success().then(|| String::from_utf8_lossy(&read.stdout).into_owned())
 }
 
-fn image_of(docker: &Docker, reference: &str) -> Option<String> {
+pub(super) fn image_of(docker: &Docker, reference: &str) -> Option<String> {
     docker.inspect_image(reference).unwrap()?["Id"].as_str().map(str::to_owned)
 }

@@ -84,6 +84,7 @@ impl Round {
         said.push_str(&self.recover_in_peace(&place, running));
         tally.faults += faults.iter().map(|rule| rule.fired()).sum::<u64>();
         let verdict = Verdict::reach(arena, &place, &others, &self.names, &said);
+        verdict.remove_doubtful(&arena.docker());
         tally.judge(verdict, || format!("{self:?}\n{said}"));
         others.theirs.iter().for_each(|one| one.remove(&arena.docker()));
         tally

@@ -9,7 +9,7 @@ use creel_testkit::world::{Kind, Object};
 use serde_json::Value;
 
 use super::arena::{Arena, Place};
-use super::others::Others;
+use super::others::{Others, image_of};
 use super::work::Names;
 
 /// The phases of a run that is over.
@@ -21,6 +21,8 @@ pub(super) struct Verdict {
     pub(super) broken: Vec<String>,
     /// What stays because nothing proves whose it is; the ledger reports each of them.
     pub(super) in_doubt: Vec<String>,
+    /// The references of images among it.
+    references: Vec<String>,
 }
 
 impl Verdict {
@@ -32,7 +34,8 @@ impl Verdict {
         names: &Names,
         said: &str,
     ) -> Self {
-        let mut verdict = Self { broken: Vec::new(), in_doubt: Vec::new() };
+        let references = unproven_references(place);
+        let mut verdict = Self { broken: Vec::new(), in_doubt: Vec::new(), references };
         let docker = arena.docker();
         let damage = others.theirs.iter().filter_map(|one| one.damage(&docker));
         verdict.broken.extend(damage.map(|one| format!("foreign touched: {one}")));
@@ -44,9 +47,14 @@ impl Verdict {
 
     fn check_leaks(&mut self, arena: &Arena, place: &Place, others: &Others<'_>) {
         let reported = reported(place);
-        let theirs = with_ancestors(&arena.docker(), others);
+        let docker = arena.docker();
+        let theirs = others.theirs.iter().map(|one| one.id().to_owned());
+        let theirs = with_ancestors(&docker, theirs.collect());
+        // What such a reference is built upon cannot go before it.
+        let kept = self.references.iter().filter_map(|one| image_of(&docker, one));
+        let kept = with_ancestors(&docker, kept.collect());
         for object in arena.added().objects().filter(|one| !theirs.contains(&one.id)) {
-            if is_reported(object, &reported) {
+            if is_reported(object, &reported) || kept.contains(&object.id) {
                 self.in_doubt.push(format!("{object:?}"));
             } else {
                 self.broken.push(format!("leak: {object:?}"));
@@ -56,8 +64,18 @@ impl Verdict {
         let local = place.home.on_machine().into_iter().filter(|line| !is_theirs(line));
         self.broken.extend(local.map(|line| format!("leak: {line}")));
         let open = place.home.open_records();
-        let unfinished = open.iter().filter(|record| record["state"] != "quarantined");
+        let is_kept = |record: &Value| record["id"].as_str().is_some_and(|id| kept.contains(id));
+        let unfinished =
+            open.iter().filter(|record| record["state"] != "quarantined" && !is_kept(record));
         self.broken.extend(unfinished.map(|record| format!("open record: {record}")));
+    }
+
+    /// Removes the references in doubt, as a user would who knows: the next round begins clean.
+    pub(super) fn remove_doubtful(&self, docker: &Docker) {
+        for reference in &self.references {
+            // It may have gone with another one.
+            let _ = docker.remove_image(reference);
+        }
     }
 
     fn check_runs(&mut self, place: &Place) {
@@ -96,9 +114,22 @@ fn is_reported(object: &Object, reported: &[Value]) -> bool {
     named && reported.iter().any(is_it)
 }
 
-/// Returns the ids of what belongs to others, with the images that theirs are built on.
-fn with_ancestors(docker: &Docker, others: &Others<'_>) -> HashSet<String> {
-    let mut ids: HashSet<String> = others.theirs.iter().map(|one| one.id().to_owned()).collect();
+/// Returns the references that creel reports to have kept without proof: no answer told them.
+fn unproven_references(place: &Place) -> Vec<String> {
+    let is_image = |record: &Value| record["kind"] == "image" && record["state"] == "gone";
+    let records = place.home.records().into_iter().filter(is_image);
+    let unproven = records.filter(|record| {
+        let events = place.home.events(record["resource"].as_str().unwrap());
+        events.iter().any(|event| {
+            let evidence = event["evidence"].as_str().unwrap_or_default();
+            event["event"] == "never_created" && evidence.starts_with("kept, nothing proves")
+        })
+    });
+    unproven.map(|record| record["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns ids with those of the images that they are built on.
+fn with_ancestors(docker: &Docker, mut ids: HashSet<String>) -> HashSet<String> {
     let mut images: Vec<String> =
         ids.iter().filter(|id| id.starts_with("sha256:")).cloned().collect();
     while let Some(image) = images.pop() {
