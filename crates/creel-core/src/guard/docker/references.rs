@@ -315,7 +315,14 @@ impl DockerGate {
         let asked = self.merged(asked, &mine).await;
         let is_ours =
             |id: &str| !work.before.ids.contains(id) || mine.iter().any(|one| is_of(one, id));
-        let read = self.engine.image_identity(&asked.reference, is_ours).await;
+        let mut read = self.engine.image_identity(&asked.reference, is_ours).await;
+        for _ in 1..INSPECTIONS {
+            if read.is_ok() {
+                break;
+            }
+            tokio::time::sleep(BETWEEN_INSPECTIONS).await;
+            read = self.engine.image_identity(&asked.reference, is_ours).await;
+        }
         let identity = match read {
             // Another client moved it since it was inspected.
             Ok(Some(Identity::Tag { image: named, .. })) if named != image => {

@@ -39,13 +39,13 @@ impl Verdict {
         let docker = arena.docker();
         let damage = others.theirs.iter().filter_map(|one| one.damage(&docker));
         verdict.broken.extend(damage.map(|one| format!("foreign touched: {one}")));
-        verdict.check_leaks(arena, place, others);
+        verdict.check_leaks(arena, place, others, names);
         verdict.check_runs(place);
         verdict.check_secrets(place, names, said);
         verdict
     }
 
-    fn check_leaks(&mut self, arena: &Arena, place: &Place, others: &Others<'_>) {
+    fn check_leaks(&mut self, arena: &Arena, place: &Place, others: &Others<'_>, names: &Names) {
         let reported = reported(place);
         let docker = arena.docker();
         let theirs = others.theirs.iter().map(|one| one.id().to_owned());
@@ -53,8 +53,13 @@ impl Verdict {
         // What such a reference is built upon cannot go before it.
         let kept = self.references.iter().filter_map(|one| image_of(&docker, one));
         let kept = with_ancestors(&docker, kept.collect());
+        // Where the whole answer to a build was lost and others moved its name on, nothing tells
+        // what it made; the name is reported.
+        let is_build_lost = self.references.contains(&names.tag);
+        let is_unknown = |one: &Object| one.kind == Kind::Image && one.name.starts_with("<none>");
         for object in arena.added().objects().filter(|one| !theirs.contains(&one.id)) {
-            if is_reported(object, &reported) || kept.contains(&object.id) {
+            let is_kept = kept.contains(&object.id) || (is_build_lost && is_unknown(object));
+            if is_reported(object, &reported) || is_kept {
                 self.in_doubt.push(format!("{object:?}"));
             } else {
                 self.broken.push(format!("leak: {object:?}"));
@@ -116,9 +121,11 @@ fn is_reported(object: &Object, reported: &[Value]) -> bool {
 
 /// Returns the references that creel reports to have kept without proof: no answer told them.
 fn unproven_references(place: &Place) -> Vec<String> {
-    let is_image = |record: &Value| record["kind"] == "image" && record["state"] == "gone";
-    let records = place.home.records().into_iter().filter(is_image);
+    let records = place.home.records().into_iter().filter(|record| record["kind"] == "image");
     let unproven = records.filter(|record| {
+        if record["state"] == "quarantined" {
+            return true;
+        }
         let events = place.home.events(record["resource"].as_str().unwrap());
         events.iter().any(|event| {
             let evidence = event["evidence"].as_str().unwrap_or_default();
