@@ -195,7 +195,9 @@ impl State {
         let original = labels::claimed_resource(&labels).and_then(|one| self.made.get(&one));
         let is_beyond = original.is_some_and(|made| {
             let is_same = made.kind == kind && made.name == name;
-            is_same && !(made.recorded && NAMES.contains(&name))
+            // Where times move, a volume with copied name and labels cannot be told from ours.
+            let is_told_apart = self.stable || kind != Kind::Volume;
+            is_same && !(made.recorded && is_told_apart && NAMES.contains(&name))
         });
         if is_beyond { None } else { self.make(kind, name, labels, true) }
     }
