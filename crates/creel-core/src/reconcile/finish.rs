@@ -6,7 +6,7 @@ use tracing::{debug, info};
 use crate::labels;
 use crate::ledger::{Event, LedgerError, Record};
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{Identity, Kind, Observed, ProviderError};
+use crate::provider::{ErrorClass, Identity, Kind, Observed, ProviderError};
 use crate::reap::ItemReport;
 
 use super::intent::Landing;
@@ -124,7 +124,11 @@ impl Reconciler {
         }
         // Images carry no label: one of that name may have come of the create, or of another.
         let doubtful = match record.kind {
-            Kind::Image => provider.inspect(record.kind, &record.name).await?,
+            Kind::Image => match provider.inspect(record.kind, &record.name).await {
+                // No reference at all: that of a step of a build is a description.
+                Err(error) if error.class == ErrorClass::Invalid => None,
+                seen => seen?,
+            },
             _ => None,
         };
         let doubtful = doubtful.filter(|seen| !names_what_it_named(record, seen)).map(Box::new);
