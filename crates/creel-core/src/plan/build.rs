@@ -110,13 +110,9 @@ fn refusal(
         }
     };
     let named_ledger = matches!(selector.ledger, Some(LedgerChoice::Id(_)));
-    // Whoever means it names it: "what creel made" does not.
-    let is_kept = selector.owned
-        && ownership.record().is_some_and(|record| record.is_kept_on_request(input.now));
     match liveness {
-        _ if input.force => None,
-        Liveness::Dead if is_kept => Some("kept on request; creel rm releases it".to_owned()),
         Liveness::Dead => None,
+        _ if input.force => None,
         Liveness::Alive => Some(format!("held by a live owner: {who}")),
         Liveness::Unknown if named_ledger => None,
         Liveness::Unknown => Some(format!("held by {who}, which cannot be judged from here")),
