@@ -243,7 +243,7 @@ fn base32(bytes: &[u8]) -> String {
 
 /// Returns a piece of the secret, or of what was written of it, that can still be seen.
 fn leak(seen: &str, secret: &str, written: &str) -> Option<String> {
-    // The letters of the mask itself are nobody's.
+    // Letters of the mask itself are not part of the secret.
     let seen = &seen.replace("[masked:SECRET]", "\0");
     let pieces = |text: &str, length: usize| -> Vec<String> {
         let chars: Vec<char> = text.chars().collect();

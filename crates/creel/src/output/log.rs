@@ -40,8 +40,8 @@ impl Write for AboveTheBar {
     /// secret: errors of providers and libraries are logged as they are.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = sanitise::process_masker().mask_bytes(bytes);
-        // The subscriber would complain on stderr, and panic where that fails too. On a full disk,
-        // or with nobody left to read, the work goes on without its log.
+        // On an error the subscriber prints to stderr and panics if that fails too. On a full disk
+        // or a closed pipe the command must continue without its log.
         let _ = progress::above_the_bar(|| anstream::stderr().write_all(line.as_str().as_bytes()));
         Ok(bytes.len())
     }

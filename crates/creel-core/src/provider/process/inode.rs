@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Birth times are told in ticks of at most 10 ms.
+    /// File systems record birth times in kernel ticks of at most 10 ms.
     const TWO_TICKS: std::time::Duration = std::time::Duration::from_millis(20);
 
     #[test]

@@ -188,9 +188,9 @@ impl State {
         }
     }
 
-    /// Makes something of somebody else's with copied labels, within the limits of the promise:
-    /// while no identity is on record nothing tells a copy with the very name from ours, and
-    /// names of our making are known to nobody.
+    /// Makes a foreign object with copied labels, within the documented limits: while no identity
+    /// is recorded, a copy with the same name cannot be distinguished from ours, and generated
+    /// names cannot be guessed.
     fn make_copy(&mut self, kind: Kind, name: &str, labels: Labels) -> Option<String> {
         let original = labels::claimed_resource(&labels).and_then(|one| self.made.get(&one));
         let is_beyond = original.is_some_and(|made| {
