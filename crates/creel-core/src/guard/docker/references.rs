@@ -57,13 +57,8 @@ impl UnprovenReferences {
 
     /// Takes out the claims of a reference.
     fn take(&self, reference: &str) -> Vec<Claim> {
-        let mut unproven = self.lock();
-        let (taken, left) = std::mem::take(&mut *unproven)
-            .into_iter()
-            .partition(|(claimed, _)| claimed == reference);
-        *unproven = left;
-        let taken: Vec<(String, Claim)> = taken;
-        taken.into_iter().map(|(_, claim)| claim).collect()
+        let is_its = |(claimed, _): &mut (String, Claim)| claimed == reference;
+        self.lock().extract_if(.., is_its).map(|(_, claim)| claim).collect()
     }
 }
 
@@ -162,9 +157,6 @@ impl DockerGate {
     /// told stays open: at the end it is kept, and reported.
     pub(super) async fn refute_asked(&self, work: &mut Work, may_land: bool) {
         for asked in std::mem::take(&mut work.asked) {
-            if !may_land {
-                self.unproven.add(&asked);
-            }
             let is_unchanged = match self.now(&asked.reference, asked.before.as_deref()).await {
                 Some(Now::Absent | Now::Unchanged) => true,
                 Some(Now::Moved(_)) | None => false,
@@ -172,8 +164,8 @@ impl DockerGate {
             if is_unchanged && !may_land && asked.earlier.is_none() {
                 let evidence = "the engine is done with it, and there is no such reference";
                 self.claims.refute(&asked.claim, evidence.to_owned()).await;
-                self.unproven.take(&asked.reference);
-            } else {
+            } else if !may_land {
+                self.unproven.add(&asked);
                 self.refute_moved_on(&asked.reference).await;
             }
         }
