@@ -113,25 +113,25 @@ impl DockerGate {
 
     /// Passes a request on, and everything that follows in both directions.
     pub(super) async fn pass(&self, request: Request) -> io::Result<()> {
-        self.pass_watched(request, (), |_| {}).await
+        self.pass_watched(request, (), ()).await
     }
 
-    /// As [`DockerGate::pass`], under the eyes of somebody.
+    /// As [`DockerGate::pass`]; what is sent in each direction is seen before it is passed on.
     pub(super) async fn pass_watched(
         &self,
         request: Request,
-        mut foresight: impl Foresight,
-        observe: impl FnMut(&[u8]) + Send,
+        mut requests: impl Foresight,
+        answers: impl Foresight,
     ) -> io::Result<()> {
         let Request { head, rest, client } = request;
-        foresight.foresee(&rest).await;
+        requests.foresee(&rest).await;
         let mut engine = match self.open().await {
             Ok(engine) => engine,
             Err(error) => return refuse(client, 502, &unreachable(&error)).await,
         };
         engine.write_all(&[head.to_bytes(), rest].concat()).await?;
         tokio::select! {
-            passed = stream::pass(client, engine, foresight, observe) => passed,
+            passed = stream::pass(client, engine, requests, answers) => passed,
             () = self.stop.cancelled() => Ok(()),
         }
     }

@@ -5,16 +5,17 @@
 //! references (see `references`). Names that others gave the same image stay.
 //!
 //! What the request names is on record before it is passed on; what only the
-//! answer names is put on record while the answer streams, so that a crash in
-//! the middle of a long build leaves the last steps of it at most. Those are
-//! found by the images they are built upon.
+//! answer names is put on record before that part of the answer is passed on, so
+//! that the command never knows of an image that is not on record. A crash in the
+//! middle of a build leaves at most the images of its last steps, which are found
+//! by the images they are built upon.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Mutex;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Mutex, oneshot};
 use tracing::warn;
 
 use crate::guard::claims::Claim;
@@ -47,6 +48,8 @@ pub(super) struct Work {
     is_session: bool,
     /// Whether it loads an archive.
     is_load: bool,
+    /// Whether its end is on record.
+    is_over: bool,
 }
 
 /// A step of a build that runs in a container.
@@ -92,7 +95,11 @@ impl DockerGate {
             Ok(work) => Mutex::new(work),
             Err(reason) => return request.refuse(500, &reason).await,
         };
-        let (passed, watched) = match route {
+        let without_end = match route {
+            Route::Build | Route::BuildSession => Ending::GivenUp,
+            _ => Ending::Unknown,
+        };
+        let passed = match route {
             Route::BuildSession => {
                 let wishes = Wishes { gate: self, work: &work, asks: SessionWishes::default() };
                 self.watch_images::<SessionWatch>(request, wishes, &work).await
@@ -104,38 +111,24 @@ impl DockerGate {
             }
             _ => self.watch_images::<AnswerWatch>(request, (), &work).await,
         };
-        let ending = match (watched, &route) {
-            (Watched::Made, _) => Ending::Made,
-            (Watched::Failed, _) => Ending::Failed,
-            (Watched::Cut, Route::Build | Route::BuildSession) => Ending::GivenUp,
-            (Watched::Cut, _) => Ending::Unknown,
-        };
-        self.end(work.into_inner(), ending).await;
+        let mut work = work.into_inner();
+        if !work.is_over {
+            self.end(&mut work, without_end).await;
+        }
         passed
     }
 
-    /// Passes a request on, and claims what is named on the way; returns whether everything was
-    /// said.
+    /// Passes a request on, and puts on record what the answer says before the client has it.
     async fn watch_images<W: Watch>(
         &self,
         request: Request,
         wishes: impl Foresight,
         work: &Mutex<Work>,
-    ) -> (io::Result<()>, Watched) {
-        let (tell, named) = unbounded_channel();
-        let mut watch = W::default();
-        let passing = async {
-            let observe = |bytes: &[u8]| {
-                watch.feed(bytes);
-                // The other end lives until this one is dropped.
-                let _ = watch.named().map(|named| tell.send(named));
-            };
-            let passed = self.pass_watched(request, wishes, observe).await;
-            drop(tell);
-            passed
-        };
-        let (passed, ()) = tokio::join!(passing, self.claim_named(work, named));
-        (passed, watch.watched())
+    ) -> io::Result<()> {
+        let (tell, heard) = channel(1);
+        let passing = self.pass_watched(request, wishes, Recorded { watch: W::default(), tell });
+        let (passed, ()) = tokio::join!(passing, self.record(work, heard));
+        passed
     }
 
     async fn begin(&self, route: &Route, target: &str) -> Result<Work, String> {
@@ -154,20 +147,33 @@ impl DockerGate {
         Ok(work)
     }
 
-    /// Claims what is named, as it is named.
-    async fn claim_named(&self, work: &Mutex<Work>, mut named: UnboundedReceiver<Named>) {
-        while let Some(named) = named.recv().await {
+    /// Records what an answer says, as it is said. What was begun is finished when the connection
+    /// is cut.
+    async fn record(&self, work: &Mutex<Work>, mut heard: Receiver<Heard>) {
+        while let Some(Heard { named, ending, done }) = heard.recv().await {
             let mut work = work.lock().await;
-            let over = self.begin_steps(&mut work, &named).await;
-            if let Err(error) = self.claim_new(&mut work, &named).await {
-                warn!(%error, "new images cannot be listed");
-                work.steps.extend(over);
-                continue;
+            if let Some(named) = named {
+                self.claim_named(&mut work, &named).await;
             }
-            for step in over {
-                let evidence = "its image is on record by its id".to_owned();
-                self.claims.refute(&step.claim, evidence).await;
+            if let Some(ending) = ending.filter(|_| !work.is_over) {
+                self.end(&mut work, ending).await;
             }
+            // The connection may be cut meanwhile.
+            let _ = done.send(());
+        }
+    }
+
+    /// Claims what is named.
+    async fn claim_named(&self, work: &mut Work, named: &Named) {
+        let over = self.begin_steps(work, named).await;
+        if let Err(error) = self.claim_new(work, named).await {
+            warn!(%error, "new images cannot be listed");
+            work.steps.extend(over);
+            return;
+        }
+        for step in over {
+            let evidence = "its image is on record by its id".to_owned();
+            self.claims.refute(&step.claim, evidence).await;
         }
     }
 
@@ -253,22 +259,57 @@ impl DockerGate {
     }
 
     /// Records what came of the references that were asked for.
-    async fn end(&self, mut work: Work, ending: Ending) {
+    async fn end(&self, work: &mut Work, ending: Ending) {
+        work.is_over = true;
         if ending == Ending::GivenUp {
             tokio::time::sleep(NOTICE).await;
         }
         self.settle_steps(std::mem::take(&mut work.steps)).await;
         match ending {
             Ending::Made => {
-                self.claim_asked(&mut work, Answer::Made).await;
-                self.claim_unnamed(&work).await;
+                self.claim_asked(work, Answer::Made).await;
+                self.claim_unnamed(work).await;
             }
-            Ending::GivenUp if self.is_any_unmade(&work).await => {
+            Ending::GivenUp if self.is_any_unmade(work).await => {
                 tokio::time::sleep(NOTICE).await;
             }
             Ending::Failed | Ending::GivenUp | Ending::Unknown => {}
         }
-        self.refute_asked(&mut work, ending == Ending::Unknown).await;
+        self.refute_asked(work, ending == Ending::Unknown).await;
+    }
+}
+
+/// A part of an answer that is held back until it is on record.
+struct Heard {
+    named: Option<Named>,
+    /// How the answer ends, where this is its last part.
+    ending: Option<Ending>,
+    done: oneshot::Sender<()>,
+}
+
+/// Holds an answer back until what it says is on record.
+struct Recorded<W> {
+    watch: W,
+    tell: Sender<Heard>,
+}
+
+impl<W: Watch> Foresight for Recorded<W> {
+    async fn foresee(&mut self, bytes: &[u8]) {
+        self.watch.feed(bytes);
+        let named = self.watch.named();
+        let ending = match self.watch.watched() {
+            Watched::Made => Some(Ending::Made),
+            Watched::Failed => Some(Ending::Failed),
+            Watched::Cut => None,
+        };
+        if named.is_none() && ending.is_none() {
+            return;
+        }
+        let (done, is_done) = oneshot::channel();
+        // The other end lives until this one is dropped.
+        if self.tell.send(Heard { named, ending, done }).await.is_ok() {
+            let _ = is_done.await;
+        }
     }
 }
 
@@ -320,7 +361,8 @@ fn is_id_of(told: &str, image: &str) -> bool {
 impl Work {
     fn upon(before: Before) -> Self {
         let (asked, settled, told, claimed, steps) = Default::default();
-        Self { before, asked, settled, told, claimed, steps, is_session: false, is_load: false }
+        let (is_session, is_load, is_over) = Default::default();
+        Self { before, asked, settled, told, claimed, steps, is_session, is_load, is_over }
     }
 
     /// Returns whether the answer told the images that its references name. That to a load tells

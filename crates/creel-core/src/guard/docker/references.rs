@@ -8,20 +8,17 @@
 //! it at the end. What no answer told of is left open, kept, and reported.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{debug, warn};
 
 use crate::guard::claims::Claim;
-use crate::ledger::{LedgerError, Record};
+use crate::ledger::Record;
 use crate::provider::docker::familiar;
-use crate::provider::{Identity, Kind, Observed, Provider, ProviderError, ProviderName};
+use crate::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
 
 use super::gate::DockerGate;
 use super::images::Work;
-
-/// How long the references of an answer that was passed on may take to be on record.
-const SETTLING: Duration = Duration::from_secs(1);
 
 /// How often an image is inspected while the engine does not answer.
 const INSPECTIONS: u32 = 5;
@@ -92,7 +89,7 @@ impl DockerGate {
             return Ok(());
         }
         let failed = |error| format!("nothing was created: {error}");
-        let mine = self.settled_images(&asked).await.map_err(failed)?;
+        let mine = self.claims.open(Kind::Image).await.map_err(failed)?;
         for reference in asked {
             let before = work.before.references.get(&reference).cloned();
             let is_it = |record: &&Record| record.state.object() == Some(&reference);
@@ -107,21 +104,6 @@ impl DockerGate {
             work.asked.push(Asked { reference, claim, before, earlier });
         }
         Ok(())
-    }
-
-    /// Returns the images on record. A client may have the whole answer to its last request before
-    /// the references in it are on record: those that are asked for again are waited for.
-    async fn settled_images(&self, asked: &[String]) -> Result<Vec<Record>, LedgerError> {
-        let deadline = Instant::now() + SETTLING;
-        loop {
-            let mine = self.claims.open(Kind::Image).await?;
-            let is_settling =
-                |record: &Record| record.state.object().is_none() && asked.contains(&record.name);
-            if !mine.iter().any(is_settling) || Instant::now() >= deadline {
-                return Ok(mine);
-            }
-            tokio::time::sleep(SETTLING / 50).await;
-        }
     }
 
     /// Puts on record what the engine just said it made, among what was asked for and besides.
@@ -204,7 +186,7 @@ impl DockerGate {
 
     /// Inspects what a reference names; `None` if the engine does not say.
     async fn now(&self, reference: &str, before: Option<&str>) -> Option<Now> {
-        match self.inspect_again(reference).await {
+        match asked_again(|| self.engine.inspect(Kind::Image, reference)).await {
             Ok(None) => Some(Now::Absent),
             Ok(Some(seen)) => {
                 let image = seen.references().last().unwrap_or_default().to_owned();
@@ -219,21 +201,6 @@ impl DockerGate {
                 None
             }
         }
-    }
-
-    /// Inspects an image, again where the engine does not answer: what is not known now is kept
-    /// for ever.
-    async fn inspect_again(&self, reference: &str) -> Result<Option<Observed>, ProviderError> {
-        for _ in 1..INSPECTIONS {
-            match self.engine.inspect(Kind::Image, reference).await {
-                Err(error) => {
-                    debug!(reference, %error, "an image is inspected again");
-                    tokio::time::sleep(BETWEEN_INSPECTIONS).await;
-                }
-                answer => return answer,
-            }
-        }
-        self.engine.inspect(Kind::Image, reference).await
     }
 
     /// Puts a reference on record that the engine says it made; returns it if that is not proven.
@@ -307,15 +274,8 @@ impl DockerGate {
         let asked = self.merged(asked, &mine).await;
         let is_ours =
             |id: &str| !work.before.ids.contains(id) || mine.iter().any(|one| is_of(one, id));
-        let mut read = self.engine.image_identity(&asked.reference, is_ours).await;
-        for _ in 1..INSPECTIONS {
-            if read.is_ok() {
-                break;
-            }
-            tokio::time::sleep(BETWEEN_INSPECTIONS).await;
-            read = self.engine.image_identity(&asked.reference, is_ours).await;
-        }
-        let identity = match read {
+        let read = asked_again(|| self.engine.image_identity(&asked.reference, is_ours));
+        let identity = match read.await {
             // Another client moved it since it was inspected.
             Ok(Some(Identity::Tag { image: named, .. })) if named != image => {
                 return self.unproven.add(&asked);
@@ -376,6 +336,23 @@ impl DockerGate {
             warn!(image, %error, "an image could not be claimed, and stays");
         }
     }
+}
+
+/// Asks an engine, again where it does not answer: what is not known now is kept for ever.
+async fn asked_again<T, A>(ask: impl Fn() -> A) -> Result<T, ProviderError>
+where
+    A: Future<Output = Result<T, ProviderError>>,
+{
+    for _ in 1..INSPECTIONS {
+        match ask().await {
+            Err(error) => {
+                debug!(%error, "an image is inspected again");
+                tokio::time::sleep(BETWEEN_INSPECTIONS).await;
+            }
+            answer => return answer,
+        }
+    }
+    ask().await
 }
 
 impl Asked {

@@ -13,7 +13,7 @@ const BUFFER: usize = 64 * 1024;
 /// How long a client may go on talking to an engine that has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Sees what a client sends before the engine does.
+/// Sees what one side sends before the other does.
 pub(super) trait Foresight: Send {
     /// Sees the next bytes; they are passed on when it has returned.
     fn foresee(&mut self, bytes: &[u8]) -> impl Future<Output = ()> + Send;
@@ -28,8 +28,8 @@ impl Foresight for () {
 pub(super) async fn pass<C, E>(
     client: C,
     engine: E,
-    mut foresight: impl Foresight,
-    mut observe: impl FnMut(&[u8]) + Send,
+    mut requests: impl Foresight,
+    mut answers: impl Foresight,
 ) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -39,11 +39,11 @@ where
     let (mut from_engine, mut to_engine) = tokio::io::split(engine);
     let up = async {
         // An engine that takes no more may still have something to say.
-        let _ = copy(&mut from_client, &mut to_engine, &mut foresight).await;
+        let _ = copy(&mut from_client, &mut to_engine, &mut requests).await;
         let _ = to_engine.shutdown().await;
     };
     let down = async {
-        let copied = copy(&mut from_engine, &mut to_client, &mut Hindsight(&mut observe)).await;
+        let copied = copy(&mut from_engine, &mut to_client, &mut answers).await;
         // A client that is gone needs no farewell.
         let _ = to_client.shutdown().await;
         copied
@@ -61,15 +61,6 @@ where
         let _ = timeout(FAREWELL, up).await;
     }
     copied
-}
-
-/// Sees what an engine answers, without a say in when it is passed on.
-struct Hindsight<F>(F);
-
-impl<F: FnMut(&[u8]) + Send> Foresight for Hindsight<F> {
-    async fn foresee(&mut self, bytes: &[u8]) {
-        (self.0)(bytes);
-    }
 }
 
 async fn copy(
@@ -97,6 +88,15 @@ mod tests {
 
     use super::*;
 
+    /// Counts the bytes that it sees.
+    struct Count<'a>(&'a mut usize);
+
+    impl Foresight for Count<'_> {
+        async fn foresee(&mut self, bytes: &[u8]) {
+            *self.0 += bytes.len();
+        }
+    }
+
     #[tokio::test]
     async fn the_end_of_one_side_leaves_the_other_going() {
         let (client, ours) = duplex(64);
@@ -119,7 +119,7 @@ mod tests {
         let mut heard = Vec::new();
         let listen = async { from_gate.read_to_end(&mut heard).await.unwrap() };
         let mut observed = 0;
-        let passed = pass(ours, theirs, (), |bytes| observed += bytes.len());
+        let passed = pass(ours, theirs, (), Count(&mut observed));
         let (_, _, length, passed) = tokio::join!(ask, answer, listen, passed);
         passed.unwrap();
         assert_eq!((length, observed), (100_000, 100_000));

@@ -1,9 +1,10 @@
 //! Images are claimed by reference; what existed before, or is somebody else's, stays.
 
 use creel_testkit::wait::eventually;
+use serde_json::Value;
 
 use super::scene::Scene;
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, text_of};
 
 const BUILD: &str = "printf 'FROM creel-test\\nRUN echo built >/built\\n' \
     | DOCKER_BUILDKIT=0 docker build -q";
@@ -104,5 +105,36 @@ fn images_are_kept_where_they_are_asked_for() {
     scene.guarded_with(&["--keep-images"], &script).expect_code(0);
     assert_eq!(references(&scene), "creel-test:latest kept:latest");
     scene.outside("docker rmi kept");
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn what_an_answer_says_is_on_record_before_the_client_has_it() {
+    let scene = Scene::set_up();
+    let creel = env!("CARGO_BIN_EXE_creel");
+    let script = format!(
+        "set -e
+         for number in $(seq 10); do
+             docker tag creel-test seen:$number
+             {creel} ledger --all --json >tagged$number.json
+             printf \"FROM creel-test\\nENV N=$number\\n\" | DOCKER_BUILDKIT=0 docker build -qt seen:b$number - >/dev/null
+             {creel} ledger --all --json >built$number.json
+         done"
+    );
+    scene.guarded(&script).expect_code(0);
+    for number in 1..=10 {
+        for (file, name) in [("tagged", ""), ("built", "b")] {
+            let listed = text_of(&scene.path(&format!("{file}{number}.json")));
+            let listed: Value = serde_json::from_str(&listed).unwrap();
+            let name = format!("seen:{name}{number}");
+            let records = listed["records"].as_array().unwrap();
+            let states: Vec<&Value> = records
+                .iter()
+                .filter(|one| one["name"] == *name)
+                .map(|one| &one["state"])
+                .collect();
+            assert_eq!(states, ["created"], "{name}");
+        }
+    }
     scene.assert_nothing_left();
 }
