@@ -82,7 +82,8 @@ impl Listing {
 
     /// Returns the first world that could not be asked as a failure of the whole command.
     pub(crate) fn refusal(&self) -> Option<Failure> {
-        self.unreachable.first().cloned().map(Failure::from)
+        // Whatever it said instead of a list, it did not answer.
+        self.unreachable.first().cloned().map(|error| Failure::from(error).exiting(Exit::Provider))
     }
 
     /// Returns the first world that could not be asked, after the rest was shown.

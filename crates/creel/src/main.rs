@@ -41,6 +41,10 @@ fn main() -> ExitCode {
     // Background courtesies may still be under way; the ledger covers what they do not finish.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match result {
+        // Who reads the output must not take a part of it for the whole.
+        Ok(_) if let Some(error) = printer.lost() => {
+            output::fail(&printer, &Failure::internal("the output could not be written", error))
+        }
         Ok(exit) => exit.into(),
         Err(failure) => output::fail(&printer, &failure),
     }

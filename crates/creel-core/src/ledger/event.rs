@@ -139,7 +139,7 @@ pub(super) mod tests {
                 pid_namespace: 1,
                 process: ProcessKey { pid: 1, started_ticks: 1 },
             },
-            command: "test".to_owned(),
+            command: "test".into(),
             started_at_ms: 0,
         }
     }

@@ -44,7 +44,7 @@ pub use lease::{Lease, LeaseStatus};
 pub use record::{Intent, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try};
 pub use run::{NewOrder, NewRun, PlacedOrder, RunFilter, RunRecord, WorkflowRecord};
 pub use sqlite::SqliteStore;
-pub(crate) use sqlite::{ballast, database, queue, write};
+pub(crate) use sqlite::{ballast, columns, database, queue, write};
 pub use state::{IllegalTransition, State, StateName};
 pub use store::{Ledger, Store};
 pub use unfinished::{Noted, UnfinishedDelete};

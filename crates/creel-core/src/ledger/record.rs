@@ -48,7 +48,7 @@ pub struct OwnerRecord {
     /// The identity.
     pub owner: Owner,
     /// The command it runs, without arguments that could hold a secret.
-    pub command: String,
+    pub command: Masked,
     /// When the process started, in milliseconds since the epoch.
     pub started_at_ms: i64,
 }
@@ -62,7 +62,7 @@ impl OwnerRecord {
     pub fn this_process(command: &str) -> std::io::Result<Self> {
         let owner = Owner::this_process()?;
         let started_at_ms = os::started_at_ms(&owner.process);
-        let command = Masked::from(command).to_string();
+        let command = Masked::from(command);
         Ok(Self { owner, command, started_at_ms })
     }
 

@@ -17,7 +17,7 @@ use super::{OnOwnerDeath, OwnerRecord};
 #[derive(Clone, PartialEq, Eq)]
 pub struct WorkflowRecord {
     /// Where the source came from, for messages about it.
-    pub source_name: String,
+    pub source_name: Masked,
     /// The workflow as it was written; it has secrets by reference only.
     pub source: String,
     /// The inputs it was given.

@@ -129,9 +129,9 @@ impl State {
     }
 
     /// Returns why it is quarantined.
-    pub fn reason(&self) -> Option<&str> {
+    pub fn reason(&self) -> Option<&Masked> {
         match self {
-            Self::Quarantined { reason, .. } => Some(reason.as_str()),
+            Self::Quarantined { reason, .. } => Some(reason),
             _ => None,
         }
     }

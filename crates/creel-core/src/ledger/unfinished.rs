@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::id::ResourceId;
 use crate::provider::{Kind, ProviderName};
+use crate::sanitise::{Diagnostic, Masked};
 
 /// A delete that its provider accepted, and whose object is still there.
 ///
@@ -18,11 +19,11 @@ pub struct UnfinishedDelete {
     /// The provider's id of the object.
     pub id: String,
     /// Its name when the delete was sent.
-    pub name: String,
+    pub name: Masked,
     /// The resource, where this ledger tracks the object.
     pub resource: Option<ResourceId>,
     /// Why it is still there, as the provider says.
-    pub reason: String,
+    pub reason: Diagnostic,
     /// Until when the provider keeps it; `None` where the provider names no end.
     pub kept_until: Option<Timestamp>,
     /// When the delete was first seen not to finish.

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use futures::StreamExt;
 use jiff::Timestamp;
 
+use crate::ledger::Record;
 use crate::owner::Liveness;
 use crate::provider::{Kind, Observed, ProviderError, Providers};
 use crate::recipe::{Finding, Findings, Verdict};
@@ -97,6 +98,10 @@ fn refusal(
 ) -> Option<String> {
     if let Some(reason) = protection(input.protect, seen, input.now) {
         return Some(reason);
+    }
+    let is_kept = |record: &Record| record.is_kept_on_request(input.now);
+    if selector.spares_kept && ownership.record().is_some_and(is_kept) {
+        return Some("kept as its owner asked; --owned takes it too".to_owned());
     }
     let (liveness, who) = match ownership {
         Ownership::Foreign => return None,

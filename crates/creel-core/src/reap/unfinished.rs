@@ -92,9 +92,9 @@ impl Job<'_> {
             provider: item.seen.provider,
             kind: item.seen.kind,
             id: item.seen.id.clone(),
-            name: masker.mask(&item.seen.name).as_str().to_owned(),
+            name: masker.mask(&item.seen.name),
             resource: item.resource,
-            reason: masker.diagnostic(reason).as_str().to_owned(),
+            reason: masker.diagnostic(reason),
             kept_until,
             first_seen_at: ledger.clock().now().timestamp(),
         };

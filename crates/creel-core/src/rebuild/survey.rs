@@ -12,6 +12,7 @@ use crate::os::ProcessKey;
 use crate::owner::Owner;
 use crate::provider::{Marks, Observed, Provider, ProviderName, Providers};
 use crate::run::records::{self, EventLog, RecordsError};
+use crate::sanitise::Masked;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey, Unproven};
 
@@ -127,7 +128,7 @@ fn found_as(resource: ResourceId, seen: &Observed) -> FoundResource {
         resource,
         run: labels::claimed_run(&seen.labels),
         seen: seen.clone(),
-        owner: OwnerRecord { owner, command: "rebuilt".to_owned(), started_at_ms: 0 },
+        owner: OwnerRecord { owner, command: Masked::ours("rebuilt"), started_at_ms: 0 },
         evidence: NAME_AND_LABELS,
     }
 }

@@ -18,6 +18,7 @@ use crate::os::{self, ProcessKey};
 use crate::owner::Owner;
 use crate::provider::ProviderName;
 use crate::run::records::EventLog;
+use crate::sanitise::Masked;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey};
 
@@ -123,7 +124,7 @@ fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerErro
         Some(resource) => resource.owner.clone(),
         None => OwnerRecord {
             owner: ended_owner()?,
-            command: "rebuilt".to_owned(),
+            command: Masked::ours("rebuilt"),
             started_at_ms: found.began_at_ms,
         },
     };

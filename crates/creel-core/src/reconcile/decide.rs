@@ -70,7 +70,7 @@ mod tests {
             labels: Default::default(),
             state,
             identity: None,
-            owner: OwnerRecord { owner, command: "test".to_owned(), started_at_ms: 0 },
+            owner: OwnerRecord { owner, command: "test".into(), started_at_ms: 0 },
             on_owner_death,
             lease: Lease {
                 duration_ms: 1,

@@ -16,7 +16,7 @@ use super::{Reconciler, Status};
 const SEARCH_CONCURRENCY: usize = 16;
 
 /// The rule named in reports.
-const RULE: &str = "reconcile: its owner is gone";
+const RULE: &str = "on record, and its owner has ended or is ending";
 
 /// Said of a create when something has its name that may be somebody else's.
 const DOUBTFUL: &str = "kept, nothing proves that what has its name came of it";

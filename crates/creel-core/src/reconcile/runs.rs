@@ -399,7 +399,7 @@ mod tests {
     #[tokio::test]
     async fn what_an_earlier_driver_held_says_nothing_about_the_lease_of_this_one() {
         let mut scene = Scene::left_by_the_dead(OnOwnerDeath::Hold, &[]).await;
-        let second = OwnerRecord { command: "creel retry".to_owned(), ..a_dead_owner() };
+        let second = OwnerRecord { command: "creel retry".into(), ..a_dead_owner() };
         let (first, mut heir) = (scene.run.owner.owner.clone(), second);
         heir.owner.process.started_ticks += 1;
         scene.take(&[created(), requested(), Event::VerifiedGone]).await;

@@ -224,7 +224,7 @@ async fn what_is_quarantined_is_tried_once_by_every_round_and_goes_when_the_obst
 
     *scene.shelf.obstacle.lock().unwrap() = Some("the key is lost");
     assert!(scene.round().await.is_left());
-    assert_eq!(scene.state().await.reason(), Some("the key is lost"));
+    assert_eq!(scene.state().await.reason(), Some(&"the key is lost".into()));
 
     *scene.shelf.obstacle.lock().unwrap() = None;
     let status = scene.round().await;

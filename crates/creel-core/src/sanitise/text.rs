@@ -101,6 +101,11 @@ impl Diagnostic {
         Self(text.to_owned())
     }
 
+    /// Reads back what was stored: nothing else was ever stored.
+    pub(crate) fn stored(text: String) -> Self {
+        Self(text)
+    }
+
     /// Adds a part that is safe by its type, and cuts what is too long.
     ///
     /// ```

@@ -214,7 +214,7 @@ mod tests {
             kind: Kind::Image,
             name: reference.to_owned(),
             labels: Labels::new(),
-            owner: OwnerRecord { owner, command: "guard".to_owned(), started_at_ms: 0 },
+            owner: OwnerRecord { owner, command: "guard".into(), started_at_ms: 0 },
             on_owner_death: OnOwnerDeath::Release,
             lease: Duration::from_secs(60),
         };

@@ -159,6 +159,8 @@ pub struct Selector {
     pub ledger: Option<LedgerChoice>,
     /// Everything that fits the rest, foreign or not.
     pub all: bool,
+    /// Not what its owner asked to keep: the meaning of a sweep without selectors.
+    pub spares_kept: bool,
 }
 
 impl Selector {

@@ -203,7 +203,7 @@ async fn a_failed_create_that_cannot_be_recovered_is_kept_and_said_so() {
     let status = supervisor.release_all().await.unwrap();
     let noted = ledger.unfinished_deletes().await.unwrap();
     assert_eq!(noted.len(), 1, "{status:?}");
-    assert!(noted[0].reason.contains(REASON) && noted[0].resource.is_some(), "{noted:?}");
+    assert!(noted[0].reason.as_str().contains(REASON) && noted[0].resource.is_some(), "{noted:?}");
     bench.stop().await;
 }
 

@@ -60,6 +60,11 @@ impl Events {
         // Begun before the first look, so that nothing falls in between.
         let mut watch = self.follow.then(|| LogWatch::over(ledger.home()));
         let (mut next, mut warned) = (self.from.max(1), false);
+        let newest = log.newest(run).await?;
+        if newest == 0 {
+            app.printer
+                .warn("there are no events of this run: its event log is missing or was replaced");
+        }
         loop {
             // Read before the log: what ended the run is in it by then.
             let record = row_of(&ledger, run).await?;

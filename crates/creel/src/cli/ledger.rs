@@ -5,6 +5,7 @@ use creel_core::failure::Code;
 use creel_core::id::ResourceId;
 use creel_core::ledger::{Ledger, Record, RecordFilter, StateName, StoredEvent, Try};
 use creel_core::owner::Liveness;
+use creel_core::sanitise::Masked;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -92,12 +93,12 @@ impl<'a> RecordJson<'a> {
             name: &record.name,
             id: record.state.object(),
             state: record.state.name(),
-            reason: record.state.reason(),
+            reason: record.state.reason().map(Masked::as_str),
             on_owner_death: record.on_owner_death.name(),
             owner: OwnerJson::from_owner(
                 &record.owner.owner,
                 record.owner.started_at(),
-                Some(record.owner.command.clone()),
+                Some(record.owner.command.to_string()),
                 record.owner_liveness(),
             ),
             intended_at: at(record.intended_at_ms),
@@ -180,7 +181,7 @@ fn records_table(records: &[Record]) -> table::Table {
             table::short_id(record.state.object().unwrap_or("")).to_owned(),
             table::age(Timestamp::from_millisecond(record.intended_at_ms).ok(), now),
             owner,
-            record.state.reason().unwrap_or("").to_owned(),
+            record.state.reason().map(Masked::to_string).unwrap_or_default(),
         ]);
     }
     table

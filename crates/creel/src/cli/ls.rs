@@ -87,7 +87,7 @@ impl OwnerJson {
             Ownership::Ours { record, liveness } => Some(Self::from_owner(
                 &record.owner.owner,
                 record.owner.started_at(),
-                Some(record.owner.command.clone()),
+                Some(record.owner.command.to_string()),
                 *liveness,
             )),
             Ownership::Unrecorded { liveness, .. } | Ownership::OtherLedger { liveness, .. } => {

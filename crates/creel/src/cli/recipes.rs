@@ -49,6 +49,15 @@ Examples:
 struct RecipesJson {
     version: u32,
     recipes: Vec<RecipeJson>,
+    /// Files that cannot be used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    broken: Vec<BrokenJson>,
+}
+
+#[derive(Serialize)]
+struct BrokenJson {
+    name: String,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -79,9 +88,23 @@ impl Recipes {
     }
 }
 
+/// Lists what there is. A file that is not right hides none of the others.
 fn list(app: &App, shelf: &Shelf) -> Result<(), Failure> {
-    let entries = shelf.names()?.into_iter().map(|name| shelf.take(&name));
-    let entries: Vec<Entry> = entries.collect::<Result<_, _>>()?;
+    let (mut entries, mut broken) = (Vec::new(), Vec::new());
+    for name in shelf.names()? {
+        match shelf.take(&name) {
+            Ok(entry) => entries.push(entry),
+            Err(error) => broken.push((name, Failure::from(error))),
+        }
+    }
+    print_list(app, entries, &broken);
+    match broken.into_iter().next() {
+        Some((_, failure)) => Err(failure.after_answer()),
+        None => Ok(()),
+    }
+}
+
+fn print_list(app: &App, entries: Vec<Entry>, broken: &[(String, Failure)]) {
     if app.printer.json {
         let recipes = entries.into_iter().map(|entry| RecipeJson {
             origin: entry.origin.to_string(),
@@ -89,8 +112,11 @@ fn list(app: &App, shelf: &Shelf) -> Result<(), Failure> {
             summary: entry.recipe.summary,
             name: entry.name,
         });
-        app.printer.json(&RecipesJson { version: 1, recipes: recipes.collect() });
-        return Ok(());
+        let broken = broken
+            .iter()
+            .map(|(name, failure)| BrokenJson { name: name.clone(), error: failure.sentence() });
+        let (recipes, broken) = (recipes.collect(), broken.collect());
+        return app.printer.json(&RecipesJson { version: 1, recipes, broken });
     }
     let mut table = table::new(&["NAME", "ORIGIN", "LEFTOVERS"]);
     for entry in entries {
@@ -98,8 +124,10 @@ fn list(app: &App, shelf: &Shelf) -> Result<(), Failure> {
         let origin = format!("{}{instead}", entry.origin);
         table.add_row([entry.name, origin, entry.recipe.summary]);
     }
+    for (name, failure) in broken {
+        table.add_row([name.clone(), "cannot be used".to_owned(), failure.sentence()]);
+    }
     app.printer.data(&table::render(&table));
-    Ok(())
 }
 
 fn show(app: &App, entry: Entry) {

@@ -80,7 +80,7 @@ impl<'a> RunJson<'a> {
             owner: OwnerJson::from_owner(
                 &run.owner.owner,
                 run.owner.started_at(),
-                Some(run.owner.command.clone()),
+                Some(run.owner.command.to_string()),
                 run.owner_liveness(),
             ),
             created_at: run.created_at(),

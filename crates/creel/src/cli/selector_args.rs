@@ -65,6 +65,7 @@ impl SelectorArgs {
             owned: self.owned,
             ledger: self.ledger,
             all: false,
+            spares_kept: false,
         };
         selector.check_states()?;
         selector.rule = selector.describe();

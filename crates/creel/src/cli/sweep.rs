@@ -32,7 +32,8 @@ use super::unfinished;
 /// Release what the selectors mean; a dry run until --apply
 ///
 /// Without selectors it means what creel itself made and nobody answers for any
-/// more. Foreign resources need a narrowing selector (--label, --name, --project,
+/// more; what its owner asked to keep stays until that time is over, or --owned
+/// takes it. Foreign resources need a narrowing selector (--label, --name, --project,
 /// --state, --older-than, --idle-for), a --preset, a --recipe, or --all. What is
 /// protected, in use by something that stays, or held by a live owner is spared
 /// and said so.
@@ -213,6 +214,7 @@ impl Sweep {
             selector.all = true;
         } else if bare {
             selector.owned = true;
+            selector.spares_kept = true;
         } else if !selector.is_narrowing() {
             return Err(Failure::new(
                 Code::NotNarrow,

@@ -13,9 +13,9 @@ pub(crate) fn deletes_table(deletes: &[UnfinishedDelete]) -> table::Table {
         table.add_row([
             delete.kind.to_string(),
             table::short_id(&delete.id).to_owned(),
-            delete.name.clone(),
+            delete.name.to_string(),
             delete.kept_until.map(show_date).unwrap_or_else(|| "unknown".to_owned()),
-            delete.reason.clone(),
+            delete.reason.to_string(),
         ]);
     }
     table

@@ -285,8 +285,13 @@ impl From<RecipeError> for Failure {
             RecipeError::Unreadable { .. } => Code::File,
             RecipeError::Invalid { .. } => Code::Settings,
         };
-        Self::of(code, Exit::Usage, &error)
-            .hint("creel recipes lists them; docs/reference/recipes.md documents every key")
+        let failure = Self::of(code, Exit::Usage, &error);
+        match error {
+            RecipeError::Unknown { .. } => failure.hint("creel recipes lists them"),
+            RecipeError::Unreadable { .. } | RecipeError::Invalid { .. } => failure.hint(
+                "correct the file or move it away; docs/reference/recipes.md documents every key",
+            ),
+        }
     }
 }
 

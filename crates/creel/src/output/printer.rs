@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::{Arc, OnceLock};
 
 use clap::{ArgAction, Args};
 use creel_core::{names, sanitise};
@@ -26,24 +27,41 @@ pub(crate) struct Global {
 pub(crate) struct Printer {
     pub(crate) json: bool,
     quiet: bool,
+    /// Why data is missing in what was printed, as on a full disk.
+    lost: Arc<OnceLock<io::Error>>,
 }
 
 impl Printer {
     pub(crate) fn new(global: &Global) -> Self {
-        Self { json: global.json, quiet: global.quiet }
+        Self { json: global.json, quiet: global.quiet, lost: Arc::default() }
     }
 
     /// Prints a line of data.
     pub(crate) fn data(&self, line: &str) {
         let line = steady(line);
-        ignore_closed_pipe(writeln!(anstream::stdout().lock(), "{line}"));
+        self.note_lost(writeln!(anstream::stdout().lock(), "{line}"));
     }
 
     /// Prints one line of JSON, streamed.
     pub(crate) fn json(&self, value: &impl Serialize) {
         let mut out = BufWriter::new(io::stdout().lock());
         let written = serde_json::to_writer(&mut out, value).map_err(io::Error::from);
-        ignore_closed_pipe(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()));
+        self.note_lost(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()));
+    }
+
+    /// Remembers that data could not be written. A reader that went away wants no more.
+    fn note_lost(&self, written: io::Result<()>) {
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let _ = self.lost.set(error);
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// Returns why data is missing in what was printed, if some is.
+    pub(crate) fn lost(&self) -> Option<&io::Error> {
+        self.lost.get()
     }
 
     /// Says something to the person at the terminal.
@@ -51,7 +69,7 @@ impl Printer {
         if !self.quiet {
             let line = told(line);
             super::progress::above_the_bar(|| {
-                ignore_closed_pipe(writeln!(anstream::stderr().lock(), "{line}"));
+                ignore_unshown(writeln!(anstream::stderr().lock(), "{line}"));
             });
         }
     }
@@ -60,7 +78,7 @@ impl Printer {
     pub(crate) fn warn(&self, line: &str) {
         let line = told(line);
         super::progress::above_the_bar(|| {
-            ignore_closed_pipe(writeln!(anstream::stderr().lock(), "{line}"));
+            ignore_unshown(writeln!(anstream::stderr().lock(), "{line}"));
         });
     }
 
@@ -109,8 +127,8 @@ fn colour(text: &str) -> Option<usize> {
     body[end..].starts_with('m').then_some(end + 3)
 }
 
-/// A reader that went away is no error of ours, and there is nobody to tell of others.
-fn ignore_closed_pipe(written: io::Result<()>) {
+/// A message that cannot be shown cannot be complained about either.
+fn ignore_unshown(written: io::Result<()>) {
     let _ = written;
 }
 

@@ -104,6 +104,17 @@ fn an_endless_introduction_is_given_up() {
     }
 }
 
+#[test]
+fn a_list_that_cannot_be_read_is_no_answer() {
+    let engine = FakeEngine::start().unwrap();
+    engine.route("GET", r"/containers/json(\?|$)", [Reply::Json(200, json!("no list"))]);
+    let home = Home::on(&engine.engine());
+    for command in [&["ls"][..], &["sweep", "--preset", "stopped", "--apply"]] {
+        let output = home.creel.run(command).expect_code(7);
+        assert!(output.stderr.contains("docker"), "{output}");
+    }
+}
+
 /// Names that forge a row, clear the screen, and turn a line around.
 const NAMES: [&str; 3] =
     ["web\ncontainer  0123  forged  running", "\u{1b}[2J\u{1b}[1;1Hgone", "exe.\u{202e}fdp"];

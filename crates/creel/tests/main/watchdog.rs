@@ -125,6 +125,11 @@ fn a_watchdog_leaves_what_is_held_on_death() {
     assert_killed(&holding.running.kill());
     home.await_quiet();
     assert_eq!(home.on_engine(&engine).len(), 1);
+    // Its owner asked to keep it, so it is no orphan, and goes only when it is named.
+    assert!(!home.creel.run(["ls"]).stdout.contains("orphan"));
+    let spared = home.creel.run(["sweep", "--apply"]).expect_code(0);
+    assert!(spared.stdout.contains("kept as its owner asked"), "{spared}");
+    assert_eq!(home.on_engine(&engine).len(), 1);
     home.creel.run(["sweep", "--owned", "--apply"]).expect_code(0);
     assert_nothing_left(&home, &engine);
 }

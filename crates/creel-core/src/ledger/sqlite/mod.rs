@@ -5,6 +5,7 @@
 //! so a cancelled caller cannot cut one in half. Reads wait for nobody.
 
 pub(crate) mod ballast;
+pub(crate) mod columns;
 pub(crate) mod database;
 mod open;
 mod orders;
@@ -61,7 +62,7 @@ struct Inner {
     /// Which ledger it is.
     id: LedgerId,
     /// This process, as it signs its events.
-    actor: String,
+    actor: Owner,
     /// This boot, to date leases by.
     boot: String,
     /// Where the time comes from.

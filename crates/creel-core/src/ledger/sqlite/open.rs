@@ -14,6 +14,7 @@ use crate::owner::Owner;
 use super::super::{Ledger, LedgerError, Result, presence};
 use super::Inner;
 use super::ballast::Ballast;
+use super::columns::Binds;
 use super::database::{
     connect, connect_current, connect_unwritable, explain, make_private_directory, migrate,
     queue_of, while_locked,
@@ -118,7 +119,7 @@ fn opened(
         pool,
         writers,
         id,
-        actor: owner.to_string(),
+        actor: owner,
         boot: os::boot_id().map_err(in_home)?,
         clock: Arc::clone(clock),
     })
@@ -172,8 +173,8 @@ async fn name_ledger(
 ) -> Result<LedgerId> {
     presence::record_id(path.parent().unwrap_or(path), id)?;
     sqlx::query("INSERT INTO ledger (id, created_at_ms) VALUES (?, ?)")
-        .bind(id.to_string())
-        .bind(now_ms)
+        .column(&id)
+        .column(now_ms)
         .execute(pool)
         .await
         .map_err(|source| explain(path, source))?;

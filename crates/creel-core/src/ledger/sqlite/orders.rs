@@ -4,6 +4,7 @@ use crate::id::RunId;
 
 use super::super::{LedgerError, NewOrder, PlacedOrder, Result};
 use super::Inner;
+use super::columns::{Binds, Exact, Json};
 use super::rows::Columns;
 
 impl Inner {
@@ -11,17 +12,16 @@ impl Inner {
         if self.run(order.run).await?.is_none() {
             return Err(LedgerError::UnknownRun { run: order.run });
         }
-        let body = serde_json::to_string(&order.order).expect("orders are plain data");
         let mut transaction = self.begin().await?;
         let placed = sqlx::query(
             "INSERT INTO orders (key, run, at_ms, kind, body) VALUES (?, ?, ?, ?, ?)
              ON CONFLICT (key) DO NOTHING",
         )
-        .bind(&order.key)
-        .bind(order.run.to_string())
-        .bind(self.clock.now().wall_ms)
-        .bind(order.order.name())
-        .bind(body)
+        .column(Exact(&order.key))
+        .column(&order.run)
+        .column(self.clock.now().wall_ms)
+        .column(order.order.name())
+        .column(Json(&order.order))
         .execute(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
@@ -33,7 +33,7 @@ impl Inner {
         let rows = sqlx::query(
             "SELECT * FROM orders WHERE run = ? AND taken_at_ms IS NULL ORDER BY sequence",
         )
-        .bind(run.to_string())
+        .column(&run)
         .fetch_all(&self.pool)
         .await
         .map_err(|e| self.error(e))?;
@@ -44,8 +44,8 @@ impl Inner {
         let mut transaction = self.begin().await?;
         let taken =
             sqlx::query("UPDATE orders SET taken_at_ms = ? WHERE key = ? AND taken_at_ms IS NULL")
-                .bind(self.clock.now().wall_ms)
-                .bind(key)
+                .column(self.clock.now().wall_ms)
+                .column(Exact(key))
                 .execute(&mut *transaction)
                 .await
                 .map_err(|e| self.error(e))?;

@@ -7,6 +7,7 @@ use crate::id::ResourceId;
 
 use super::super::{Record, RecordFilter, Result, State, StoredEvent, Try};
 use super::Inner;
+use super::columns::{Binds, Exact};
 use super::rows::Columns;
 
 impl Inner {
@@ -16,7 +17,7 @@ impl Inner {
 
     pub(super) async fn record(&self, id: ResourceId) -> Result<Option<Record>> {
         let row = sqlx::query("SELECT * FROM resources WHERE id = ?")
-            .bind(id.to_string())
+            .column(&id)
             .fetch_optional(&self.pool)
             .await
             .map_err(|e| self.error(e))?;
@@ -35,10 +36,10 @@ impl Inner {
     ) -> Result<Vec<Record>> {
         let mut query = QueryBuilder::new("SELECT * FROM resources WHERE TRUE");
         if let Some(owner) = &filter.owner {
-            query.push(" AND owner = ").push_bind(owner.to_string());
+            query.push(" AND owner = ").column(owner);
         }
         if let Some(run) = filter.run {
-            query.push(" AND run = ").push_bind(run.to_string());
+            query.push(" AND run = ").column(&run);
         }
         one_of(&mut query, "state", filter.states.iter().map(|state| state.name()));
         query.push(" ORDER BY intended_at_ms, id");
@@ -48,7 +49,7 @@ impl Inner {
 
     pub(super) async fn history(&self, id: ResourceId) -> Result<Vec<StoredEvent>> {
         let rows = sqlx::query("SELECT * FROM events WHERE resource = ? ORDER BY sequence")
-            .bind(id.to_string())
+            .column(&id)
             .fetch_all(&self.pool)
             .await
             .map_err(|e| self.error(e))?;
@@ -60,8 +61,8 @@ impl Inner {
             "SELECT * FROM tries WHERE (?1 IS NULL OR resource = ?1)
              ORDER BY sequence DESC LIMIT ?2",
         )
-        .bind(resource.map(|id| id.to_string()))
-        .bind(limit)
+        .column(resource.as_ref())
+        .column(limit)
         .fetch_all(&self.pool)
         .await
         .map_err(|e| self.error(e))?;
@@ -77,8 +78,8 @@ impl Inner {
                         AND substr(replace(object, 'sha256:', ''), 1, length(?1)) = ?1))
              ORDER BY sequence DESC LIMIT ?2",
         )
-        .bind(what)
-        .bind(limit)
+        .column(Exact(what))
+        .column(limit)
         .fetch_all(&self.pool)
         .await
         .map_err(|e| self.error(e))?;
@@ -115,7 +116,7 @@ pub(super) fn one_of(
     query.push(" AND ").push(column).push(" IN (");
     let mut list = query.separated(", ");
     for name in wanted {
-        list.push_bind(name);
+        list.column(name);
     }
     query.push(")");
 }

@@ -100,7 +100,7 @@ impl Columns<'_> {
             identity: self.optional_json("identity")?,
             owner: OwnerRecord {
                 owner: self.parsed("owner")?,
-                command: self.text("owner_command")?,
+                command: self.masked("owner_command")?,
                 started_at_ms: self.number("owner_started_ms")?,
             },
             on_owner_death: self.parsed("on_owner_death")?,

@@ -11,6 +11,7 @@ use super::super::{
     LedgerError, NewRun, OwnerRecord, Result, RunFilter, RunRecord, WorkflowRecord,
 };
 use super::Inner;
+use super::columns::{Binds, Exact, Json};
 use super::reads::one_of;
 use super::rows::Columns;
 
@@ -48,19 +49,19 @@ impl Inner {
                  on_owner_death, created_at_ms, changed_at_ms, phase, attempt, sequence, state)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
-        .bind(run.id.to_string())
-        .bind(run.name.as_str())
-        .bind(run.provider.name())
-        .bind(run.owner.owner.to_string())
-        .bind(&run.owner.command)
-        .bind(run.owner.started_at_ms)
-        .bind(run.on_owner_death.name())
-        .bind(run.created_at_ms)
-        .bind(run.changed_at_ms)
-        .bind(run.state.phase.name())
-        .bind(run.state.attempt)
-        .bind(number_of(&run.state))
-        .bind(stored(&run.state))
+        .column(&run.id)
+        .column(&run.name)
+        .column(run.provider.name())
+        .column(&run.owner.owner)
+        .column(&run.owner.command)
+        .column(run.owner.started_at_ms)
+        .column(run.on_owner_death.name())
+        .column(run.created_at_ms)
+        .column(run.changed_at_ms)
+        .column(run.state.phase.name())
+        .column(run.state.attempt)
+        .column(number_of(&run.state))
+        .column(Json(&run.state))
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -73,12 +74,11 @@ impl Inner {
         run: RunId,
         workflow: &WorkflowRecord,
     ) -> Result<()> {
-        let inputs = serde_json::to_string(&workflow.inputs).expect("inputs are plain text");
         sqlx::query("INSERT INTO workflows (run, source_name, source, inputs) VALUES (?, ?, ?, ?)")
-            .bind(run.to_string())
-            .bind(&workflow.source_name)
-            .bind(&workflow.source)
-            .bind(inputs)
+            .column(&run)
+            .column(&workflow.source_name)
+            .column(Exact(&workflow.source))
+            .column(Json(&workflow.inputs))
             .execute(to)
             .await
             .map_err(|e| self.error(e))?;
@@ -96,7 +96,7 @@ impl Inner {
         id: RunId,
     ) -> Result<Option<RunRecord>> {
         let row = sqlx::query("SELECT * FROM runs WHERE id = ?")
-            .bind(id.to_string())
+            .column(&id)
             .fetch_optional(from)
             .await
             .map_err(|e| self.error(e))?;
@@ -136,16 +136,16 @@ impl Inner {
                  kept_until_ms = ?, sequence = ?, state = ?
              WHERE id = ? AND owner = ? AND sequence < ?",
         )
-        .bind(self.clock.now().wall_ms)
-        .bind(state.phase.name())
-        .bind(state.cause().map(|cause| cause.class.name()))
-        .bind(state.attempt)
-        .bind(state.kept_until_ms)
-        .bind(number_of(state))
-        .bind(stored(state))
-        .bind(id.to_string())
-        .bind(owner.to_string())
-        .bind(number_of(state))
+        .column(self.clock.now().wall_ms)
+        .column(state.phase.name())
+        .column(state.cause().map(|cause| cause.class.name()))
+        .column(state.attempt)
+        .column(state.kept_until_ms)
+        .column(number_of(state))
+        .column(Json(state))
+        .column(&id)
+        .column(owner)
+        .column(number_of(state))
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -163,11 +163,11 @@ impl Inner {
             "UPDATE runs SET owner = ?, owner_command = ?, owner_started_ms = ?
              WHERE id = ? AND owner = ?",
         )
-        .bind(heir.owner.to_string())
-        .bind(&heir.command)
-        .bind(heir.started_at_ms)
-        .bind(id.to_string())
-        .bind(from.to_string())
+        .column(&heir.owner)
+        .column(&heir.command)
+        .column(heir.started_at_ms)
+        .column(&id)
+        .column(from)
         .execute(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
@@ -181,7 +181,7 @@ impl Inner {
 
     pub(super) async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>> {
         let row = sqlx::query("SELECT * FROM workflows WHERE run = ?")
-            .bind(run.to_string())
+            .column(&run)
             .fetch_optional(&self.pool)
             .await
             .map_err(|e| self.error(e))?;
@@ -199,17 +199,17 @@ fn wanted(filter: &RunFilter) -> QueryBuilder<Sqlite> {
         );
     }
     if let Some(owner) = &filter.owner {
-        query.push(" AND owner = ").push_bind(owner.to_string());
+        query.push(" AND owner = ").column(owner);
     }
     if let Some(at_ms) = filter.newer_than_ms {
-        query.push(" AND created_at_ms >= ").push_bind(at_ms);
+        query.push(" AND created_at_ms >= ").column(at_ms);
     }
     if let Some(at_ms) = filter.older_than_ms {
-        query.push(" AND created_at_ms <= ").push_bind(at_ms);
+        query.push(" AND created_at_ms <= ").column(at_ms);
     }
     if let Some(prefix) = &filter.id_prefix {
-        query.push(" AND substr(id, 1, ").push_bind(characters_of(prefix));
-        query.push(") = ").push_bind(prefix.clone());
+        query.push(" AND substr(id, 1, ").column(characters_of(prefix));
+        query.push(") = ").column(Exact(prefix));
     }
     one_of(&mut query, "phase", filter.phases.iter().map(|phase| phase.name()));
     one_of(&mut query, "class", filter.classes.iter().map(|class| class.name()));
@@ -226,10 +226,6 @@ fn number_of(state: &RunState) -> i64 {
     i64::try_from(state.sequence).unwrap_or(i64::MAX)
 }
 
-fn stored(state: &RunState) -> String {
-    serde_json::to_string(state).expect("a run's state is plain data")
-}
-
 impl Columns<'_> {
     fn run(&self) -> Result<RunRecord> {
         Ok(RunRecord {
@@ -238,7 +234,7 @@ impl Columns<'_> {
             provider: self.parsed("provider")?,
             owner: OwnerRecord {
                 owner: self.parsed("owner")?,
-                command: self.text("owner_command")?,
+                command: self.masked("owner_command")?,
                 started_at_ms: self.number("owner_started_ms")?,
             },
             on_owner_death: self.parsed("on_owner_death")?,
@@ -250,7 +246,7 @@ impl Columns<'_> {
 
     fn workflow(&self) -> Result<WorkflowRecord> {
         Ok(WorkflowRecord {
-            source_name: self.text("source_name")?,
+            source_name: self.masked("source_name")?,
             source: self.text("source")?,
             inputs: self.json("inputs")?,
         })

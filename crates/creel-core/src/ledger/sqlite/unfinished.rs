@@ -3,9 +3,11 @@
 use jiff::Timestamp;
 
 use crate::provider::{Kind, ProviderName};
+use crate::sanitise::Diagnostic;
 
 use super::super::{Noted, Result, UnfinishedDelete};
 use super::Inner;
+use super::columns::{Binds, Exact};
 use super::rows::Columns;
 
 impl Inner {
@@ -17,14 +19,14 @@ impl Inner {
              VALUES (?, ?, ?, ?, ?, ?, ?, ?)
              ON CONFLICT (provider, kind, object) DO NOTHING",
         )
-        .bind(delete.provider.name())
-        .bind(delete.kind.name())
-        .bind(&delete.id)
-        .bind(&delete.name)
-        .bind(delete.resource.map(|id| id.to_string()))
-        .bind(&delete.reason)
-        .bind(delete.kept_until.map(Timestamp::as_millisecond))
-        .bind(delete.first_seen_at.as_millisecond())
+        .column(delete.provider.name())
+        .column(delete.kind.name())
+        .column(Exact(&delete.id))
+        .column(&delete.name)
+        .column(delete.resource.as_ref())
+        .column(&delete.reason)
+        .column(delete.kept_until.map(Timestamp::as_millisecond))
+        .column(delete.first_seen_at.as_millisecond())
         .execute(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
@@ -34,11 +36,11 @@ impl Inner {
              SET reason = ?, kept_until_ms = coalesce(kept_until_ms, ?)
              WHERE provider = ? AND kind = ? AND object = ? RETURNING *",
         )
-        .bind(&delete.reason)
-        .bind(delete.kept_until.map(Timestamp::as_millisecond))
-        .bind(delete.provider.name())
-        .bind(delete.kind.name())
-        .bind(&delete.id)
+        .column(&delete.reason)
+        .column(delete.kept_until.map(Timestamp::as_millisecond))
+        .column(delete.provider.name())
+        .column(delete.kind.name())
+        .column(Exact(&delete.id))
         .fetch_one(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
@@ -63,9 +65,9 @@ impl Inner {
         sqlx::query(
             "DELETE FROM unfinished_deletes WHERE provider = ? AND kind = ? AND object = ?",
         )
-        .bind(provider.name())
-        .bind(kind.name())
-        .bind(object)
+        .column(provider.name())
+        .column(kind.name())
+        .column(Exact(object))
         .execute(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
@@ -82,9 +84,9 @@ impl Columns<'_> {
             provider: self.parsed("provider")?,
             kind: self.parsed("kind")?,
             id: self.text("object")?,
-            name: self.text("name")?,
+            name: self.masked("name")?,
             resource: self.optional_parsed("resource")?,
-            reason: self.text("reason")?,
+            reason: Diagnostic::stored(self.text("reason")?),
             kept_until: self.optional_number("kept_until_ms")?.map(instant).transpose()?,
             first_seen_at: instant(self.number("first_seen_ms")?)?,
         })

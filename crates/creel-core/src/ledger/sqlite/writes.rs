@@ -8,7 +8,6 @@ use sqlx::{Executor, QueryBuilder};
 use crate::clock::Moment;
 use crate::id::ResourceId;
 use crate::owner::Owner;
-use crate::sanitise::Masked;
 
 use super::super::event::VERSION;
 use super::super::{
@@ -16,6 +15,7 @@ use super::super::{
     SearchWindow, State, Try,
 };
 use super::Inner;
+use super::columns::{Binds, Exact, Json};
 use super::rows::Columns;
 use super::write::Write;
 
@@ -62,7 +62,6 @@ impl Inner {
     }
 
     async fn insert_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
-        let labels = serde_json::to_string(&record.labels).expect("labels are plain text");
         sqlx::query(
             "INSERT INTO resources (id, run, provider, kind, name, labels, state, owner,
                  owner_command, owner_started_ms, on_owner_death, lease_ms, renewed_wall_ms,
@@ -70,26 +69,26 @@ impl Inner {
                  intended_at_ms, changed_at_ms)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
-        .bind(record.id.to_string())
-        .bind(record.run.map(|run| run.to_string()))
-        .bind(record.provider.name())
-        .bind(record.kind.name())
-        .bind(&record.name)
-        .bind(labels)
-        .bind(record.state.name().name())
-        .bind(record.owner.owner.to_string())
-        .bind(&record.owner.command)
-        .bind(record.owner.started_at_ms)
-        .bind(record.on_owner_death.name())
-        .bind(record.lease.duration_ms)
-        .bind(record.lease.renewed.wall_ms)
-        .bind(record.lease.renewed.awake_ms)
-        .bind(&record.lease.boot)
-        .bind(record.search.from.wall_ms)
-        .bind(record.search.from.awake_ms)
-        .bind(&record.search.boot)
-        .bind(record.intended_at_ms)
-        .bind(record.changed_at_ms)
+        .column(&record.id)
+        .column(record.run.as_ref())
+        .column(record.provider.name())
+        .column(record.kind.name())
+        .column(Exact(&record.name))
+        .column(Json(&record.labels))
+        .column(record.state.name().name())
+        .column(&record.owner.owner)
+        .column(&record.owner.command)
+        .column(record.owner.started_at_ms)
+        .column(record.on_owner_death.name())
+        .column(record.lease.duration_ms)
+        .column(record.lease.renewed.wall_ms)
+        .column(record.lease.renewed.awake_ms)
+        .column(Exact(&record.lease.boot))
+        .column(record.search.from.wall_ms)
+        .column(record.search.from.awake_ms)
+        .column(Exact(&record.search.boot))
+        .column(record.intended_at_ms)
+        .column(record.changed_at_ms)
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -103,15 +102,14 @@ impl Inner {
         event: &Event,
         now: Moment,
     ) -> Result<()> {
-        let stored = serde_json::to_string(event).expect("events are plain data");
         sqlx::query(
             "INSERT INTO events (resource, at_ms, actor, version, event) VALUES (?, ?, ?, ?, ?)",
         )
-        .bind(resource.to_string())
-        .bind(now.wall_ms)
-        .bind(&self.actor)
-        .bind(VERSION)
-        .bind(stored)
+        .column(&resource)
+        .column(now.wall_ms)
+        .column(&self.actor)
+        .column(VERSION)
+        .column(Json(event))
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -138,7 +136,7 @@ impl Inner {
         now: Moment,
     ) -> Result<Record> {
         let row = sqlx::query("SELECT * FROM resources WHERE id = ?")
-            .bind(id.to_string())
+            .column(&id)
             .fetch_optional(&mut *to)
             .await
             .map_err(|e| self.error(e))?
@@ -188,9 +186,6 @@ impl Inner {
     }
 
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
-        let identity = record.identity.as_ref();
-        let identity =
-            identity.map(|one| serde_json::to_string(one).expect("an identity is plain data"));
         sqlx::query(
             "UPDATE resources SET state = ?, object = ?, identity = ?, reason = ?, owner = ?,
                  owner_command = ?, owner_started_ms = ?, on_owner_death = ?, lease_ms = ?,
@@ -198,23 +193,23 @@ impl Inner {
                  search_awake_ms = ?, search_boot = ?, changed_at_ms = ?
              WHERE id = ?",
         )
-        .bind(record.state.name().name())
-        .bind(record.state.object())
-        .bind(identity)
-        .bind(record.state.reason())
-        .bind(record.owner.owner.to_string())
-        .bind(&record.owner.command)
-        .bind(record.owner.started_at_ms)
-        .bind(record.on_owner_death.name())
-        .bind(record.lease.duration_ms)
-        .bind(record.lease.renewed.wall_ms)
-        .bind(record.lease.renewed.awake_ms)
-        .bind(&record.lease.boot)
-        .bind(record.search.from.wall_ms)
-        .bind(record.search.from.awake_ms)
-        .bind(&record.search.boot)
-        .bind(record.changed_at_ms)
-        .bind(record.id.to_string())
+        .column(record.state.name().name())
+        .column(record.state.object().map(Exact))
+        .column(record.identity.as_ref().map(Json))
+        .column(record.state.reason())
+        .column(&record.owner.owner)
+        .column(&record.owner.command)
+        .column(record.owner.started_at_ms)
+        .column(record.on_owner_death.name())
+        .column(record.lease.duration_ms)
+        .column(record.lease.renewed.wall_ms)
+        .column(record.lease.renewed.awake_ms)
+        .column(Exact(&record.lease.boot))
+        .column(record.search.from.wall_ms)
+        .column(record.search.from.awake_ms)
+        .column(Exact(&record.search.boot))
+        .column(record.changed_at_ms)
+        .column(&record.id)
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -255,10 +250,10 @@ impl Inner {
              SET renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?
              WHERE owner = ? AND state NOT IN ('gone', 'lost')",
         )
-        .bind(now.wall_ms)
-        .bind(now.awake_ms)
-        .bind(&self.boot)
-        .bind(owner.to_string())
+        .column(now.wall_ms)
+        .column(now.awake_ms)
+        .column(Exact(&self.boot))
+        .column(owner)
         .execute(to)
         .await
         .map_err(|e| self.error(e))?;
@@ -274,18 +269,18 @@ impl Inner {
                      attempt, outcome, detail, evidence, name) ",
             );
             insert.push_values(rows, |mut row, one| {
-                row.push_bind(one.at_ms)
-                    .push_bind(&self.actor)
-                    .push_bind(one.resource.map(|id| id.to_string()))
-                    .push_bind(one.provider.name())
-                    .push_bind(one.kind.name())
-                    .push_bind(&one.object)
-                    .push_bind(one.operation.as_str())
-                    .push_bind(one.attempt)
-                    .push_bind(one.outcome.as_str())
-                    .push_bind(one.detail.as_str())
-                    .push_bind(one.evidence.as_ref().map(Masked::as_str))
-                    .push_bind(one.name.as_ref().map(Masked::as_str));
+                row.column(one.at_ms)
+                    .column(&self.actor)
+                    .column(one.resource.as_ref())
+                    .column(one.provider.name())
+                    .column(one.kind.name())
+                    .column(Exact(&one.object))
+                    .column(&one.operation)
+                    .column(one.attempt)
+                    .column(&one.outcome)
+                    .column(&one.detail)
+                    .column(one.evidence.as_ref())
+                    .column(one.name.as_ref());
             });
             transaction.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }

@@ -9,6 +9,7 @@ use sqlx::{Executor, QueryBuilder, Row};
 use crate::id::RunId;
 use crate::ledger::LedgerError;
 use crate::ledger::ballast::Ballast;
+use crate::ledger::columns::{Binds, Exact, Packed};
 use crate::ledger::database::{self, while_locked};
 use crate::ledger::queue::WriteQueue;
 use crate::ledger::write::Writers;
@@ -169,13 +170,13 @@ impl Inner {
                 "INSERT INTO events (run, sequence, at_ms, spooled, version, event, packed) ",
             );
             insert.push_values(rows, |mut row, (logged, form)| {
-                row.push_bind(run.to_string())
-                    .push_bind(stored(logged.sequence))
-                    .push_bind(logged.at_ms)
-                    .push_bind(logged.spooled.map(stored))
-                    .push_bind(VERSION)
-                    .push_bind(form.plain.as_str())
-                    .push_bind(form.packed.as_deref());
+                row.column(&run)
+                    .column(stored(logged.sequence))
+                    .column(logged.at_ms)
+                    .column(logged.spooled.map(stored))
+                    .column(VERSION)
+                    .column(Exact(&form.plain))
+                    .column(form.packed.as_deref().map(Packed));
             });
             to.execute(insert.build()).await.map_err(|e| self.error(e))?;
         }
@@ -185,7 +186,7 @@ impl Inner {
     async fn newest_in<'c>(&self, from: impl sqlx::SqliteExecutor<'c>, run: RunId) -> Result<u64> {
         let newest: Option<i64> =
             sqlx::query_scalar("SELECT max(sequence) FROM events WHERE run = ?")
-                .bind(run.to_string())
+                .column(&run)
                 .fetch_one(from)
                 .await
                 .map_err(|e| self.error(e))?;
@@ -204,9 +205,9 @@ impl Inner {
         let rows = sqlx::query(
             "SELECT * FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence LIMIT ?",
         )
-        .bind(run.to_string())
-        .bind(stored(from))
-        .bind(limit)
+        .column(&run)
+        .column(stored(from))
+        .column(limit)
         .fetch_all(&self.pool)
         .await
         .map_err(|e| self.error(e))?;

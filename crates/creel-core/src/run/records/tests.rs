@@ -44,7 +44,7 @@ pub(crate) fn a_run_of(owner: OwnerRecord) -> NewRun {
         owner,
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {
-            source_name: "hello.toml".to_owned(),
+            source_name: "hello.toml".into(),
             source: String::new(),
             inputs: Default::default(),
         },

@@ -61,7 +61,7 @@ impl Errand {
     pub(super) async fn of_run(ledger: &Ledger, run: RunId) -> Result<Self, Failure> {
         let kept = ledger.workflow_of(run).await?.ok_or(LedgerError::UnknownRun { run })?;
         let inputs: Vec<(String, String)> = kept.inputs.into_iter().collect();
-        Self::new(Source { name: kept.source_name, text: kept.source }, &inputs)
+        Self::new(Source { name: kept.source_name.to_string(), text: kept.source }, &inputs)
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) async fn new_run(
         owner: this_process()?,
         on_owner_death,
         workflow: WorkflowRecord {
-            source_name: errand.source.name,
+            source_name: errand.source.name.into(),
             source: errand.source.text,
             inputs: errand.inputs,
         },

@@ -259,3 +259,35 @@ fn quiet_silences_talk_and_verbose_tells_the_story() {
     assert!(story.stderr.contains("INFO"), "{story}");
     bench.run("ls -q -v").expect_code(2);
 }
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let bench = Bench::new();
+    let state = bench.state();
+    for command in ["explain CR0006", "explain CR0006 --json", "recipes"] {
+        let script =
+            format!("CREEL_HOME={} {} {command} >/dev/full", state.display(), super::bench::BINARY);
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the output could not be written"), "{said}");
+        // Who reads only the beginning has what they want.
+        let script = format!("{script} | head -0").replace(">/dev/full", "");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_recipe_that_is_not_right_hides_none_of_the_others() {
+    let bench = Bench::new();
+    let directory = bench.state().join("recipes");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("mine.toml"), "summary = 5").unwrap();
+    let output = bench.run("recipes").expect_code(2);
+    assert!(output.stdout.contains("harbor") && output.stdout.contains("mine"), "{output}");
+    assert!(output.stderr.contains("correct the file or move it away"), "{output}");
+    let listed = bench.run("recipes --json").expect_code(2).json();
+    assert_eq!(listed["broken"][0]["name"], "mine");
+    assert!(listed["recipes"].as_array().unwrap().len() > 5, "{listed}");
+}

@@ -48,7 +48,7 @@ fn a_run_of(owner: OwnerRecord) -> NewRun {
         owner,
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {
-            source_name: "hello.toml".to_owned(),
+            source_name: "hello.toml".into(),
             source: "[task]\nprompt = \"the plan nobody may read\"".to_owned(),
             inputs: Default::default(),
         },

@@ -4,6 +4,7 @@ use sqlx::Row;
 
 use super::*;
 use crate::id::RunId;
+use crate::ledger::sqlite::columns::Binds;
 use crate::ledger::sqlite::{database, open};
 use crate::ledger::{NewOrder, NewRun, RunFilter, WorkflowRecord};
 use crate::run::{Cause, CauseClass, Order, Phase, RunState};
@@ -17,7 +18,7 @@ fn some_run() -> NewRun {
         owner: some_owner(),
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {
-            source_name: "hello.toml".to_owned(),
+            source_name: "hello.toml".into(),
             source: "name = \"hello\"\n[task]\nprompt = \"Say it\"\n".to_owned(),
             inputs: [("who".to_owned(), "world".to_owned())].into(),
         },
@@ -188,16 +189,12 @@ async fn a_ledger_of_the_first_schema_is_migrated_and_keeps_its_records() {
     let pool = database::connect(&path).await.unwrap();
     database::migrate(&path, &pool, &open::MIGRATIONS[..1]).await.unwrap();
     let (ledger, resource) = (LedgerId::new(), ResourceId::new());
-    sqlx::query("INSERT INTO ledger VALUES (?, 5)")
-        .bind(ledger.to_string())
-        .execute(&pool)
-        .await
-        .unwrap();
+    sqlx::query("INSERT INTO ledger VALUES (?, 5)").column(&ledger).execute(&pool).await.unwrap();
     sqlx::query(
         "INSERT INTO resources VALUES (?, NULL, 'docker', 'volume', 'v', '{}', 'intended', NULL,
              NULL, 'h/b/1/2/3', 'creel', 0, 'release', 60, 0, 0, 'b', 0, 0)",
     )
-    .bind(resource.to_string())
+    .column(&resource)
     .execute(&pool)
     .await
     .unwrap();

@@ -1,6 +1,7 @@
 //! The limit of a run's log, and how long output is stored.
 
 use super::{Scene, a_certain_event, me};
+use crate::ledger::columns::{Binds, Exact};
 use crate::ledger::database;
 use crate::run::records::{EventLog, Journal, check};
 use crate::run::{OutputCount, RunEvent};
@@ -80,8 +81,8 @@ async fn events_of_an_older_creel_are_read() {
     database::migrate(&path, &old, &version_1).await.unwrap();
     let event = serde_json::to_string(&text("as before")).unwrap();
     sqlx::query("INSERT INTO events VALUES (?, 1, 5, NULL, 1, ?)")
-        .bind(run.to_string())
-        .bind(event)
+        .column(&run)
+        .column(Exact(&event))
         .execute(&old)
         .await
         .unwrap();
