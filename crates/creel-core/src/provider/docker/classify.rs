@@ -154,7 +154,8 @@ fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
 
     if let Some(broken) = json_error(error) {
         let message = format!("{address} sent an answer we cannot read: {broken}");
-        return (ErrorClass::Invalid, message);
+        // It says nothing about what was asked: neither that it is wrong nor that it is absent.
+        return (ErrorClass::Transient, message);
     }
     let Some(cause) = io_error(error) else {
         return match error {
@@ -394,9 +395,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_we_cannot_read_is_not_tried_again() {
+    fn an_answer_we_cannot_read_says_nothing_about_what_was_asked() {
         let error = serde_json::from_str::<u8>("x").unwrap_err();
         let error = classify(&Error::from(error), &attempt(Act::Look));
-        assert_eq!(error.class, ErrorClass::Invalid);
+        assert_eq!(error.class, ErrorClass::Transient);
     }
 }

@@ -20,6 +20,7 @@ use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::de::Error as _;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -203,9 +204,10 @@ impl Connection {
                 let Ok(bytes) = frame?.into_data() else { continue };
                 cutter.feed(&bytes, &mut take)?;
             }
-            match cutter.is_complete() {
-                true => Ok(()),
-                false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            match (cutter.is_complete(), cutter.is_list()) {
+                (true, true) => Ok(()),
+                (true, false) => Err(serde_json::Error::custom("it is no list").into()),
+                (false, _) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             }
         })
         .await

@@ -18,13 +18,21 @@ pub(super) struct RowCutter {
     around: usize,
     in_string: bool,
     escaped: bool,
+    /// The bracket or brace that the whole began with.
+    first: Option<u8>,
+    /// The beginning of what stands outside of everything.
+    outside: Vec<u8>,
 }
+
+/// How much of what stands outside of the list is kept.
+const OUTSIDE: usize = 16;
 
 impl RowCutter {
     /// Makes one for a list of objects that stands in so many brackets and braces, its own
     /// included.
     pub(super) fn new(around: usize) -> Self {
-        Self { row: Vec::new(), depth: 0, around, in_string: false, escaped: false }
+        let (row, first, outside) = Default::default();
+        Self { row, depth: 0, around, in_string: false, escaped: false, first, outside }
     }
 
     /// Takes the next bytes and hands out every row that they complete.
@@ -51,12 +59,33 @@ impl RowCutter {
 
     /// Returns whether the list came to its end.
     pub(super) fn is_complete(&self) -> bool {
-        self.depth == 0 && self.row.is_empty()
+        self.depth == 0 && self.row.is_empty() && !self.in_string
+    }
+
+    /// Returns whether there was a list at all. Nothing, a text or a page is none, and must not
+    /// be taken for one without rows; `null` is how some engines write such a one.
+    pub(super) fn is_list(&self) -> bool {
+        let outside = self.outside.trim_ascii();
+        match self.first {
+            Some(first) => {
+                first == if self.around == 1 { b'[' } else { b'{' } && outside.is_empty()
+            }
+            None => outside == b"null",
+        }
     }
 
     /// Takes one byte; returns whether it completes a row.
     fn take(&mut self, byte: u8) -> bool {
         let in_row = self.depth > self.around;
+        if self.depth == 0 {
+            match byte {
+                b'[' | b'{' if !self.in_string => _ = self.first.get_or_insert(byte),
+                _ if self.outside.len() < OUTSIDE && !byte.is_ascii_whitespace() => {
+                    self.outside.push(byte);
+                }
+                _ => {}
+            }
+        }
         if self.in_string {
             if in_row {
                 self.row.push(byte);
@@ -159,6 +188,24 @@ mod tests {
         assert_eq!(cut("[]\n", 1), (vec![], true));
         assert!(!cut(r#"[{"a":1},"#, 3).1);
         assert!(!cut(r#"[{"a":"1"#, 3).1);
+    }
+
+    #[test]
+    fn what_is_no_list_is_not_taken_for_one_without_rows() {
+        let is_list = |around: usize, text: &str| {
+            let mut cutter = RowCutter::new(around);
+            cutter.feed::<TooMuch>(text.as_bytes(), |_| Ok(())).unwrap();
+            cutter.is_complete() && cutter.is_list()
+        };
+        for list in ["[]", " [ ]\n", "null", r#"[{"a":1}]"#] {
+            assert!(is_list(1, list), "{list}");
+        }
+        assert!(is_list(2, r#"{"Volumes":null}"#));
+        for other in ["", " ", "\"no list\"", "<html>", "{}", r#"{"message":"[]"}"#, "[] more", "0"]
+        {
+            assert!(!is_list(1, other), "{other}");
+        }
+        assert!(!is_list(2, "[]"));
     }
 
     proptest! {

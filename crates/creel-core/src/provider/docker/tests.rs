@@ -117,7 +117,33 @@ async fn a_list_that_breaks_off_is_an_error_and_not_a_short_list() {
 async fn a_row_without_an_id_is_an_error_and_not_a_missing_row() {
     let engine = Scripted::new(&[("GET /containers/json", 200, r#"[{"Names":["/a"]}]"#)]);
     let error = engine.provider.list(&[Kind::Container]).await.unwrap_err();
-    assert_eq!(error.class, ErrorClass::Invalid, "{error}");
+    assert_eq!(error.class, ErrorClass::Transient, "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_list_is_an_error_and_not_an_empty_list() {
+    for body in ["", "<html></html>", r#""text""#, r#"{"message":"later"}"#] {
+        let engine = Scripted::new(&[("GET /containers/json", 200, body)]);
+        let error = engine.provider.list(&[Kind::Container]).await.unwrap_err();
+        assert_eq!(error.class, ErrorClass::Transient, "{body}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_to_a_create_that_cannot_be_read_is_no_refusal() {
+    let resource = ResourceId::new();
+    let order = CreateOrder {
+        resource,
+        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
+        lease: Duration::from_secs(1),
+        spec: Spec::Volume(VolumeSpec {}),
+        name: resource.object_name(),
+    };
+    for body in ["", "<html></html>", "[]"] {
+        let engine = Scripted::new(&[("POST /volumes/create", 201, body)]);
+        let error = engine.provider.create(&order).await.unwrap_err();
+        assert!(error.class.is_retryable(), "{body}: {error}");
+    }
 }
 
 #[tokio::test]
