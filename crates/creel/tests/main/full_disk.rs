@@ -199,20 +199,22 @@ fn rm_takes_what_a_live_owner_fills_the_disk_with() {
 
 #[test]
 fn what_cannot_be_written_is_told_and_written_when_there_is_room() {
-    let scene = Scene::tmpfs();
-    let (_, directory) = scene.leave_a_directory();
-    fs::remove_file(scene.ballast()).unwrap();
-    let filler = scene.disk.fill();
-    let output = scene.home.creel.run(["reconcile", "--json"]).expect_code(3);
-    assert!(output.stderr.contains("error[CR0006]: audit incomplete: "), "{output}");
-    assert!(output.json()["audit_incomplete"].as_u64().unwrap() > 0, "{output}");
-    assert!(!directory.exists(), "{output}");
-    scene.decoys.assert_untouched();
+    for command in [&["reconcile", "--json"][..], &["sweep", "--apply", "--json"]] {
+        let scene = Scene::tmpfs();
+        let (_, directory) = scene.leave_a_directory();
+        fs::remove_file(scene.ballast()).unwrap();
+        let filler = scene.disk.fill();
+        let output = scene.home.creel.run(command).expect_code(3);
+        assert!(output.stderr.contains("error[CR0006]: audit incomplete: "), "{output}");
+        assert!(output.json()["audit_incomplete"].as_u64().unwrap() > 0, "{output}");
+        assert!(!directory.exists(), "{output}");
+        scene.decoys.assert_untouched();
 
-    fs::remove_file(filler).unwrap();
-    let output = scene.home.creel.run(["reconcile"]).expect_code(0);
-    scene.assert_clean(&output);
-    assert!(scene.ballast().exists());
+        fs::remove_file(filler).unwrap();
+        let output = scene.home.creel.run(["reconcile"]).expect_code(0);
+        scene.assert_clean(&output);
+        assert!(scene.ballast().exists());
+    }
 }
 
 #[test]
