@@ -161,14 +161,17 @@ impl Sweep {
             took: started.elapsed(),
         }
         .print(app);
+        let mut unread = None;
         if self.apply {
-            self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report).await?;
+            let certified =
+                self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report);
+            unread = certified.await?;
             if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
                 settle(app, ledger, &providers).await;
             }
         }
         unfinished::mention(app, &unfinished::read(app, ledger.as_ref()).await);
-        if let Some(failure) = listing.failure() {
+        if let Some(failure) = listing.failure().or(unread) {
             return Err(failure);
         }
         let done = if self.apply {
@@ -273,6 +276,7 @@ impl Sweep {
         Ok(())
     }
 
+    /// Writes the certificate; returns why the list after the release is missing in it, if it is.
     async fn certify(
         &self,
         app: &App,
@@ -281,8 +285,8 @@ impl Sweep {
         started_at: Timestamp,
         before: &Listing,
         report: &Report,
-    ) -> Result<(), Failure> {
-        let Some(path) = &self.certificate else { return Ok(()) };
+    ) -> Result<Option<Failure>, Failure> {
+        let Some(path) = &self.certificate else { return Ok(None) };
         let after = app.list(providers, &[]).await;
         let certificate = Certificate::issue(Evidence {
             ledger: ledger.map(|ledger| ledger.id()),
@@ -302,8 +306,10 @@ impl Sweep {
             let message = format!("cannot write the certificate {}", path.display());
             Failure::file(&message, &error).after_answer()
         })?;
-        app.printer.say(&format!("certificate: {}", path.display()));
-        Ok(())
+        let unread = after.failure();
+        let reservation = if unread.is_some() { " (inventory unread)" } else { "" };
+        app.printer.say(&format!("certificate: {}{reservation}", path.display()));
+        Ok(unread)
     }
 }
 

@@ -153,3 +153,23 @@ fn a_state_nobody_knows_does_not_break_the_list() {
     assert_eq!(listed["resources"][0]["state"], "hibernating", "{listed}");
     script.sweep().expect_code(0);
 }
+
+/// The list before the sweep has a bystander; the one after it fails, or is no list.
+#[test]
+fn a_certificate_does_not_say_vanished_of_what_was_not_listed_again() {
+    for broken in [Reply::error(500, "the store is locked"), Reply::Json(200, json!("busy"))] {
+        let script = Script::new().ordinary();
+        let bystander = json!([{ "Id": "b".repeat(64), "Name": "bystander", "Driver": "bridge" }]);
+        script.engine.route("GET", r"/networks(\?|$)", [Reply::Json(200, bystander), broken]);
+        let home = Home::on(&script.engine.engine());
+        let proof = home.path("proof.json").display().to_string();
+        let sweep = ["sweep", "--label", "dev.example.suite=fake", "--apply"];
+        let output = home.creel.run([&sweep[..], &["--certificate", &proof]].concat());
+        let text = std::fs::read_to_string(&proof).unwrap_or_default();
+        let proof: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{output}"));
+        assert_eq!(proof["verdict"], "inventory unread", "{proof:#}");
+        assert_eq!(proof["difference"]["vanished"], json!([]), "{proof:#}");
+        assert_eq!(proof["unread"][0]["provider"], "docker", "{proof:#}");
+        output.expect_code(7);
+    }
+}
