@@ -619,7 +619,7 @@ impl Supervisor {
             on_owner_death: OnOwnerDeath::Release,
             lease: DEFAULT_LEASE,
         };
-        self.ledger.record_intent(&intent).await
+        self.ledger.record_existing(&intent).await
     }
 
     async fn note_create(&self, record: &Record, error: Option<&ProviderError>) {

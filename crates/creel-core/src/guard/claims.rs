@@ -106,7 +106,21 @@ impl Claims {
         kind: Kind,
         name: Option<String>,
     ) -> Result<Claim, LedgerError> {
-        self.intend_with(provider, kind, name, None).await
+        let (claim, intent) = self.prepare(provider, kind, name, None);
+        self.ledger.record_intent(&intent).await?;
+        Ok(claim)
+    }
+
+    /// Records something that exists already, or that is being made.
+    pub(super) async fn claim_existing(
+        &self,
+        provider: ProviderName,
+        kind: Kind,
+        name: String,
+    ) -> Result<Claim, LedgerError> {
+        let (claim, intent) = self.prepare(provider, kind, Some(name), None);
+        self.ledger.record_existing(&intent).await?;
+        Ok(claim)
     }
 
     /// Records that a reference of an image is about to be made, with the image that it names now.
@@ -116,16 +130,18 @@ impl Claims {
         names: Option<&str>,
     ) -> Result<Claim, LedgerError> {
         let name = Some(reference.to_owned());
-        self.intend_with(ProviderName::Docker, Kind::Image, name, names).await
+        let (claim, intent) = self.prepare(ProviderName::Docker, Kind::Image, name, names);
+        self.ledger.record_intent(&intent).await?;
+        Ok(claim)
     }
 
-    async fn intend_with(
+    fn prepare(
         &self,
         provider: ProviderName,
         kind: Kind,
         name: Option<String>,
         replaced: Option<&str>,
-    ) -> Result<Claim, LedgerError> {
+    ) -> (Claim, Intent) {
         let resource = ResourceId::new();
         let (ledger, run) = (self.ledger.id(), Some(&self.terms.run));
         let mut labels = labels::of_resource(&resource, &ledger, &self.terms.owner.owner, run);
@@ -142,8 +158,7 @@ impl Claims {
             on_owner_death: self.terms.on_owner_death,
             lease: self.terms.lease,
         };
-        self.ledger.record_intent(&intent).await?;
-        Ok(Claim { resource, kind, provider, name, labels })
+        (Claim { resource, kind, provider, name, labels }, intent)
     }
 
     /// Records what came of a create. A record that cannot be written stays an open intent,
@@ -180,7 +195,7 @@ impl Claims {
         object: &str,
         identity: Option<Identity>,
     ) -> Result<(), LedgerError> {
-        let claim = self.intend(provider, kind, Some(object.to_owned())).await?;
+        let claim = self.claim_existing(provider, kind, object.to_owned()).await?;
         self.confirm_as(&claim, object, identity).await;
         Ok(())
     }

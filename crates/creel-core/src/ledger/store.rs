@@ -37,6 +37,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when it could not be made durable: then nothing may be created.
     async fn record_intent(&self, intent: &Intent) -> Result<Record>;
 
+    /// As [`Store::record_intent`], of something that exists or is being created already. It is
+    /// there whether it can be recorded or not, so the space kept for a full disk is used.
+    ///
+    /// # Errors
+    ///
+    /// Fails when it could not be made durable.
+    async fn record_existing(&self, intent: &Intent) -> Result<Record>;
+
     /// Appends events, all or none, and returns the records after them.
     ///
     /// # Errors

@@ -100,7 +100,7 @@ impl Reconciler {
                 on_owner_death: OnOwnerDeath::Release,
                 lease: Duration::from_secs(600),
             };
-            self.ledger.record_intent(&intent).await?;
+            self.ledger.record_existing(&intent).await?;
         }
         let events = [
             (id, Event::Found { object: seen.id.clone(), identity: seen.identity() }),

@@ -88,7 +88,7 @@ impl Reconciler {
             on_owner_death: OnOwnerDeath::Release,
             lease: LEASE,
         };
-        let record = self.ledger.record_intent(&intent).await?;
+        let record = self.ledger.record_existing(&intent).await?;
         let found = Event::Found { object: step.id.clone(), identity: step.identity() };
         let mut records = self.ledger.append(&[(record.id, found)]).await?;
         Ok(records.pop().unwrap_or(record))

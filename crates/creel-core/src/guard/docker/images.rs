@@ -21,12 +21,12 @@ use tracing::warn;
 use crate::guard::claims::Claim;
 use crate::labels;
 use crate::provider::docker::{ImageNames, familiar, joined, step_name};
-use crate::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
+use crate::provider::{Kind, Provider, ProviderName};
 
 use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch, Watched};
 use super::archive::ArchiveWishes;
 use super::gate::{DockerGate, Request};
-use super::references::{Answer, Asked};
+use super::references::{Answer, Asked, asked_again};
 use super::route::{self, Route};
 use super::stream::Foresight;
 
@@ -166,8 +166,8 @@ impl DockerGate {
     /// Claims what is named.
     async fn claim_named(&self, work: &mut Work, named: &Named) {
         let over = self.begin_steps(work, named).await;
-        if let Err(error) = self.claim_new(work, named).await {
-            warn!(%error, "new images cannot be listed");
+        if !self.claim_new(work, named).await {
+            // They are still needed: by them the images are found in the end.
             work.steps.extend(over);
             return;
         }
@@ -184,8 +184,8 @@ impl DockerGate {
         }
         let over = std::mem::take(&mut work.steps);
         for step in &named.steps {
-            let name = Some(step_name(&step.container, step.upon.as_deref()));
-            match self.claims.intend(ProviderName::Docker, Kind::Image, name).await {
+            let name = step_name(&step.container, step.upon.as_deref());
+            match self.claims.claim_existing(ProviderName::Docker, Kind::Image, name).await {
                 Ok(claim) => {
                     let container = step.container.clone();
                     work.steps.push(BegunStep { claim, container });
@@ -196,46 +196,47 @@ impl DockerGate {
         over
     }
 
-    /// Claims what was named and is new.
-    async fn claim_new(&self, work: &mut Work, named: &Named) -> Result<(), ProviderError> {
+    /// Claims what was named and is new; returns whether all of it is on record.
+    async fn claim_new(&self, work: &mut Work, named: &Named) -> bool {
         work.told.extend(named.ids.iter().cloned());
-        if !named.ids.is_empty() {
-            let names = self.engine.image_names().await?;
-            for id in newly_named(work, &names, named) {
-                let identity = Identity::nameless_image(id.as_str());
-                let adopted =
-                    self.claims.adopt(ProviderName::Docker, Kind::Image, &id, Some(identity));
-                if let Err(error) = adopted.await {
-                    warn!(id, %error, "an image could not be claimed, and stays");
-                }
-                work.claimed.insert(id);
-            }
-        }
+        let are_recorded = named.ids.is_empty() || self.claim_unnamed(work).await;
         self.claim_told(work, &named.references).await;
         if work.is_session && !named.ids.is_empty() {
             self.claim_asked(work, Answer::TellsImages).await;
         }
-        Ok(())
+        are_recorded
     }
 
-    /// Claims images that the answer told and that lost their names since: another request of the
-    /// command, side by side with it, moved the same name on.
-    async fn claim_unnamed(&self, work: &Work) {
-        let names = match self.engine.image_names().await {
+    /// Claims images that the answer told, that are new and have no name: steps of a build, and
+    /// images whose name another request of the command moved on. Returns whether all of them are
+    /// on record.
+    async fn claim_unnamed(&self, work: &mut Work) -> bool {
+        let names = match asked_again(|| self.engine.image_names()).await {
             Ok(names) => names,
-            Err(error) => return warn!(%error, "images cannot be listed"),
+            Err(error) => {
+                warn!(%error, "images cannot be listed");
+                return false;
+            }
         };
-        let told = Named { ids: work.told.iter().cloned().collect(), ..Named::default() };
-        for id in newly_named(work, &names, &told) {
-            self.adopt_image(&id).await;
+        let mut are_recorded = true;
+        for id in newly_named(work, &names) {
+            match self.adopt_image(&id).await {
+                Ok(()) => _ = work.claimed.insert(id),
+                Err(error) => {
+                    warn!(id, %error, "an image could not be claimed, and stays");
+                    are_recorded = false;
+                }
+            }
         }
+        are_recorded
     }
 
     /// Records what came of steps whose images nobody named; the engine is done with them.
     async fn settle_steps(&self, steps: Vec<BegunStep>) {
         for BegunStep { claim, container } in steps {
             self.await_end_of_step(&container).await;
-            match self.engine.find(&claim.marks()).await.as_deref() {
+            let found = asked_again(|| async { self.engine.find(&claim.marks()).await }).await;
+            match found.as_deref() {
                 Ok([image, ..]) => {
                     self.claims.confirm_as(&claim, &image.id, image.identity()).await;
                 }
@@ -251,8 +252,8 @@ impl DockerGate {
         let deadline = Instant::now() + STEP_END;
         while Instant::now() < deadline {
             match self.engine.inspect(Kind::Container, container).await {
-                Ok(Some(_)) => tokio::time::sleep(NOTICE / 5).await,
-                Ok(None) | Err(_) => return,
+                Ok(None) => return,
+                Ok(Some(_)) | Err(_) => tokio::time::sleep(NOTICE / 5).await,
             }
         }
         warn!(container, "a step of a build does not end");
@@ -266,14 +267,14 @@ impl DockerGate {
         }
         self.settle_steps(std::mem::take(&mut work.steps)).await;
         match ending {
-            Ending::Made => {
-                self.claim_asked(work, Answer::Made).await;
-                self.claim_unnamed(work).await;
-            }
+            Ending::Made => self.claim_asked(work, Answer::Made).await,
             Ending::GivenUp if self.is_any_unmade(work).await => {
                 tokio::time::sleep(NOTICE).await;
             }
             Ending::Failed | Ending::GivenUp | Ending::Unknown => {}
+        }
+        if !work.told.is_empty() {
+            self.claim_unnamed(work).await;
         }
         self.refute_asked(work, ending == Ending::Unknown).await;
     }
@@ -340,10 +341,10 @@ impl<A: Asks> Foresight for Wishes<'_, A> {
     }
 }
 
-/// Returns the ids that the answer named, that are there now without a name, were not there
+/// Returns the ids that the answer told, that are there now without a name, were not there
 /// before, and are not claimed yet.
-fn newly_named(work: &Work, now: &[ImageNames], named: &Named) -> Vec<String> {
-    let is_named = |image: &&ImageNames| named.ids.iter().any(|id| is_id_of(id, &image.id));
+fn newly_named(work: &Work, now: &[ImageNames]) -> Vec<String> {
+    let is_named = |image: &&ImageNames| work.tells(&image.id);
     let is_new = |id: &String| !work.before.ids.contains(id) && !work.claimed.contains(id);
     let nameless = now.iter().filter(|image| image.references.is_empty()).filter(is_named);
     let mut ids: Vec<String> = nameless.map(|image| image.id.clone()).filter(is_new).collect();
@@ -444,7 +445,7 @@ mod tests {
             id: format!("sha256:{id}"),
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
-        let work = Work::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
+        let mut work = Work::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
         let now = [
             image("11", &["old:1", "new:1"]),
             image("22", &[]),
@@ -452,10 +453,7 @@ mod tests {
             image("44", &[]),
             image("55", &["named:1"]),
         ];
-        let named = Named {
-            ids: ["22", "sha256:33", "11", "55"].map(str::to_owned).to_vec(),
-            ..Named::default()
-        };
-        assert_eq!(newly_named(&work, &now, &named), ["sha256:33"]);
+        work.told.extend(["22", "sha256:33", "11", "55"].map(str::to_owned));
+        assert_eq!(newly_named(&work, &now), ["sha256:33"]);
     }
 }

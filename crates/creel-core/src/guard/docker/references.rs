@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::guard::claims::Claim;
-use crate::ledger::Record;
+use crate::ledger::{LedgerError, Record};
 use crate::provider::docker::familiar;
 use crate::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
 
@@ -299,10 +299,10 @@ impl DockerGate {
         }
         // Moving a name leaves its image behind, which is on record by its id.
         if let Some(image) = earlier {
-            self.adopt_image(&image).await;
+            self.adopt_or_warn(&image).await;
         }
         if is_ours(&image) {
-            self.adopt_image(&image).await;
+            self.adopt_or_warn(&image).await;
         }
         if is_new_name {
             self.name_image(&image, &asked.reference).await;
@@ -323,23 +323,28 @@ impl DockerGate {
     }
 
     /// Puts an image of the command on record by its id, unless it is.
-    pub(super) async fn adopt_image(&self, image: &str) {
-        let mine = self.claims.open(Kind::Image).await.unwrap_or_default();
+    pub(super) async fn adopt_image(&self, image: &str) -> Result<(), LedgerError> {
+        let mine = self.claims.open(Kind::Image).await?;
         let is_known = mine.iter().any(|record| record.state.object() == Some(image));
-        if is_known || !matches!(self.engine.inspect(Kind::Image, image).await, Ok(Some(_))) {
-            return;
+        let seen = asked_again(|| self.engine.inspect(Kind::Image, image));
+        // One that may be there is put on record: its absence is verified in the end.
+        if is_known || matches!(seen.await, Ok(None)) {
+            return Ok(());
         }
         let identity = Identity::nameless_image(image);
-        let adopted =
-            self.claims.adopt(ProviderName::Docker, Kind::Image, image, Some(identity)).await;
-        if let Err(error) = adopted {
+        self.claims.adopt(ProviderName::Docker, Kind::Image, image, Some(identity)).await
+    }
+
+    /// As [`DockerGate::adopt_image`]; a failure is written to the log.
+    async fn adopt_or_warn(&self, image: &str) {
+        if let Err(error) = self.adopt_image(image).await {
             warn!(image, %error, "an image could not be claimed, and stays");
         }
     }
 }
 
 /// Asks an engine, again where it does not answer: what is not known now is kept for ever.
-async fn asked_again<T, A>(ask: impl Fn() -> A) -> Result<T, ProviderError>
+pub(super) async fn asked_again<T, A>(ask: impl Fn() -> A) -> Result<T, ProviderError>
 where
     A: Future<Output = Result<T, ProviderError>>,
 {

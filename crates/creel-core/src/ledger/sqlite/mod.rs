@@ -133,6 +133,12 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn record_existing(&self, intent: &Intent) -> Result<Record> {
+        let (inner, intent) = (Arc::clone(&self.inner), intent.clone());
+        task::finish(async move { inner.writers.ending(|| inner.record_intent(&intent)).await })
+            .await
+    }
+
     async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>> {
         let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
         task::finish(async move { inner.writers.ending(|| inner.append(&events)).await }).await

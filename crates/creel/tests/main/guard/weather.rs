@@ -9,6 +9,7 @@ use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 
 use super::scene::Scene;
+use crate::small_disk::SmallDisk;
 use crate::support::{Home, PATIENCE};
 
 #[test]
@@ -130,4 +131,49 @@ fn of_two_creates_of_one_name_one_wins_and_both_are_settled() {
     let output = scene.guarded(script).expect_code(0);
     assert_eq!(output.stdout, "1\n1\n1\n1\n1\n5\n5\n", "{output}");
     scene.assert_nothing_left();
+}
+
+/// A build whose steps are told while something is wrong, and the word for its script.
+const BUILD: &str = "printf 'FROM creel-test\\nRUN echo 1 >/1\\nRUN sleep 2\\nRUN echo 2 >/2\\nRUN echo 3 >/3\\n' \
+    | DOCKER_BUILDKIT=0 docker build -t built:1 - >/dev/null & \
+    until docker ps --format '{{.Command}}' | grep -q 'sleep 2'; do sleep 0.05; done; \
+    echo ready >ready; wait";
+
+#[test]
+fn steps_of_a_build_go_although_lists_of_images_break_off() {
+    let scene = Scene::set_up();
+    let wire = Wire::start(&scene.engine(), 0).unwrap();
+    let mut home = Home::on(&wire.engine());
+    home.creel = home.creel.clone().deadline(Duration::from_secs(60));
+    let script = format!("cd {}; {BUILD}", home.path("").display());
+    let guard = home.creel.spawn(["guard", "--", "sh", "-c", &script]);
+    assert!(eventually(PATIENCE, || home.path("ready").exists()));
+    let broken = wire.add(Rule::new(r"/images/json", Fault::Reset).times(3));
+    let busy = Fault::Status { code: 500, message: "busy".to_owned() };
+    let inspected = wire.add(Rule::new(r"/images/sha256[^/]+/json", busy).times(3));
+    guard.wait().expect_code(0);
+    assert!(broken.fired() == 3 && inspected.fired() == 3, "{broken:?} {inspected:?}");
+    assert!(home.open_records().is_empty(), "{:#?}", home.open_records());
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn steps_of_a_build_go_although_the_disk_is_full() {
+    let scene = Scene::set_up();
+    let mut home = Home::on(&scene.engine());
+    home.creel = home.creel.clone().deadline(Duration::from_secs(60));
+    let disk = SmallDisk::tmpfs(&home.creel.state(), "48m");
+    let script = format!("cd {}; {BUILD}", home.path("").display());
+    let guard = home.creel.spawn(["guard", "--", "sh", "-c", &script]);
+    assert!(eventually(PATIENCE, || home.path("ready").exists()));
+    let filler = disk.fill();
+    let output = guard.wait();
+    assert!(output.stderr.contains("disk is full"), "{output}");
+    // What the engine made already is recorded with the space kept for this case.
+    assert!(!output.stderr.contains("is not on record"), "{output}");
+    assert!(!output.stderr.contains("could not be claimed"), "{output}");
+    scene.assert_nothing_left();
+    fs::remove_file(filler).unwrap();
+    home.creel.run(["reconcile"]).expect_code(0);
+    assert!(home.open_records().is_empty(), "{:#?}", home.open_records());
 }
