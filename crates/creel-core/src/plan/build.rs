@@ -103,13 +103,18 @@ fn refusal(
     if selector.spares_kept && ownership.record().is_some_and(is_kept) {
         return Some("kept as its owner asked; --owned takes it too".to_owned());
     }
+    if let Some(other) = selector.other_name(seen) {
+        return Some(format!("it also has the name {other}, which is not selected"));
+    }
     let (liveness, who) = match ownership {
         Ownership::Foreign => return None,
         Ownership::Ours { record, liveness } => {
             let owner = &record.owner;
             (*liveness, format!("pid {} ({})", owner.owner.process.pid, owner.command))
         }
-        Ownership::Unrecorded { liveness, .. } => (*liveness, "its label's owner".to_owned()),
+        Ownership::Unrecorded { liveness, .. } | Ownership::Labelled { liveness } => {
+            (*liveness, "the owner that its labels name".to_owned())
+        }
         Ownership::OtherLedger { ledger, liveness } => {
             (*liveness, format!("an owner on ledger {ledger}"))
         }

@@ -252,6 +252,12 @@ impl Observed {
         self.generation.split(' ').skip(1).filter(move |_| is_image)
     }
 
+    /// Returns the names that people know it by; an image may have several.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let others = self.tags().filter(|tag| *tag != self.name);
+        std::iter::once(self.name.as_str()).chain(others)
+    }
+
     /// Returns what the `uses` of others may call it: its id; a network also its name, because
     /// Podman and containers that never started tell no more; and an image that is meant by a
     /// reference also the id it leads to, with which its generation begins.

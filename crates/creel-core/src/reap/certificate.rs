@@ -62,6 +62,9 @@ pub enum Verdict {
     /// appeared that nothing explains.
     #[serde(rename = "leaking")]
     Leaking,
+    /// What was to go is gone; the rest stays on record, as was asked for.
+    #[serde(rename = "kept")]
+    Kept,
     /// Nothing is known to be left, but an inventory could not be read.
     #[serde(rename = "inventory unread")]
     InventoryUnread,
@@ -121,6 +124,9 @@ pub struct Certificate {
     pub inventory: Vec<Entry>,
     /// The providers whose inventory could not be read, before or after.
     pub unread: Vec<Unread>,
+    /// What stays on record, as was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Entry>,
     /// How the two differ.
     pub difference: Difference,
 }
@@ -144,6 +150,8 @@ pub struct Evidence<'a> {
     pub unread: Vec<Unread>,
     /// What is on record as still to go, whether an inventory shows it or not.
     pub outstanding: Vec<Entry>,
+    /// What stays on record, as was asked for.
+    pub kept: Vec<Entry>,
     /// Of what [`appeared`], that which may be ours and is not on record.
     pub unexplained: Vec<Entry>,
 }
@@ -153,10 +161,11 @@ impl Certificate {
     pub fn issue(evidence: Evidence<'_>) -> Self {
         let difference = Difference::of(&evidence);
         let leaking = !difference.remaining.is_empty() || !difference.unexplained.is_empty();
-        let verdict = match (leaking, evidence.unread.is_empty()) {
-            (true, _) => Verdict::Leaking,
-            (false, false) => Verdict::InventoryUnread,
-            (false, true) => Verdict::Clean,
+        let verdict = match (leaking, evidence.unread.is_empty(), evidence.kept.is_empty()) {
+            (true, ..) => Verdict::Leaking,
+            (false, false, _) => Verdict::InventoryUnread,
+            (false, true, false) => Verdict::Kept,
+            (false, true, true) => Verdict::Clean,
         };
         Self {
             version: 1,
@@ -169,6 +178,7 @@ impl Certificate {
             actions: evidence.report.items.clone(),
             inventory: entries(evidence.inventory),
             unread: evidence.unread,
+            kept: sorted(evidence.kept.into_iter()),
             difference,
         }
     }
@@ -283,6 +293,7 @@ mod tests {
             inventory,
             unread: Vec::new(),
             outstanding: Vec::new(),
+            kept: Vec::new(),
             unexplained: Vec::new(),
         }
     }

@@ -37,6 +37,9 @@ impl Reconciler {
                     continue;
                 }
                 Ok(Some(_)) => {}
+                // One that waits for a date need not be asked for by a home that lost its access.
+                Err(_)
+                    if !delete.is_overdue(now) && self.providers.get(delete.provider).is_err() => {}
                 Err(error) => status.note_unreachable(&error),
             }
             if delete.is_overdue(now) {

@@ -31,6 +31,12 @@ pub enum Ownership {
         /// Whether the owner its label names lives.
         liveness: Liveness,
     },
+    /// Its labels name an owner that lives. Labels are copied and inherited, so nothing proves that
+    /// they are its own: enough to spare it, and not to release it.
+    Labelled {
+        /// Whether that owner lives.
+        liveness: Liveness,
+    },
     /// Another ledger made it.
     OtherLedger {
         /// Which one.
@@ -120,10 +126,14 @@ impl Roll {
         let Some(resource) = labels::claimed_resource(&seen.labels) else {
             return Ownership::Foreign;
         };
-        if seen.name != resource.object_name() {
-            return Ownership::Foreign;
-        }
         let liveness = claimed_liveness(seen);
+        if seen.name != resource.object_name() {
+            let is_unknown = !self.by_resource.contains_key(&resource);
+            return match liveness {
+                Liveness::Alive if is_unknown => Ownership::Labelled { liveness },
+                _ => Ownership::Foreign,
+            };
+        }
         match (self.by_resource.get(&resource), labels::claimed_ledger(&seen.labels)) {
             (Some(record), _) if record.state.object().is_none() => Self::ours(record),
             (Some(_), _) => Ownership::Foreign,

@@ -70,7 +70,10 @@ impl ProtectRule {
         let untold = seen.state == "unreadable";
         self.provider.is_none_or(|provider| provider == seen.provider)
             && self.kind.is_none_or(|kind| kind == seen.kind)
-            && self.name.as_ref().is_none_or(|name| untold || name.matches(&seen.name))
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| untold || seen.names().any(|one| name.matches(one)))
             && self.label.as_ref().is_none_or(|label| untold || label.matches(&seen.labels))
             && self.project.as_ref().is_none_or(|project| seen.project.as_ref() == Some(project))
             && self.younger_than.is_none_or(|age| is_younger(seen, age, now))

@@ -185,10 +185,17 @@ impl Selector {
         any_or_none(&self.providers, |provider| *provider == seen.provider)
             && any_or_none(&self.kinds, |kind| *kind == seen.kind)
             && any_or_none(&self.states, |state| *state == seen.state)
-            && any_or_none(&self.names, |name| name.matches(&seen.name))
+            && any_or_none(&self.names, |name| seen.names().any(|one| name.matches(one)))
             && any_or_none(&self.projects, |wanted| seen.project.as_ref() == Some(wanted))
             && self.labels.iter().all(|label| label.matches(&seen.labels))
             && self.idle_for.is_none_or(|age| is_past(seen.last_active_at, age, now))
+    }
+
+    /// Returns a name of the resource that is not meant although another one is: an image goes
+    /// with all its names.
+    pub fn other_name<'a>(&self, seen: &'a Observed) -> Option<&'a str> {
+        let is_meant = |one: &str| self.names.iter().any(|name| name.matches(one));
+        seen.names().find(|one| !self.names.is_empty() && !is_meant(one))
     }
 
     /// Returns whether it says enough to mean foreign resources on purpose.

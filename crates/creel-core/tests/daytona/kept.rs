@@ -9,7 +9,7 @@ use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter, StateName};
 use creel_core::plan::{Binding, Plan, PlanItem, VERSION};
 use creel_core::provider::{Kind, Provider, Providers};
 use creel_core::reap::{ItemReport, Outcome, Reaper, Report};
-use creel_core::reconcile::Status;
+use creel_core::reconcile::{Reconciler, Status};
 use creel_core::scope::ScopeError;
 use creel_daytona_server::Settings;
 use jiff::Timestamp;
@@ -103,6 +103,11 @@ async fn it_is_a_failure_once_then_listed_and_a_failure_again_after_its_date() {
     assert!(status.is_settled(), "{status:?}");
     assert_eq!((status.unfinished.len(), status.overdue), (1, 0), "listed all the same");
     assert_eq!((&status.unfinished[0].id, status.quarantined), (&id, 0));
+    // A home that has no access any more waits for the date too.
+    let me = OwnerRecord::this_process("test").unwrap();
+    let alone = Reconciler::new(ledger.clone(), Providers::default(), me);
+    let status = alone.round().await.unwrap();
+    assert_eq!((status.unreachable.len(), status.unfinished.len()), (0, 1), "{status:?}");
 
     clock.advance(Duration::from_secs(8 * 24 * 3600));
     assert!(only(sweep(&bench, &ledger).await).is_failure(), "its date has passed");

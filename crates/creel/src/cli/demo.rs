@@ -66,6 +66,7 @@ impl Demo {
             inventory: &after.inventory,
             unread: after.unread(),
             outstanding: Vec::new(),
+            kept: Vec::new(),
             unexplained: Vec::new(),
         });
         tell_certificate(app, &certificate, &baseline, took);
@@ -287,6 +288,7 @@ fn tell_certificate(app: &App, certificate: &Certificate, before: &[Observed], t
     let verdict = match certificate.verdict {
         Verdict::Clean => "CLEAN".green().bold().to_string(),
         Verdict::Leaking => "LEAKING".red().bold().to_string(),
+        Verdict::Kept => "KEPT".yellow().bold().to_string(),
         Verdict::InventoryUnread => "INVENTORY UNREAD".yellow().bold().to_string(),
     };
     let difference = &certificate.difference;

@@ -90,7 +90,9 @@ impl OwnerJson {
                 Some(record.owner.command.to_string()),
                 *liveness,
             )),
-            Ownership::Unrecorded { liveness, .. } | Ownership::OtherLedger { liveness, .. } => {
+            Ownership::Unrecorded { liveness, .. }
+            | Ownership::Labelled { liveness }
+            | Ownership::OtherLedger { liveness, .. } => {
                 let owner = labels::claimed_owner(&seen.labels)?;
                 let started_ms = os::started_at_ms(&owner.process);
                 let started_at = Timestamp::from_millisecond(started_ms).ok()?;
@@ -167,7 +169,7 @@ fn is_orphan(ownership: &Ownership, now: Timestamp) -> bool {
             *liveness == Liveness::Dead && !record.is_kept_on_request(now)
         }
         Ownership::Unrecorded { liveness, .. } => *liveness == Liveness::Dead,
-        Ownership::Foreign | Ownership::OtherLedger { .. } => false,
+        Ownership::Foreign | Ownership::Labelled { .. } | Ownership::OtherLedger { .. } => false,
     }
 }
 
@@ -235,7 +237,7 @@ fn print_table(app: &App, rows: Vec<Row>, now: Timestamp, complete: bool) {
         table.add_row([
             seen.kind.to_string(),
             table::short_id(&seen.id).to_owned(),
-            seen.name,
+            seen.names().collect::<Vec<_>>().join(", "),
             state,
             table::age(seen.created_at, now),
             seen.project.unwrap_or_default(),

@@ -62,13 +62,28 @@ impl Finder<'_> {
             return self.find_resource(resource).await;
         }
         match self.find_object(name) {
-            Ok(seen) => self.admit(seen.clone()).map(|item| Meant::Object(Box::new(item))),
+            Ok(seen) => {
+                let seen = self.only_the_name(seen, name).await?;
+                self.admit(seen).map(|item| Meant::Object(Box::new(item)))
+            }
             Err(failure) if failure.code == Code::NoSuch => match self.find_record(name) {
                 Some(record) => self.look_up(record, Named::Object).await,
                 None => Err(failure),
             },
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Returns the reference alone, where an image of several names is called by one of them: the
+    /// others stay.
+    async fn only_the_name(&self, seen: &Observed, name: &str) -> Result<Observed, Failure> {
+        let (_, wanted) = kind_and_name(name);
+        if seen.tags().nth(1).is_none() || seen.tags().all(|tag| tag != wanted) {
+            return Ok(seen.clone());
+        }
+        let provider = self.providers.get(seen.provider)?;
+        let reference = provider.inspect(Kind::Image, wanted).await?;
+        reference.ok_or_else(|| self.no_such(name))
     }
 
     async fn find_resource(&self, resource: ResourceId) -> Result<Meant, Failure> {
@@ -149,8 +164,9 @@ impl Finder<'_> {
         let (kind, wanted) = kind_and_name(name);
         let of_kind = |seen: &&Observed| kind.is_none_or(|kind: Kind| kind == seen.kind);
         let all = || self.listing.inventory.iter().filter(of_kind);
-        let whole: Vec<&Observed> =
-            all().filter(|seen| seen.name == wanted || bare(&seen.id) == bare(wanted)).collect();
+        let whole: Vec<&Observed> = all()
+            .filter(|seen| is_called(seen, wanted) || bare(&seen.id) == bare(wanted))
+            .collect();
         let is_prefix = |seen: &&Observed| {
             // Shorter starts are more likely a typo than an id.
             wanted.len() >= 4 && bare(&seen.id).starts_with(bare(wanted))
@@ -194,6 +210,7 @@ impl Finder<'_> {
             Ownership::Foreign => Liveness::Dead,
             Ownership::Ours { liveness, .. }
             | Ownership::Unrecorded { liveness, .. }
+            | Ownership::Labelled { liveness }
             | Ownership::OtherLedger { liveness, .. } => *liveness,
         };
         // Whoever names the object itself means it, also where nothing proves that it is the one
@@ -218,6 +235,11 @@ impl Finder<'_> {
         let rule = "named".to_owned();
         Ok(PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None })
     }
+}
+
+/// Returns whether an object has a name.
+fn is_called(seen: &Observed, name: &str) -> bool {
+    seen.names().any(|one| one == name)
 }
 
 /// Splits a kind off a name, where one is given.

@@ -300,6 +300,7 @@ impl Sweep {
             inventory: &after.inventory,
             unread: before.unread().into_iter().chain(after.unread()).collect(),
             outstanding: Vec::new(),
+            kept: Vec::new(),
             unexplained: Vec::new(),
         });
         certificate.write(path).map_err(|error| {

@@ -178,9 +178,11 @@ impl From<LedgerError> for Failure {
                 Code::LedgerReadOnly,
                 "make it writable for this user, or set CREEL_HOME elsewhere",
             ),
-            LedgerError::DiskFull { .. } => {
-                (Code::LedgerDiskFull, "free some space: creel sweep --preset stopped --apply")
-            }
+            LedgerError::DiskFull { .. } => (
+                Code::LedgerDiskFull,
+                "free space on the disk that holds CREEL_HOME; creel reconcile removes what dead \
+                 owners left there",
+            ),
             LedgerError::Corrupt { .. } => {
                 (Code::LedgerCorrupt, "creel ledger rebuild shows what can be put on record again")
             }

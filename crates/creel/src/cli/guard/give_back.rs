@@ -45,6 +45,8 @@ struct Ended {
     report: Report,
     /// What is on record as still to go.
     outstanding: Vec<Record>,
+    /// What stays on record, as was asked for.
+    kept: Vec<Record>,
     /// Providers that could not be asked.
     unreachable: Vec<Unreachable>,
 }
@@ -63,6 +65,10 @@ pub(super) async fn give_back(mut end: End<'_>) -> Result<(), Failure> {
     app.printer.say(&format!("gave back {gone} in {:.1}s", started.elapsed().as_secs_f64()));
     if !left.is_empty() {
         app.printer.say(&table::render(&items_table(&left)));
+    }
+    if !ended.kept.is_empty() {
+        let kept = ended.kept.len();
+        app.printer.say(&format!("kept {kept}; remove them with: creel sweep --owned --apply"));
     }
     if let Some(path) = end.certificate {
         let certificate = end.certify(started_at, &ended).await?;
@@ -111,8 +117,11 @@ impl End<'_> {
         }
         let mine = RecordFilter::open().of(&supervisor.owner().owner);
         let mut outstanding = self.ledger.records(&mine).await?;
-        outstanding.retain(|record| !self.kept || record.on_owner_death == OnOwnerDeath::Release);
-        Ok(Ended { report: Report { items, ..Report::default() }, outstanding, unreachable })
+        let is_kept =
+            |record: &mut Record| self.kept && record.on_owner_death == OnOwnerDeath::Hold;
+        let kept = outstanding.extract_if(.., is_kept).collect();
+        let report = Report { items, ..Report::default() };
+        Ok(Ended { report, outstanding, kept, unreachable })
     }
 
     /// Compares what is there with what was there before the command.
@@ -135,6 +144,7 @@ impl End<'_> {
             inventory: &after.inventory,
             unread: after.unread(),
             outstanding: ended.outstanding.iter().map(Entry::from).collect(),
+            kept: ended.kept.iter().map(Entry::from).collect(),
             unexplained,
         }))
     }

@@ -5,6 +5,8 @@ use creel_testkit::fake_engine::{FakeEngine, container_row};
 use creel_testkit::world::{Kind, World};
 
 use super::bench::{Bench, reason, results};
+use crate::guard::scene::Scene;
+use crate::support::Home;
 
 #[test]
 fn a_protected_object_is_spared_with_its_reason() {
@@ -168,4 +170,57 @@ fn a_container_of_somebody_elses_image_with_our_labels_is_not_ours() {
         .labels
         .clone();
     assert!(inherited.contains_key("dev.creel.resource"), "the decoy carries our labels");
+}
+
+#[test]
+fn an_image_goes_only_with_names_that_are_all_selected() {
+    let scene = Scene::set_up();
+    let image = "printf 'FROM creel-test\\nENV TWO=names\\n' | DOCKER_BUILDKIT=0 docker build -qt aaa:1 - >/dev/null
+        docker tag aaa:1 zzz:precious";
+    let names = "docker images --format '{{.Repository}}:{{.Tag}}' | sort | tr '\\n' ' '";
+    scene.outside(image);
+    let creel = &scene.home.creel;
+    // Every name finds it, and is shown.
+    for name in ["aaa:1", "zzz*"] {
+        let listed = creel.run(["ls", "--name", name]).expect_code(0);
+        assert!(listed.stdout.contains("aaa:1, zzz:precious"), "{listed}");
+        let swept = creel.run(["sweep", "--name", name, "--apply"]).expect_code(0);
+        assert!(swept.stdout.contains("which is not selected"), "{swept}");
+    }
+    assert_eq!(scene.outside(names), "aaa:1 creel-test:latest zzz:precious");
+    // Who names one of them means that name.
+    creel.run(["rm", "zzz:precious"]).expect_code(0);
+    assert_eq!(scene.outside(names), "aaa:1 creel-test:latest");
+    scene.outside("docker tag aaa:1 zzz:precious");
+    scene.home.configure("[[protect]]\nname = \"zzz*\"\n");
+    let refused = creel.run(["rm", "aaa:1"]).expect_code(4);
+    assert!(refused.stderr.contains("protected by the rule name=zzz*"), "{refused}");
+    creel.run(["sweep", "--name", "aaa*", "--name", "zzz*", "--apply"]).expect_code(0);
+    assert_eq!(scene.outside(names), "aaa:1 creel-test:latest zzz:precious");
+    scene.home.configure("");
+    creel.run(["sweep", "--name", "aaa*", "--name", "zzz*", "--apply"]).expect_code(0);
+    assert_eq!(scene.outside(names), "creel-test:latest");
+}
+
+#[test]
+fn what_a_live_guard_of_another_home_made_is_spared() {
+    let scene = Scene::set_up();
+    let script = "docker run -d --init --label bench=1 --name theirs creel-test sleep 1000
+        docker volume create --label bench=1 theirs; echo ready >ready
+        until [ -e go ]; do sleep 0.05; done";
+    let guard = scene.start(&[], script);
+    scene.await_word("ready");
+    let other = Home::on(&scene.engine());
+    let listed = other.creel.run(["ls", "--label", "bench"]).expect_code(0);
+    assert_eq!(listed.stdout.matches("alive pid").count(), 2, "{listed}");
+    let swept = other.creel.run(["sweep", "--label", "bench", "--apply"]).expect_code(0);
+    assert_eq!(swept.stdout.matches("held by a live owner").count(), 2, "{swept}");
+    other.creel.run(["rm", "container/theirs"]).expect_code(4);
+    assert_eq!(
+        scene.outside("docker ps --format '{{.Names}}'; docker volume ls -q"),
+        "theirs\ntheirs"
+    );
+    std::fs::write(scene.path("go"), "go").unwrap();
+    guard.wait().expect_code(0);
+    scene.assert_nothing_left();
 }

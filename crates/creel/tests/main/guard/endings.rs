@@ -3,6 +3,7 @@
 use std::fs;
 
 use creel_testkit::wait::eventually;
+use serde_json::Value;
 
 use super::scene::Scene;
 use crate::support::{Home, PATIENCE};
@@ -69,7 +70,13 @@ fn what_is_kept_goes_when_its_time_has_passed() {
     let scene = Scene::set_up();
     let script = "docker run -d --init --name kept -v data:/d creel-test sleep 1000 >/dev/null
         docker network create kept >/dev/null; docker tag creel-test kept:1; sleep 1000 & touch $TMPDIR/file";
-    scene.guarded_with(&["--keep", "--ttl", "4s"], script).expect_code(0);
+    let proof = scene.path("proof.json").display().to_string();
+    let flags = ["--keep", "--ttl", "4s", "--certificate", &proof];
+    let output = scene.guarded_with(&flags, script).expect_code(0);
+    assert!(output.stderr.contains("creel sweep --owned --apply"), "{output}");
+    let proof: Value = serde_json::from_str(&fs::read_to_string(proof).unwrap()).unwrap();
+    assert_eq!(proof["verdict"], "kept", "{proof:#}");
+    assert_eq!(proof["kept"].as_array().unwrap().len(), 4, "{proof:#}");
     scene.home.await_quiet();
     scene.home.creel.run(["reconcile"]).expect_code(0);
     let there = "docker ps -q --filter name=kept | wc -l; docker volume ls -q; docker image ls -q kept:1 | wc -l";
