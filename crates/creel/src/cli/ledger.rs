@@ -167,7 +167,8 @@ impl LedgerCommand {
 
 fn records_table(records: &[Record]) -> table::Table {
     let now = Timestamp::now();
-    let mut table = table::new(&["RESOURCE", "KIND", "STATE", "ID", "AGE", "OWNER", "REASON"]);
+    let mut table =
+        table::new(&["RESOURCE", "KIND", "STATE", "ID", "NAME", "AGE", "OWNER", "REASON"]);
     for record in records {
         let liveness = record.owner_liveness();
         let owner = match liveness {
@@ -179,6 +180,11 @@ fn records_table(records: &[Record]) -> table::Table {
             record.kind.to_string(),
             record.state.name().to_string(),
             table::short_id(record.state.object().unwrap_or("")).to_owned(),
+            // A name that creel chose says no more than the resource does.
+            Some(&record.name)
+                .filter(|name| **name != record.id.object_name())
+                .cloned()
+                .unwrap_or_default(),
             table::age(Timestamp::from_millisecond(record.intended_at_ms).ok(), now),
             owner,
             record.state.reason().map(Masked::to_string).unwrap_or_default(),

@@ -104,6 +104,12 @@ fn show(app: &App, releases: &[Try], records: &[Reasons]) {
         app.printer.data(&table::render(&rows));
     }
     for record in records {
+        let name = names::visible(&record.name);
+        let head = format!("\n{} {name} is {}", record.resource, record.state);
+        if record.reasons.is_empty() {
+            app.printer.data(&format!("{head}; nothing has asked for its release"));
+            continue;
+        }
         let mut rows = table::new(&["WHEN", "EVENT", "WHY"]);
         for reason in &record.reasons {
             rows.add_row([
@@ -112,8 +118,6 @@ fn show(app: &App, releases: &[Try], records: &[Reasons]) {
                 reason.why.to_string(),
             ]);
         }
-        let name = names::visible(&record.name);
-        let head = format!("\n{} {name} is {}", record.resource, record.state);
         app.printer.data(&format!("{head}\n{}", table::render(&rows)));
     }
 }

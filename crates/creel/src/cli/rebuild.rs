@@ -239,7 +239,8 @@ impl Rebuild {
 fn by_label(ledger: LedgerId) -> String {
     let label = labels::LEDGER;
     format!(
-        "what guarded commands named themselves is found by label: creel sweep --label {label}={ledger}"
+        "what guarded commands named themselves is found by label: creel sweep --label \
+         {label}={ledger}; images carry no label, docker images lists them"
     )
 }
 
