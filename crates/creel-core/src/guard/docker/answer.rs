@@ -17,6 +17,8 @@ pub(super) struct Named {
     pub(super) references: Vec<String>,
     /// Ids that were made.
     pub(super) ids: Vec<String>,
+    /// Ids that a build took from the cache: somebody made them before.
+    pub(super) cached: Vec<String>,
     /// The steps of a build that run in containers.
     pub(super) steps: Vec<Step>,
 }
@@ -47,6 +49,8 @@ pub(super) struct AnswerWatch {
     named: Named,
     /// The id that was told last.
     newest: Option<String>,
+    /// Whether the next id is one that a build took from the cache.
+    is_cached: bool,
     /// Whether a line of it reports an error.
     has_failed: bool,
 }
@@ -121,9 +125,14 @@ impl AnswerWatch {
         let line = std::mem::take(&mut self.pending);
         if let Ok(value) = serde_json::from_slice::<Value>(&line) {
             self.has_failed |= value.get("error").is_some() || value.get("errorDetail").is_some();
+            let known = self.named.ids.len();
             self.named.read(&value, self.newest.as_deref());
-            if let Some(id) = self.named.ids.last() {
+            if let Some(id) = self.named.ids.get(known) {
                 self.newest = Some(id.clone());
+                let cached = std::mem::take(&mut self.is_cached).then(|| id.clone());
+                self.named.cached.extend(cached);
+            } else {
+                self.is_cached = says_cached(&value);
             }
         }
     }
@@ -184,6 +193,12 @@ impl Named {
         let id = id.or(bare).or_else(|| message.get("Id").and_then(Value::as_str));
         self.ids.extend(id.map(|id| id.trim().to_owned()));
     }
+}
+
+/// Returns whether a message of a build says that the next image comes from the cache.
+fn says_cached(message: &Value) -> bool {
+    let text = message.get("stream").and_then(Value::as_str).unwrap_or_default();
+    text.trim() == "---> Using cache"
 }
 
 fn is_short_id(text: &str) -> bool {
@@ -345,7 +360,8 @@ mod tests {
 
     #[test]
     fn names_are_read_from_chunks_of_any_size() {
-        let body = "{\"stream\":\" ---> 0123456789ab\\n\"}\n{\"stream\":\" ---> Running in 11\\n\"}\n\
+        let body = "{\"stream\":\" ---> Using cache\\n\"}\n{\"stream\":\" ---> 0123456789ab\\n\"}\n\
+            {\"stream\":\" ---> Running in 11\\n\"}\n\
             {\"stream\":\"Loaded image: a:1\\n\"}\n{\"aux\":{\"ID\":\"sha256:22\"}}\r\n\
             {\"stream\":\"Successfully built 0123\\n\"}\n{\"stream\":\"Successfully tagged b:2\\n\"}\n";
         let answer = format!(
@@ -356,6 +372,7 @@ mod tests {
         let expected = Named {
             references: vec!["a:1".to_owned(), "b:2".to_owned()],
             ids: ["0123456789ab", "sha256:22", "0123"].map(str::to_owned).to_vec(),
+            cached: vec!["0123456789ab".to_owned()],
             steps: vec![Step { container: "11".to_owned(), upon: Some("0123456789ab".to_owned()) }],
         };
         for piece in [1, 2, 7, 64, 4096] {

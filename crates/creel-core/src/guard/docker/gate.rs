@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -45,6 +46,8 @@ pub struct DockerGate {
     pub(super) borrowed: Borrowers,
     /// When the command put names on images.
     pub(super) tag_times: TagTimes,
+    /// How many requests that make images are under way.
+    pub(super) making: AtomicUsize,
     /// References whose requests ended without proof that they made them.
     pub(super) unproven: UnprovenReferences,
 }
@@ -63,7 +66,8 @@ impl DockerGate {
         let (stop, borrowed) = (CancellationToken::new(), Borrowers::default());
         let (engine, tag_times) = (Arc::new(engine), TagTimes::default());
         let unproven = UnprovenReferences::default();
-        Self { engine, claims, policy, socket, stop, borrowed, tag_times, unproven }
+        let making = AtomicUsize::new(0);
+        Self { engine, claims, policy, socket, stop, borrowed, tag_times, making, unproven }
     }
 
     /// Returns what stops it: streams are cut, creates that were begun are finished.

@@ -12,11 +12,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Mutex, oneshot};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::guard::claims::Claim;
 use crate::labels;
@@ -40,6 +41,8 @@ pub(super) struct Work {
     pub(super) settled: HashSet<String>,
     /// The ids of images that the answer told, in whole or in part.
     pub(super) told: HashSet<String>,
+    /// Of those, the ids that a build took from the cache.
+    cached: HashSet<String>,
     /// The ids that were claimed since it began.
     claimed: HashSet<String>,
     /// The steps of a build that were begun last: what they make has no name yet.
@@ -48,6 +51,8 @@ pub(super) struct Work {
     is_session: bool,
     /// Whether it loads an archive.
     is_load: bool,
+    /// Whether it is a build without such a session.
+    is_build: bool,
     /// Whether its end is on record.
     is_over: bool,
 }
@@ -91,6 +96,7 @@ impl DockerGate {
         if self.policy.keep_images {
             return self.pass(request).await;
         }
+        let _making = Making::of(&self.making);
         let work = match self.begin(&route, &target).await {
             Ok(work) => Mutex::new(work),
             Err(reason) => return request.refuse(500, &reason).await,
@@ -126,7 +132,11 @@ impl DockerGate {
         work: &Mutex<Work>,
     ) -> io::Result<()> {
         let (tell, heard) = channel(1);
-        let passing = self.pass_watched(request, wishes, Recorded { watch: W::default(), tell });
+        let passing = self.pass_watched(
+            request,
+            wishes,
+            Recorded { watch: W::default(), has_begun: false, tell },
+        );
         let (passed, ()) = tokio::join!(passing, self.record(work, heard));
         passed
     }
@@ -143,6 +153,7 @@ impl DockerGate {
         }
         work.is_session = *route == Route::BuildSession;
         work.is_load = *route == Route::LoadImages;
+        work.is_build = *route == Route::Build;
         self.intend_references(&mut work, asked_for(route, target)).await?;
         Ok(work)
     }
@@ -150,8 +161,11 @@ impl DockerGate {
     /// Records what an answer says, as it is said. What was begun is finished when the connection
     /// is cut.
     async fn record(&self, work: &Mutex<Work>, mut heard: Receiver<Heard>) {
-        while let Some(Heard { named, ending, done }) = heard.recv().await {
+        while let Some(Heard { is_first, named, ending, done }) = heard.recv().await {
             let mut work = work.lock().await;
+            if is_first && work.is_build && ending.is_none() {
+                self.read_before_again(&mut work).await;
+            }
             if let Some(named) = named {
                 self.claim_named(&mut work, &named).await;
             }
@@ -160,6 +174,23 @@ impl DockerGate {
             }
             // The connection may be cut meanwhile.
             let _ = done.send(());
+        }
+    }
+
+    /// Reads what was there before a build: it begins when its context has arrived, which may take
+    /// long. Where another request of the command makes images too, they would seem foreign.
+    async fn read_before_again(&self, work: &mut Work) {
+        if self.making.load(Ordering::SeqCst) > 1 {
+            return;
+        }
+        match self.engine.image_names().await {
+            Ok(names) => {
+                work.before = Before::of(&names);
+                for asked in &mut work.asked {
+                    asked.set_before(work.before.references.get(&asked.reference));
+                }
+            }
+            Err(error) => debug!(%error, "images cannot be listed again"),
         }
     }
 
@@ -199,6 +230,7 @@ impl DockerGate {
     /// Claims what was named and is new; returns whether all of it is on record.
     async fn claim_new(&self, work: &mut Work, named: &Named) -> bool {
         work.told.extend(named.ids.iter().cloned());
+        work.cached.extend(named.cached.iter().cloned());
         let are_recorded = named.ids.is_empty() || self.claim_unnamed(work).await;
         self.claim_told(work, &named.references).await;
         if work.is_session && !named.ids.is_empty() {
@@ -218,6 +250,11 @@ impl DockerGate {
                 return false;
             }
         };
+        // Who made an image from which a build goes on may want it, too.
+        let is_cached = |image: &&ImageNames| work.cached.iter().any(|id| is_id_of(id, &image.id));
+        let cached: Vec<String> =
+            names.iter().filter(is_cached).map(|one| one.id.clone()).collect();
+        work.before.ids.extend(cached);
         let mut are_recorded = true;
         for id in newly_named(work, &names) {
             match self.adopt_image(&id).await {
@@ -280,8 +317,26 @@ impl DockerGate {
     }
 }
 
+/// Counts a request that makes images, for as long as it lasts.
+struct Making<'a>(&'a AtomicUsize);
+
+impl<'a> Making<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A part of an answer that is held back until it is on record.
 struct Heard {
+    /// Whether it is the first part of the answer.
+    is_first: bool,
     named: Option<Named>,
     /// How the answer ends, where this is its last part.
     ending: Option<Ending>,
@@ -291,6 +346,7 @@ struct Heard {
 /// Holds an answer back until what it says is on record.
 struct Recorded<W> {
     watch: W,
+    has_begun: bool,
     tell: Sender<Heard>,
 }
 
@@ -303,12 +359,13 @@ impl<W: Watch> Foresight for Recorded<W> {
             Watched::Failed => Some(Ending::Failed),
             Watched::Cut => None,
         };
-        if named.is_none() && ending.is_none() {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if named.is_none() && ending.is_none() && !is_first {
             return;
         }
         let (done, is_done) = oneshot::channel();
         // The other end lives until this one is dropped.
-        if self.tell.send(Heard { named, ending, done }).await.is_ok() {
+        if self.tell.send(Heard { is_first, named, ending, done }).await.is_ok() {
             let _ = is_done.await;
         }
     }
@@ -361,9 +418,21 @@ fn is_id_of(told: &str, image: &str) -> bool {
 
 impl Work {
     fn upon(before: Before) -> Self {
-        let (asked, settled, told, claimed, steps) = Default::default();
-        let (is_session, is_load, is_over) = Default::default();
-        Self { before, asked, settled, told, claimed, steps, is_session, is_load, is_over }
+        let (asked, settled, told, cached, claimed, steps) = Default::default();
+        let (is_session, is_load, is_build, is_over) = Default::default();
+        Self {
+            before,
+            asked,
+            settled,
+            told,
+            cached,
+            claimed,
+            steps,
+            is_session,
+            is_load,
+            is_build,
+            is_over,
+        }
     }
 
     /// Returns whether the answer told the images that its references name. That to a load tells

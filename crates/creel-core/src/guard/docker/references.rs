@@ -361,6 +361,11 @@ where
 }
 
 impl Asked {
+    /// Corrects which image the reference named before.
+    pub(super) fn set_before(&mut self, image: Option<&String>) {
+        self.before = image.cloned();
+    }
+
     /// Returns the image that the reference goes back to at the end.
     fn replaces(&self) -> Option<String> {
         match self.earlier.as_ref().and_then(|record| record.identity.as_ref()) {

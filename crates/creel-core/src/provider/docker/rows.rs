@@ -22,6 +22,8 @@ pub(super) struct RowCutter {
     first: Option<u8>,
     /// The beginning of what stands outside of everything.
     outside: Vec<u8>,
+    /// Whether the list has elements that are no objects.
+    has_strays: bool,
 }
 
 /// How much of what stands outside of the list is kept.
@@ -32,7 +34,8 @@ impl RowCutter {
     /// included.
     pub(super) fn new(around: usize) -> Self {
         let (row, first, outside) = Default::default();
-        Self { row, depth: 0, around, in_string: false, escaped: false, first, outside }
+        let (in_string, escaped, has_strays) = Default::default();
+        Self { row, depth: 0, around, in_string, escaped, first, outside, has_strays }
     }
 
     /// Takes the next bytes and hands out every row that they complete.
@@ -68,7 +71,8 @@ impl RowCutter {
         let outside = self.outside.trim_ascii();
         match self.first {
             Some(first) => {
-                first == if self.around == 1 { b'[' } else { b'{' } && outside.is_empty()
+                let is_right = first == if self.around == 1 { b'[' } else { b'{' };
+                is_right && outside.is_empty() && !self.has_strays
             }
             None => outside == b"null",
         }
@@ -115,6 +119,9 @@ impl RowCutter {
             }
             _ => {
                 self.in_string = byte == b'"';
+                // A list in an object stands beside others, whose elements may be texts.
+                let is_element = self.around == 1 && self.depth == 1;
+                self.has_strays |= is_element && byte != b',' && !byte.is_ascii_whitespace();
                 // The rest stands between rows, or around the list.
                 if in_row {
                     self.row.push(byte);
@@ -201,8 +208,19 @@ mod tests {
             assert!(is_list(1, list), "{list}");
         }
         assert!(is_list(2, r#"{"Volumes":null}"#));
-        for other in ["", " ", "\"no list\"", "<html>", "{}", r#"{"message":"[]"}"#, "[] more", "0"]
-        {
+        for other in [
+            "[1]",
+            "[null]",
+            r#"["a"]"#,
+            "",
+            " ",
+            "\"no list\"",
+            "<html>",
+            "{}",
+            r#"{"message":"[]"}"#,
+            "[] more",
+            "0",
+        ] {
             assert!(!is_list(1, other), "{other}");
         }
         assert!(!is_list(2, "[]"));

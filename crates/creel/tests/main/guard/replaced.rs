@@ -296,3 +296,30 @@ fn what_will_not_go_is_a_failure_and_a_leak_on_the_certificate() {
     wire.heal();
     scene.outside("docker network rm stuck");
 }
+
+/// A build begins when its context has arrived. Whoever builds the same meanwhile made the image:
+/// the guarded build finds it in the cache.
+#[test]
+fn an_image_built_by_hand_while_the_context_is_uploaded_stays() {
+    let scene = Scene::set_up();
+    let dockerfile = "FROM creel-test\nRUN echo same >/same\nENV SAME=1\n";
+    fs::write(scene.path("Dockerfile"), dockerfile).unwrap();
+    // Clients send the head of a request together with the first kilobytes.
+    scene.outside("head -c 100000 /dev/zero >padding; tar cf context.tar padding Dockerfile");
+    let (script, go) = (
+        "(head -c 50000 context.tar; until [ -e go ]; do sleep 0.05; done; tail -c +50001 context.tar) \
+         | DOCKER_BUILDKIT=0 docker build -t same:1 -",
+        scene.path("go"),
+    );
+    let guard = scene.start(&[], script);
+    let is_asked = || scene.home.open_records().iter().any(|record| record["name"] == "same:1");
+    assert!(eventually(PATIENCE, is_asked));
+    let theirs = scene.outside("DOCKER_BUILDKIT=0 docker build -q -t same:1 - <Dockerfile");
+    fs::write(go, "go").unwrap();
+    let output = guard.wait().expect_code(0);
+    assert!(output.stdout.contains("Using cache"), "{output}");
+    assert_eq!(scene.outside("docker image inspect -f '{{.Id}}' same:1"), theirs, "{output}");
+    assert!(scene.home.open_records().is_empty(), "{:#?}", scene.home.open_records());
+    scene.outside("docker rmi same:1");
+    scene.assert_nothing_left();
+}
