@@ -51,8 +51,6 @@ pub(super) struct Work {
     is_session: bool,
     /// Whether it loads an archive.
     is_load: bool,
-    /// Whether it is a build without such a session.
-    is_build: bool,
     /// Whether its end is on record.
     is_over: bool,
 }
@@ -115,6 +113,10 @@ impl DockerGate {
                 let wishes = Wishes { gate: self, work: &work, asks };
                 self.watch_images::<AnswerWatch>(request, wishes, &work).await
             }
+            Route::Build => {
+                let upload = Upload { gate: self, work: &work, read_at: Instant::now() };
+                self.watch_images::<AnswerWatch>(request, upload, &work).await
+            }
             _ => self.watch_images::<AnswerWatch>(request, (), &work).await,
         };
         let mut work = work.into_inner();
@@ -132,11 +134,7 @@ impl DockerGate {
         work: &Mutex<Work>,
     ) -> io::Result<()> {
         let (tell, heard) = channel(1);
-        let passing = self.pass_watched(
-            request,
-            wishes,
-            Recorded { watch: W::default(), has_begun: false, tell },
-        );
+        let passing = self.pass_watched(request, wishes, Recorded { watch: W::default(), tell });
         let (passed, ()) = tokio::join!(passing, self.record(work, heard));
         passed
     }
@@ -153,7 +151,6 @@ impl DockerGate {
         }
         work.is_session = *route == Route::BuildSession;
         work.is_load = *route == Route::LoadImages;
-        work.is_build = *route == Route::Build;
         self.intend_references(&mut work, asked_for(route, target)).await?;
         Ok(work)
     }
@@ -161,11 +158,8 @@ impl DockerGate {
     /// Records what an answer says, as it is said. What was begun is finished when the connection
     /// is cut.
     async fn record(&self, work: &Mutex<Work>, mut heard: Receiver<Heard>) {
-        while let Some(Heard { is_first, named, ending, done }) = heard.recv().await {
+        while let Some(Heard { named, ending, done }) = heard.recv().await {
             let mut work = work.lock().await;
-            if is_first && work.is_build && ending.is_none() {
-                self.read_before_again(&mut work).await;
-            }
             if let Some(named) = named {
                 self.claim_named(&mut work, &named).await;
             }
@@ -177,8 +171,8 @@ impl DockerGate {
         }
     }
 
-    /// Reads what was there before a build: it begins when its context has arrived, which may take
-    /// long. Where another request of the command makes images too, they would seem foreign.
+    /// Reads what is there before a build once more. Where another request of the command makes
+    /// images at the same time, they would seem foreign.
     async fn read_before_again(&self, work: &mut Work) {
         if self.making.load(Ordering::SeqCst) > 1 {
             return;
@@ -335,8 +329,6 @@ impl Drop for Making<'_> {
 
 /// A part of an answer that is held back until it is on record.
 struct Heard {
-    /// Whether it is the first part of the answer.
-    is_first: bool,
     named: Option<Named>,
     /// How the answer ends, where this is its last part.
     ending: Option<Ending>,
@@ -346,7 +338,6 @@ struct Heard {
 /// Holds an answer back until what it says is on record.
 struct Recorded<W> {
     watch: W,
-    has_begun: bool,
     tell: Sender<Heard>,
 }
 
@@ -359,15 +350,39 @@ impl<W: Watch> Foresight for Recorded<W> {
             Watched::Failed => Some(Ending::Failed),
             Watched::Cut => None,
         };
-        let is_first = !std::mem::replace(&mut self.has_begun, true);
-        if named.is_none() && ending.is_none() && !is_first {
+        if named.is_none() && ending.is_none() {
             return;
         }
         let (done, is_done) = oneshot::channel();
         // The other end lives until this one is dropped.
-        if self.tell.send(Heard { is_first, named, ending, done }).await.is_ok() {
+        if self.tell.send(Heard { named, ending, done }).await.is_ok() {
             let _ = is_done.await;
         }
+    }
+}
+
+/// How old the list of images may be when a part of the context of a build is passed on.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// Keeps what is known to be there before a build up to date while its context is uploaded, which
+/// may take long: the build begins only when the engine has all of it.
+struct Upload<'a> {
+    gate: &'a DockerGate,
+    work: &'a Mutex<Work>,
+    read_at: Instant,
+}
+
+impl Foresight for Upload<'_> {
+    async fn foresee(&mut self, _: &[u8]) {
+        if self.read_at.elapsed() < FRESH {
+            return;
+        }
+        let mut work = self.work.lock().await;
+        // An engine that answers already needs no more of it.
+        if !work.is_over && work.told.is_empty() {
+            self.gate.read_before_again(&mut work).await;
+        }
+        self.read_at = Instant::now();
     }
 }
 
@@ -419,20 +434,8 @@ fn is_id_of(told: &str, image: &str) -> bool {
 impl Work {
     fn upon(before: Before) -> Self {
         let (asked, settled, told, cached, claimed, steps) = Default::default();
-        let (is_session, is_load, is_build, is_over) = Default::default();
-        Self {
-            before,
-            asked,
-            settled,
-            told,
-            cached,
-            claimed,
-            steps,
-            is_session,
-            is_load,
-            is_build,
-            is_over,
-        }
+        let (is_session, is_load, is_over) = Default::default();
+        Self { before, asked, settled, told, cached, claimed, steps, is_session, is_load, is_over }
     }
 
     /// Returns whether the answer told the images that its references name. That to a load tells

@@ -34,9 +34,11 @@ fn an_interactive_container_has_the_terminal() {
     let command = ["docker", "run", "-it", "--rm", "creel-test", "sh"];
     let steps = json!([
         ["expect", "# "],
-        ["send", "tty; stty size\n"],
+        ["send", "tty\n"],
         ["expect", "/dev/pts/0"],
-        ["expect", "24 80"],
+        // Clients send the size when the container has started.
+        ["send", "until [ \"$(stty size)\" = '24 80' ]; do :; done; echo si''zed\n"],
+        ["expect", "sized"],
         ["resize", 31, 101],
         ["send", "until [ \"$(stty size)\" = '31 101' ]; do :; done; echo re''sized\n"],
         ["expect", "resized"],
