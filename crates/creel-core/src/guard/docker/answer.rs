@@ -17,7 +17,7 @@ pub(super) struct Named {
     pub(super) references: Vec<String>,
     /// Ids that were made.
     pub(super) ids: Vec<String>,
-    /// Ids that a build took from the cache: somebody made them before.
+    /// Ids of images that a build took from the cache instead of creating them.
     pub(super) cached: Vec<String>,
     /// The steps of a build that run in containers.
     pub(super) steps: Vec<Step>,

@@ -88,7 +88,7 @@ impl<T: StoredAsJson> Column for Json<'_, T> {
     }
 }
 
-/// Words of our own source.
+/// String literals from this source code.
 impl Column for &'static str {
     fn value(self) -> Value {
         Value(Form::Text(self.to_owned()))

@@ -299,8 +299,8 @@ fn what_will_not_go_is_a_failure_and_a_leak_on_the_certificate() {
     scene.assert_nothing_left();
 }
 
-/// A build begins when its context has arrived. Whoever builds the same meanwhile made the image:
-/// the guarded build finds it in the cache.
+/// A build starts when its context is uploaded. If another client builds the same image during the
+/// upload, the guarded build takes it from the cache, and it belongs to the other client.
 #[test]
 fn an_image_built_by_hand_while_the_context_is_uploaded_stays() {
     let scene = Scene::set_up();

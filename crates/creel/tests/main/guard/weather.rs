@@ -133,7 +133,7 @@ fn of_two_creates_of_one_name_one_wins_and_both_are_settled() {
     scene.assert_nothing_left();
 }
 
-/// A build whose steps are told while something is wrong, and the word for its script.
+/// Builds an image in several steps, and writes the file `ready` during the second one.
 const BUILD: &str = "printf 'FROM creel-test\\nRUN echo 1 >/1\\nRUN sleep 2\\nRUN echo 2 >/2\\nRUN echo 3 >/3\\n' \
     | DOCKER_BUILDKIT=0 docker build -t built:1 - >/dev/null & \
     until docker ps --format '{{.Command}}' | grep -q 'sleep 2'; do sleep 0.05; done; \
