@@ -4,7 +4,8 @@
 //! behind has a name. A test arms one (the binary does so from
 //! `CREEL_CRASHPOINT`), the process then dies there by SIGKILL, just as the
 //! kernel would kill it, and leaves a mark that proves the fault fired. A place
-//! armed as `NAME:panic` panics once instead, as a mistake of ours would.
+//! armed as `NAME:panic` panics once instead, as a mistake of ours would. At a place armed as
+//! `NAME:stop` the process stops by SIGSTOP until the test sends SIGCONT.
 
 use std::fs;
 use std::path::PathBuf;
@@ -56,6 +57,8 @@ pub enum Crash {
     Kill,
     /// The thread panics, once.
     Panic,
+    /// The process stops, once, until it gets SIGCONT.
+    Stop,
 }
 
 impl Crashpoint {
@@ -134,10 +137,12 @@ pub struct UnknownCrashpoint {
 ///
 /// Fails for a place that has no name here.
 pub fn parse(text: &str) -> Result<(Crashpoint, Crash), UnknownCrashpoint> {
-    match text.strip_suffix(":panic") {
-        Some(name) => Ok((name.parse()?, Crash::Panic)),
-        None => Ok((text.parse()?, Crash::Kill)),
-    }
+    let (name, crash) = match text.rsplit_once(':') {
+        Some((name, "panic")) => (name, Crash::Panic),
+        Some((name, "stop")) => (name, Crash::Stop),
+        _ => (text, Crash::Kill),
+    };
+    Ok((name.parse()?, crash))
 }
 
 /// A crashpoint that is armed, and where it leaves its mark.
@@ -162,7 +167,7 @@ pub fn is_armed(point: Crashpoint) -> bool {
     ARMED.get().is_some_and(|armed| armed.point == point)
 }
 
-/// Dies here, or panics, if this place is armed.
+/// Dies here, panics or stops, if this place is armed.
 ///
 /// # Panics
 ///
@@ -176,7 +181,14 @@ pub fn reach(point: Crashpoint) {
         // A lost mark fails the test that asked for it; there is nobody else to tell.
         let _ = fs::write(mark, point.name());
     }
-    assert!(armed.crash == Crash::Kill, "a test wants a panic at {}", point.name());
-    let _ = kill_process(getpid(), Signal::KILL);
-    std::thread::park();
+    match armed.crash {
+        Crash::Panic => panic!("a test wants a panic at {}", point.name()),
+        Crash::Stop => {
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+        Crash::Kill => {
+            let _ = kill_process(getpid(), Signal::KILL);
+            std::thread::park();
+        }
+    }
 }

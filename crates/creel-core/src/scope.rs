@@ -167,7 +167,7 @@ use crate::ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, State, Try,
 };
 use crate::provider::{
-    CreateOrder, Identity, Kind, Observed, ProviderError, ProviderName, Providers, Spec,
+    CreateOrder, ErrorClass, Identity, Kind, Observed, ProviderError, ProviderName, Providers, Spec,
 };
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
 use crate::reconcile::{Reconciler, Status};
@@ -228,6 +228,20 @@ pub enum TakeError {
         /// Its id.
         id: String,
     },
+}
+
+impl TakeError {
+    /// Returns whether the disk of this machine has no room left for it.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Ledger(error) => matches!(error, LedgerError::DiskFull { .. }),
+            // The only limit of this provider is the space on the disk.
+            Self::Provider(error) => {
+                error.provider == ProviderName::Process && error.class == ErrorClass::Quota
+            }
+            Self::Absent { .. } => false,
+        }
+    }
 }
 
 /// Why a scope did not end well.

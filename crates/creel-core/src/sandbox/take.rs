@@ -19,7 +19,7 @@ use crate::labels::{self, Labels};
 use crate::ledger::{OnOwnerDeath, Record};
 use crate::provider::daytona::DaytonaProvider;
 use crate::provider::docker::DockerProvider;
-use crate::provider::process::ProcessProvider;
+use crate::provider::process::{ProcessProvider, io_failure};
 use crate::provider::{
     ErrorClass, Kind, Limits, Provider, ProviderError, ProviderName, SandboxSource, SandboxSpec,
     Spec,
@@ -204,7 +204,7 @@ impl Sandboxes {
             let (home, name, bytes) = (home.clone(), name.clone(), self.program.bytes);
             task::blocking(move || process::furnish(&home, &name, bytes)).await
         };
-        furnished.map_err(|error| failure(plan.provider, "furnish a directory", &error))?;
+        furnished.map_err(|error| io_failure("furnish a directory", &error))?;
         let place = home.place(&name, plan.env.clone());
         let spec = process::tree_spec(&home, &place.bridge_path, plan.limits.clone());
         let tree = supervisor.create(request(plan, Spec::Process(spec), &name, None)).await?;
@@ -370,13 +370,5 @@ fn not_configured(provider: ProviderName) -> ProviderError {
     ProviderError {
         class: ErrorClass::Unreachable,
         ..no_sandbox(provider, "it is not configured here")
-    }
-}
-
-fn failure(provider: ProviderName, operation: &str, error: &std::io::Error) -> ProviderError {
-    ProviderError {
-        operation: operation.to_owned(),
-        class: ErrorClass::Transient,
-        ..no_sandbox(provider, &error.to_string())
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use creel_testkit::creel::Output;
+use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
@@ -58,7 +58,11 @@ impl Scene {
     }
 
     /// Starts a run whose agent does this.
-    fn start(&self, script: &str) -> creel_testkit::creel::Running {
+    fn start(&self, script: &str) -> Running {
+        self.start_with(&self.home.creel, script)
+    }
+
+    fn start_with(&self, creel: &Creel, script: &str) -> Running {
         let path = self.home.path("workflow.toml");
         let text = format!(
             "name = \"full\"\n[runtime]\nkind = \"command\"\ncheck = [\"true\"]\n\
@@ -67,7 +71,7 @@ impl Scene {
             self.home.path("began").display()
         );
         fs::write(&path, text).unwrap();
-        self.home.creel.spawn(["run", "--json", &path.display().to_string()])
+        creel.spawn(["run", "--json", &path.display().to_string()])
     }
 
     /// Holds a directory and kills the holder; returns the resource and the directory.
@@ -144,6 +148,34 @@ fn a_run_ends_when_a_foreign_file_fills_the_disk() {
     assert_eq!(fs::metadata(&filler).unwrap().len(), size, "a foreign file was touched");
     fs::remove_file(filler).unwrap();
     scene.assert_clean(&output);
+}
+
+#[test]
+fn a_disk_that_fills_up_before_the_sandbox_exists_is_the_cause() {
+    let scene = Scene::tmpfs();
+    let mark = scene.home.path("stopped");
+    let creel = scene.home.creel.clone();
+    let creel = creel.env("CREEL_CRASHPOINT", "before-intent:stop");
+    let creel = creel.env("CREEL_CRASHPOINT_MARK", &mark);
+    let run = scene.start_with(&creel, "true");
+    assert!(eventually(PATIENCE, || mark.exists() && is_stopped(run.pid())), "{}", run.stderr());
+    // What is left would do for one more row, but not to end what it begins.
+    fs::remove_file(scene.ballast()).unwrap();
+    let filler = scene.disk.fill();
+    let size = fs::metadata(&filler).unwrap().len();
+    fs::File::options().write(true).open(&filler).unwrap().set_len(size - (1 << 20)).unwrap();
+    run.signal("CONT");
+    let output = run.wait().expect_code(5);
+    assert_disk_full(&report_in(&output), &output);
+    fs::remove_file(filler).unwrap();
+    scene.assert_clean(&output);
+}
+
+/// Returns whether all threads of a process are stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut states = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+    states.all(|status| status.is_ok_and(|status| status.contains("State:\tT")))
 }
 
 #[test]

@@ -126,6 +126,7 @@ impl Writers {
         F: Future<Output = Result<T>>,
     {
         if !self.ballast.allows_beginning() {
+            self.ballast.note_full();
             return Err(LedgerError::DiskFull { path: self.path.clone() });
         }
         work().await

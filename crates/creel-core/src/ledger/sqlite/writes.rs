@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnection;
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 use sqlx::{Executor, QueryBuilder};
 
 use crate::clock::Moment;
@@ -21,6 +22,24 @@ use super::write::Write;
 
 /// How many tries one statement takes; SQLite allows 32,766 values, a try has twelve.
 const ROWS_A_STATEMENT: usize = 256;
+
+type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// Gives a statement the columns from `owner` to `search_boot`, in the order of the table.
+fn owner_and_times<'q>(statement: Statement<'q>, record: &Record) -> Statement<'q> {
+    statement
+        .column(&record.owner.owner)
+        .column(&record.owner.command)
+        .column(record.owner.started_at_ms)
+        .column(record.on_owner_death.name())
+        .column(record.lease.duration_ms)
+        .column(record.lease.renewed.wall_ms)
+        .column(record.lease.renewed.awake_ms)
+        .column(Exact(&record.lease.boot))
+        .column(record.search.from.wall_ms)
+        .column(record.search.from.awake_ms)
+        .column(Exact(&record.search.boot))
+}
 
 impl Inner {
     pub(super) async fn begin(&self) -> Result<Write> {
@@ -62,7 +81,7 @@ impl Inner {
     }
 
     async fn insert_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO resources (id, run, provider, kind, name, labels, state, owner,
                  owner_command, owner_started_ms, on_owner_death, lease_ms, renewed_wall_ms,
                  renewed_awake_ms, renewed_boot, search_wall_ms, search_awake_ms, search_boot,
@@ -75,23 +94,11 @@ impl Inner {
         .column(record.kind.name())
         .column(Exact(&record.name))
         .column(Json(&record.labels))
-        .column(record.state.name().name())
-        .column(&record.owner.owner)
-        .column(&record.owner.command)
-        .column(record.owner.started_at_ms)
-        .column(record.on_owner_death.name())
-        .column(record.lease.duration_ms)
-        .column(record.lease.renewed.wall_ms)
-        .column(record.lease.renewed.awake_ms)
-        .column(Exact(&record.lease.boot))
-        .column(record.search.from.wall_ms)
-        .column(record.search.from.awake_ms)
-        .column(Exact(&record.search.boot))
-        .column(record.intended_at_ms)
-        .column(record.changed_at_ms)
-        .execute(to)
-        .await
-        .map_err(|e| self.error(e))?;
+        .column(record.state.name().name());
+        let statement = owner_and_times(statement, record)
+            .column(record.intended_at_ms)
+            .column(record.changed_at_ms);
+        statement.execute(to).await.map_err(|e| self.error(e))?;
         Ok(())
     }
 
@@ -186,7 +193,7 @@ impl Inner {
     }
 
     async fn update_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE resources SET state = ?, object = ?, identity = ?, reason = ?, owner = ?,
                  owner_command = ?, owner_started_ms = ?, on_owner_death = ?, lease_ms = ?,
                  renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?, search_wall_ms = ?,
@@ -196,23 +203,10 @@ impl Inner {
         .column(record.state.name().name())
         .column(record.state.object().map(Exact))
         .column(record.identity.as_ref().map(Json))
-        .column(record.state.reason())
-        .column(&record.owner.owner)
-        .column(&record.owner.command)
-        .column(record.owner.started_at_ms)
-        .column(record.on_owner_death.name())
-        .column(record.lease.duration_ms)
-        .column(record.lease.renewed.wall_ms)
-        .column(record.lease.renewed.awake_ms)
-        .column(Exact(&record.lease.boot))
-        .column(record.search.from.wall_ms)
-        .column(record.search.from.awake_ms)
-        .column(Exact(&record.search.boot))
-        .column(record.changed_at_ms)
-        .column(&record.id)
-        .execute(to)
-        .await
-        .map_err(|e| self.error(e))?;
+        .column(record.state.reason());
+        let statement =
+            owner_and_times(statement, record).column(record.changed_at_ms).column(&record.id);
+        statement.execute(to).await.map_err(|e| self.error(e))?;
         Ok(())
     }
 

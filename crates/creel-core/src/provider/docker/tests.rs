@@ -129,16 +129,21 @@ async fn what_is_no_list_is_an_error_and_not_an_empty_list() {
     }
 }
 
-#[tokio::test]
-async fn an_answer_to_a_create_that_cannot_be_read_is_no_refusal() {
+/// Returns what is asked of the provider to create a volume.
+fn a_volume() -> CreateOrder {
     let resource = ResourceId::new();
-    let order = CreateOrder {
+    CreateOrder {
         resource,
         labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
         lease: Duration::from_secs(1),
         spec: Spec::Volume(VolumeSpec {}),
         name: resource.object_name(),
-    };
+    }
+}
+
+#[tokio::test]
+async fn an_answer_to_a_create_that_cannot_be_read_is_no_refusal() {
+    let order = a_volume();
     for body in ["", "<html></html>", "[]"] {
         let engine = Scripted::new(&[("POST /volumes/create", 201, body)]);
         let error = engine.provider.create(&order).await.unwrap_err();
@@ -284,16 +289,8 @@ async fn a_predefined_network_is_refused_before_the_engine_is_asked() {
 
 #[tokio::test]
 async fn a_volume_that_was_there_before_is_not_ours() {
-    let resource = ResourceId::new();
-    let name = resource.object_name();
-    let order = CreateOrder {
-        resource,
-        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
-        lease: Duration::from_secs(1),
-        spec: Spec::Volume(VolumeSpec {}),
-        name: name.clone(),
-    };
-    let theirs = format!(r#"{{"Name":"{name}","Labels":null}}"#);
+    let order = a_volume();
+    let theirs = format!(r#"{{"Name":"{}","Labels":null}}"#, order.name);
     let engine = Scripted::new(&[("POST /volumes/create", 201, &theirs)]);
     let error = engine.provider.create(&order).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Invalid, "{error}");

@@ -83,6 +83,7 @@ pub use channel::{Containment, Ending};
 pub use cover::Cover;
 pub use disk::{SMALLEST_DISK, disk_refusal};
 pub use provider::ProcessProvider;
+pub(crate) use world::io_failure;
 pub use world::{HolderProgram, ProcessSettings};
 
 /// The environment variable by which every process of a tree is found again.

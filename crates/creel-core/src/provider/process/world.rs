@@ -111,11 +111,11 @@ pub(super) fn failure(
 }
 
 /// Classifies an error of the operating system.
-pub(super) fn io_failure(operation: &str, error: &io::Error) -> ProviderError {
+pub(crate) fn io_failure(operation: &str, error: &io::Error) -> ProviderError {
     use io::ErrorKind as K;
     let class = match error.kind() {
         K::PermissionDenied | K::ReadOnlyFilesystem => ErrorClass::Denied,
-        K::StorageFull | K::QuotaExceeded | K::OutOfMemory => ErrorClass::Quota,
+        K::StorageFull | K::QuotaExceeded => ErrorClass::Quota,
         K::InvalidInput | K::InvalidFilename | K::NotADirectory => ErrorClass::Invalid,
         _ => ErrorClass::Transient,
     };

@@ -32,7 +32,10 @@ impl Drive {
             cause.class,
             CauseClass::Cancelled | CauseClass::BudgetExceeded | CauseClass::DiskFull
         );
-        if is_choice || !self.means.ledger.check_disk() {
+        let ledger = &self.means.ledger;
+        // Also where a write was refused before the very last byte was used.
+        let is_full = ledger.is_disk_full() || ledger.check_disk();
+        if is_choice || !is_full {
             return vec![cause];
         }
         vec![self.cause(CauseClass::DiskFull, DISK_FULL), cause]

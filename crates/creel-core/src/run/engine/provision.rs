@@ -32,7 +32,12 @@ impl Drive {
                 let found = self.masker.diagnostic(&message);
                 self.condition(ConditionType::SandboxReady, Status::False, "NotMade", found)
                     .await?;
-                Err(self.stopped(CauseClass::ProvisionFailed, &format!("no sandbox: {message}")))
+                let class = if error.is_disk_full() {
+                    CauseClass::DiskFull
+                } else {
+                    CauseClass::ProvisionFailed
+                };
+                Err(self.stopped(class, &format!("no sandbox: {message}")))
             }
         }
     }
