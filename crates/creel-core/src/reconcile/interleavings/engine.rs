@@ -188,18 +188,25 @@ impl State {
         }
     }
 
-    /// Makes a foreign object with copied labels, within the documented limits: while no identity
-    /// is recorded, a copy with the same name cannot be distinguished from ours, and generated
-    /// names cannot be guessed.
+    /// Returns whether a foreign object with this name and these labels is within the documented
+    /// limits: while no identity is recorded, a copy with the same name cannot be distinguished
+    /// from ours, and generated names cannot be guessed.
+    fn is_distinguishable(&self, kind: Kind, name: &str, labels: &Labels) -> bool {
+        let original = labels::claimed_resource(labels).and_then(|one| self.made.get(&one));
+        let original = original.filter(|made| made.kind == kind && made.name == name);
+        original.is_none_or(|made| {
+            // Where times move, a volume with copied name and labels is like ours.
+            let has_identity = made.recorded && (self.stable || kind != Kind::Volume);
+            has_identity && NAMES.contains(&name)
+        })
+    }
+
+    /// Makes a foreign object with copied labels.
     fn make_copy(&mut self, kind: Kind, name: &str, labels: Labels) -> Option<String> {
-        let original = labels::claimed_resource(&labels).and_then(|one| self.made.get(&one));
-        let is_beyond = original.is_some_and(|made| {
-            let is_same = made.kind == kind && made.name == name;
-            // Where times move, a volume with copied name and labels cannot be told from ours.
-            let is_told_apart = self.stable || kind != Kind::Volume;
-            is_same && !(made.recorded && is_told_apart && NAMES.contains(&name))
-        });
-        if is_beyond { None } else { self.make(kind, name, labels, true) }
+        if !self.is_distinguishable(kind, name, &labels) {
+            return None;
+        }
+        self.make(kind, name, labels, true)
     }
 
     /// Lets somebody else do one thing.
@@ -232,11 +239,12 @@ impl State {
 
     fn rename(&mut self, victim: usize, name: &str) {
         let is_taken = |one: &Thing| one.kind == Kind::Container && one.name == name;
-        if self.things.iter().any(is_taken) {
+        let Some(one) = self.things.get(victim).filter(|one| one.kind == Kind::Container) else {
             return;
-        }
-        if let Some(one) = self.things.get_mut(victim).filter(|one| one.kind == Kind::Container) {
-            one.name = name.to_owned();
+        };
+        let is_allowed = !one.is_theirs || self.is_distinguishable(one.kind, name, &one.labels);
+        if is_allowed && !self.things.iter().any(is_taken) {
+            self.things[victim].name = name.to_owned();
         }
     }
 

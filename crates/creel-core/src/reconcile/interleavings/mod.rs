@@ -300,11 +300,24 @@ mod torture {
     mod identity {
         /// How many interleavings are tried.
         const INTERLEAVINGS: u64 = 100_000;
+        /// Not one that the quick test tries.
+        const FIRST_SEED: u64 = 1_000_000;
 
         #[test]
         fn nothing_of_somebody_else_is_released_in_many_interleavings() {
-            let seeds = 1_000_000..1_000_000 + INTERLEAVINGS;
-            let acts = super::super::runtime().block_on(super::super::run_all(seeds));
+            let threads =
+                std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+            let share = INTERLEAVINGS.div_ceil(threads);
+            let acts: u64 = std::thread::scope(|scope| {
+                let begin = |thread: u64| {
+                    let first = thread * share;
+                    let end = INTERLEAVINGS.min(first + share);
+                    let seeds = FIRST_SEED + first..FIRST_SEED + end;
+                    scope.spawn(|| super::super::runtime().block_on(super::super::run_all(seeds)))
+                };
+                let threads: Vec<_> = (0..threads).map(begin).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
             println!(
                 "report: {INTERLEAVINGS} interleavings of our acts, crashes and up to {acts} acts \
                  of others (create, remove, rename, retag, copy labels, prune): nothing of theirs \
