@@ -10,7 +10,7 @@ use super::cause::Cause;
 use super::checklist::Step;
 use super::condition::Condition;
 use super::phase::{Connection, Phase};
-use super::state::Certified;
+use super::state::{Certified, RunState};
 
 /// Where an attempt begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,15 @@ pub enum AttemptFrom {
 pub enum RunEvent {
     /// Somebody asked for it: the first event of all.
     Queued,
+    /// The log has lost events; the row of the run had what they made of it.
+    EventsLost {
+        /// The number of the first lost event.
+        first: u64,
+        /// The number of the last lost event.
+        last: u64,
+        /// The run as its row had it.
+        state: Box<RunState>,
+    },
     /// An attempt began.
     AttemptStarted {
         /// Its number, from 1.

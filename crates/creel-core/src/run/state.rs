@@ -160,6 +160,9 @@ impl RunState {
         let (begun, over) = (self.sequence > 0, self.phase.is_final());
         let legal = match event {
             RunEvent::Queued => !begun,
+            RunEvent::EventsLost { last, state, .. } => {
+                *last == state.sequence && state.sequence >= self.sequence
+            }
             RunEvent::AttemptStarted { attempt, from } => {
                 let begins = self.attempt == 0 || over;
                 let kept = *from == AttemptFrom::Scratch || self.kept_until_ms.is_some();
@@ -212,6 +215,7 @@ impl RunState {
 
     fn change(&mut self, logged: &Logged) {
         match &logged.event {
+            RunEvent::EventsLost { state, .. } => self.clone_from(state),
             RunEvent::AttemptStarted { attempt, .. } => {
                 *self = Self {
                     sequence: self.sequence,

@@ -19,6 +19,9 @@ pub(crate) fn words(event: &RunEvent) -> String {
             let (about, status) = (condition.about, condition.status);
             format!("{about:?} is {status:?}: {}", condition.message)
         }
+        RunEvent::EventsLost { first, last, .. } => {
+            format!("events {first} to {last} are lost: the event log was damaged or deleted")
+        }
         RunEvent::StepStarted { step } => format!("step {}: began", step.step),
         RunEvent::StepEnded { step } => format!("step {}: {}", step.step, ending_of(step)),
         RunEvent::CapabilitiesProbed { capabilities } => {

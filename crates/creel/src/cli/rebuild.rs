@@ -8,6 +8,7 @@ use creel_core::owner::Liveness;
 use creel_core::provider::{Kind, ProviderError, ProviderName};
 use creel_core::rebuild::{self, FoundResource, RebuildError, Survey};
 use creel_core::run::Phase;
+use creel_core::run::records::{self, LostEvents};
 use serde::Serialize;
 
 use crate::app::App;
@@ -94,6 +95,26 @@ struct NewJson<'a> {
     kept_as: Vec<String>,
 }
 
+#[derive(Serialize)]
+struct LostEventsJson {
+    version: u32,
+    applied: bool,
+    lost_events: Vec<LostJson>,
+}
+
+#[derive(Serialize)]
+struct LostJson {
+    run: RunId,
+    first: u64,
+    last: u64,
+}
+
+impl LostJson {
+    fn of(lost: &LostEvents) -> Self {
+        Self { run: lost.run, first: lost.first, last: lost.last }
+    }
+}
+
 impl<'a> ResourceJson<'a> {
     fn of(found: &'a FoundResource) -> Self {
         Self {
@@ -112,7 +133,9 @@ impl<'a> ResourceJson<'a> {
 impl Rebuild {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let home = &app.environment.home;
-        let damage = rebuild::damage(home).await?.ok_or(RebuildError::NotNeeded)?;
+        let Some(damage) = rebuild::damage(home).await? else {
+            return self.note_lost_events(app).await;
+        };
         if self.new {
             return self.begin_anew(app, &damage).await;
         }
@@ -129,6 +152,36 @@ impl Rebuild {
             Some(error) => Err(Failure::from(error).after_answer()),
             None => Ok(Exit::Done),
         }
+    }
+
+    /// Notes what the event log has lost of runs that nobody drives; the ledger itself is sound.
+    async fn note_lost_events(self, app: &App) -> Result<Exit, Failure> {
+        let ledger = app.ledger().await?;
+        let lost = records::lost_events(&ledger).await?;
+        if lost.is_empty() {
+            return Err(RebuildError::NotNeeded.into());
+        }
+        if self.apply {
+            for LostEvents { run, .. } in &lost {
+                if let Some(record) = ledger.run(*run).await? {
+                    records::note_lost_events(&ledger, &record).await?;
+                }
+            }
+        }
+        let printer = &app.printer;
+        if printer.json {
+            let lost_events = lost.iter().map(LostJson::of).collect();
+            printer.json(&LostEventsJson { version: 1, applied: self.apply, lost_events });
+            return Ok(Exit::Done);
+        }
+        for LostEvents { run, first, last } in lost {
+            printer.say(&format!("{run}: events {first} to {last} are lost; its outcome is not"));
+        }
+        printer.say(match self.apply {
+            true => "noted in the event log; creel reconcile closes the runs of dead drivers",
+            false => "--apply notes that in the event log",
+        });
+        Ok(Exit::Done)
     }
 
     async fn begin_anew(self, app: &App, damage: &str) -> Result<Exit, Failure> {

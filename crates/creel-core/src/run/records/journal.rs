@@ -14,7 +14,7 @@ use crate::run::{Logged, RunEvent, RunState};
 use crate::task;
 
 use super::writer::{Entry, Writer};
-use super::{RecordsError, Result, catch_up};
+use super::{RecordsError, Result, catch_up, note_lost_events};
 
 /// How long words of the agent wait for others before they are written.
 const DELAY: Duration = Duration::from_millis(100);
@@ -83,6 +83,7 @@ impl Journal {
     ) -> Result<Option<Self>> {
         let Some(record) = ledger.claim_run(run, from, heir).await? else { return Ok(None) };
         crashpoint::reach(Crashpoint::RunClaimedNotWritten);
+        note_lost_events(ledger, &record).await?;
         Self::open(ledger, record, &heir.owner).await.map(Some)
     }
 
@@ -91,6 +92,7 @@ impl Journal {
         let log = ledger.event_log().await?.clone();
         let (saved, logged) = (state.sequence, log.newest(run).await?);
         if logged < saved {
+            // Its driver lives; only an heir may go on without the events.
             return Err(RecordsError::Incomplete { run, logged, held: saved });
         }
         catch_up(&log, run, &mut state).await?;

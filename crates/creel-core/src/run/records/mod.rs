@@ -27,11 +27,14 @@ pub use follow::LogWatch;
 pub use journal::Journal;
 pub use log::EventLog;
 
+use tracing::warn;
+
 use crate::id::RunId;
 use crate::ledger::{Ledger, RunFilter, RunRecord};
+use crate::owner::Liveness;
 
-use super::Logged;
 use super::state::{OutputCount, RunState};
+use super::{Logged, RunEvent};
 
 /// The result of an operation on the records of a run.
 pub type Result<T> = std::result::Result<T, RecordsError>;
@@ -64,8 +67,57 @@ pub async fn check(ledger: &Ledger) -> Result<Vec<String>> {
     Ok(problems)
 }
 
+/// Events that the log of a run has lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostEvents {
+    /// The run.
+    pub run: RunId,
+    /// The number of the first of them.
+    pub first: u64,
+    /// The number of the last of them.
+    pub last: u64,
+}
+
+/// Returns what the logs of runs have lost whose drivers are dead. A live driver finds it itself.
+///
+/// # Errors
+///
+/// Fails when ledger or log cannot be read.
+pub async fn lost_events(ledger: &Ledger) -> Result<Vec<LostEvents>> {
+    let mut lost = Vec::new();
+    for record in ledger.runs(&RunFilter::default()).await? {
+        if record.state.phase.is_final() || record.owner_liveness() == Liveness::Dead {
+            lost.extend(lost_of(ledger, &record).await?);
+        }
+    }
+    Ok(lost)
+}
+
+async fn lost_of(ledger: &Ledger, record: &RunRecord) -> Result<Option<LostEvents>> {
+    let (run, last) = (record.id, record.state.sequence);
+    let newest = ledger.event_log().await?.newest(run).await?;
+    Ok((newest < last).then_some(LostEvents { run, first: newest + 1, last }))
+}
+
+/// Notes in the log of a run what it has lost, so that the run can go on from its row.
+///
+/// # Errors
+///
+/// Fails when ledger or log cannot be used.
+pub async fn note_lost_events(ledger: &Ledger, record: &RunRecord) -> Result<()> {
+    let Some(LostEvents { run, first, last }) = lost_of(ledger, record).await? else {
+        return Ok(());
+    };
+    warn!(run_id = %run, first, last, "the log of a run has lost events");
+    let state = Box::new(record.state.clone());
+    let event = RunEvent::EventsLost { first, last, state };
+    let at_ms = ledger.clock().now().wall_ms;
+    let logged = Logged { sequence: last + 1, at_ms, spooled: None, event };
+    ledger.event_log().await?.append(run, &[logged]).await
+}
+
 async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>> {
-    let (run, held) = (record.id, &record.state);
+    let (run, mut held) = (record.id, record.state.clone());
     let mut replayed = RunState::new();
     while replayed.sequence < held.sequence {
         let missing = u32::try_from(held.sequence - replayed.sequence).unwrap_or(PAGE);
@@ -76,7 +128,11 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
             return Ok(Some(error.to_string()));
         }
         for logged in &events {
-            if let Err(illegal) = replayed.apply(logged) {
+            // After a loss the log goes on behind what the row has.
+            let is_ahead = logged.sequence > held.sequence;
+            let applied = replayed.apply(logged);
+            let applied = applied.and_then(|()| if is_ahead { held.apply(logged) } else { Ok(()) });
+            if let Err(illegal) = applied {
                 return Ok(Some(format!("{run}: its events do not fit together: {illegal}")));
             }
         }
@@ -85,7 +141,7 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
     if held.output == OutputCount::default() {
         replayed.output = held.output;
     }
-    let differs = replayed != *held;
+    let differs = replayed != held;
     Ok(differs.then(|| format!("{run} is stored otherwise than its events make it")))
 }
 

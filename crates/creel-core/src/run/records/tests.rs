@@ -205,6 +205,16 @@ async fn a_log_that_lost_events_is_named() {
     let ledger = Ledger::open(home.path()).await.unwrap();
     let error = Journal::resume(&ledger, run, &me().owner).await.unwrap_err();
     assert!(matches!(error, RecordsError::Incomplete { logged: 0, held: 11, .. }), "{error}");
+    // An heir goes on from the row, and the log says what is missing.
+    let heir = a_dead_owner();
+    let mut journal = Journal::take_up(&ledger, run, &me().owner, &heir).await.unwrap().unwrap();
+    journal.record(RunEvent::CancelRequested).await.unwrap();
+    assert_eq!((journal.state().sequence, journal.state().phase), (13, Phase::Running));
+    let events = ledger.event_log().await.unwrap().read(run, 1, 100).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|logged| logged.sequence).collect();
+    assert_eq!(numbers, [12, 13]);
+    assert!(matches!(events[0].event, RunEvent::EventsLost { first: 1, last: 11, .. }));
+    assert_eq!(check(&ledger).await.unwrap(), [""; 0]);
 }
 
 #[tokio::test]

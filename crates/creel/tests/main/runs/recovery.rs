@@ -81,3 +81,41 @@ fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt
     stage.assert_nothing_left();
     stage.assert_strangers_untouched();
 }
+
+#[test]
+fn a_run_whose_event_log_is_lost_is_closed_from_its_row() {
+    let mut stage = Stage::set(ProviderName::Process);
+    stage.plant("lost-events");
+    let done = stage.run(0, &agent("echo done"));
+    let sleep = unique_sleep();
+    let mut cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
+    cell.await_moment(Moment::Turn, &sleep);
+    kill_all(&stage);
+    drop(cell.driver.take());
+    for file in ["events.db", "events.db-wal", "events.db-shm"] {
+        // Whether the side files exist depends on who closed the database last.
+        let _ = fs::remove_file(stage.home.creel.state().join(file));
+    }
+    let closed = stage.home.creel.run(["reconcile"]).expect_code(0);
+    assert!(closed.stderr.contains("the log of a run has lost events"), "{closed}");
+    let shown = cell.show();
+    assert_eq!(
+        (&shown["phase"], &shown["certificate"]["verified"]),
+        (&json!("failed"), &json!(true))
+    );
+    assert_eq!(classes(&shown), ["hub_error"]);
+    // What was over before keeps its outcome; that its events are lost is noted on request.
+    let unsound = stage.home.creel.run(["ledger", "check"]).expect_code(1);
+    let done = done["run"].as_str().unwrap();
+    assert!(unsound.stderr.contains(done), "{unsound}");
+    let noted = stage.home.creel.run(["ledger", "rebuild", "--apply"]).expect_code(0);
+    assert!(noted.stderr.contains(&format!("{done}: events 1 to ")), "{noted}");
+    stage.home.creel.run(["ledger", "check"]).expect_code(0);
+    stage.home.creel.run(["ledger", "rebuild"]).expect_code(4);
+    let events = stage.home.creel.run(["events", done]).expect_code(0);
+    assert!(events.stdout.contains("are lost"), "{events}");
+    let shown = stage.home.creel.run(["show", done, "--json"]).expect_code(0).json();
+    assert_eq!(shown["phase"], "succeeded", "{shown:#}");
+    stage.assert_nothing_left();
+    stage.assert_strangers_untouched();
+}
