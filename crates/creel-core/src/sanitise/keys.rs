@@ -3,7 +3,7 @@
 use super::span::Span;
 
 /// What it is called in the text.
-const NAME: &str = "private-key";
+pub(super) const NAME: &str = "private-key";
 /// What a block begins with.
 pub(super) const BEGIN: &str = "-----BEGIN ";
 /// What a block ends with.

@@ -44,7 +44,7 @@ mod view;
 
 pub use masker::Masker;
 pub use process::{process_masker, remember};
-pub use rules::patterns;
+pub use rules::{patterns, tokens};
 pub use secrets::{Secrets, Unmaskable, Unmasked};
 pub use stream::MaskStream;
 pub use text::{Diagnostic, Masked, Plain};

@@ -177,6 +177,8 @@ const RULES: &[Rule] = &[
 const MASK: &[u8] = b"[masked:";
 /// A token without a header's name has at least so many characters.
 const BARE_BEARER: usize = 16;
+/// A private key has at least so many characters, its first line included.
+const SHORTEST_KEY: usize = 64;
 /// A token reaches at most so far before its anchor.
 const LONGEST_BEFORE: usize = 64;
 
@@ -277,6 +279,19 @@ pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
             }
         }
     }
+}
+
+/// Returns where tokens of well-known services and private keys begin in a text, with their names.
+/// What only the name before it makes a secret is not among them.
+pub fn tokens(text: &str) -> Vec<(usize, &'static str)> {
+    let mut spans: Vec<Span<'static>> = Vec::new();
+    find(text.as_bytes(), &mut spans);
+    spans.retain(|span| match span.name {
+        // The mark alone may stand in a sentence.
+        keys::NAME => span.end - span.start >= SHORTEST_KEY,
+        name => SERVICES.iter().any(|service| service.name == name),
+    });
+    spans.into_iter().map(|span| (span.start, span.name)).collect()
 }
 
 fn fit(

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::WorkflowError;
+use super::error::Problem;
+use super::place::Lines;
+use crate::sanitise;
 
 /// A workflow larger than this is no workflow.
 pub(super) const LARGEST: usize = 1 << 20;
@@ -23,11 +26,30 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read or is not text.
+    /// Fails when it cannot be read, is not text or has a secret in it.
     pub fn read(path: &Path) -> Result<Self, WorkflowError> {
         let text = read_bounded(path)
             .map_err(|source| WorkflowError::Unreadable { path: path.to_owned(), source })?;
-        Ok(Self { name: path.display().to_string(), text })
+        let source = Self { name: path.display().to_string(), text };
+        source.refuse_secrets()?;
+        Ok(source)
+    }
+
+    /// The text is stored with the run as it is, so no secret may stand in it.
+    fn refuse_secrets(&self) -> Result<(), WorkflowError> {
+        let found = sanitise::tokens(&self.text);
+        if found.is_empty() {
+            return Ok(());
+        }
+        let lines = Lines::of(&self.text);
+        let problem = |(offset, name)| Problem {
+            place: Some(lines.place(offset)),
+            message: format!(
+                "a secret ({name}) is written in the file; put it in an environment variable and \
+                 write ${{env:NAME}} here"
+            ),
+        };
+        Err(WorkflowError::of(&self.name, found.into_iter().map(problem).collect()))
     }
 }
 
@@ -67,6 +89,20 @@ mod tests {
     #[test]
     fn a_file_is_read_as_it_stands() {
         assert_eq!(read("name = \"ü\"\r\n".as_bytes()).unwrap().text, "name = \"ü\"\r\n");
+    }
+
+    #[test]
+    fn a_secret_in_the_file_is_refused_with_its_place_and_not_repeated() {
+        let token = format!("ghp_{}", "a1B2c3D4e5F6".repeat(3));
+        let text = format!("name = \"x\"\n[sandbox.env]\nTOKEN = \"{token}\"\n");
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(":3:10: a secret (github-token) is written in the file"), "{error}");
+        assert!(!error.contains(&token), "{error}");
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9u";
+        assert!(read(format!("key = '''\n{key}\n'''").as_bytes()).is_err());
+        for harmless in ["${env:TOKEN}", "password=hunter2", "sk-ant-", "ghp_short"] {
+            read(format!("name = \"{harmless}\"").as_bytes()).unwrap();
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::output::{Exit, Failure, table};
 /// name of their create, sandboxes in the state directory, runs of the event log.
 /// Nothing is released; creel reconcile does that afterwards for what dead owners
 /// left. The ledger keeps its id, and a damaged file is kept under another name.
+/// Where only events of runs are lost, that is noted in the event log.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

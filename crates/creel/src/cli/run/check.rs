@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use creel_core::sanitise;
 use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
 
 use super::plan::Plan;
@@ -47,6 +48,19 @@ fn by_name(inputs: &[(String, String)]) -> Result<BTreeMap<String, String>, Fail
     Ok(known)
 }
 
+/// Inputs are stored with the run as they are, so no secret may be among them.
+pub(super) fn refuse_secrets(inputs: &[(String, String)]) -> Result<(), Failure> {
+    for (input, value) in inputs {
+        if let Some((_, name)) = sanitise::tokens(value).first() {
+            return Err(Failure::usage(&format!(
+                "the input `{input}` has a secret in it ({name}); put it in an environment \
+                 variable and write ${{env:NAME}} in the workflow"
+            )));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +76,16 @@ mod tests {
         let sentence = failure.sentence();
         assert!(sentence.starts_with("w.toml has 4 mistakes: w.toml:1:1: "), "{sentence}");
         assert!(sentence.contains("unknown key `nam`; did you mean `name`?"), "{sentence}");
+    }
+
+    #[test]
+    fn a_secret_is_no_input() {
+        let token = format!("sk-ant-{}", "a1B2".repeat(8));
+        let given = |value: &str| [("key".to_owned(), value.to_owned())];
+        let sentence = refuse_secrets(&given(&token)).unwrap_err().sentence();
+        assert!(sentence.starts_with("the input `key` has a secret in it (anthropic-key); "));
+        assert!(!sentence.contains(&token));
+        refuse_secrets(&given("main")).unwrap();
     }
 
     #[test]

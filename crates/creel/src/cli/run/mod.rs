@@ -60,6 +60,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
+        check::refuse_secrets(&self.inputs)?;
         if self.check {
             return check::check(app, &self.path, &self.inputs);
         }

@@ -210,8 +210,9 @@ impl Stage {
         let running = creel.spawn(["run".as_ref(), "--json".as_ref(), path.as_os_str()]);
         let run = eventually_some(PATIENCE, || {
             let said = running.stderr();
-            let run = said.lines().find_map(|line| line.strip_prefix("run "))?;
-            Some(run.to_owned())
+            // A line may be read before all of it is written.
+            let whole = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            whole.filter_map(|line| line.strip_prefix("run ")).next().map(str::to_owned)
         });
         let run = run.unwrap_or_else(|| panic!("no run: {}", running.stderr()));
         Cell { stage: self, run, driver: Some(running) }
