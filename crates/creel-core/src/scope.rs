@@ -684,13 +684,16 @@ impl Supervisor {
         let provider = self.providers.get(record.provider)?;
         let found = provider.find(&record.marks()).await;
         match found {
+            // A copy may be among them: none can be proven ours. Reconcile reports them.
+            Ok(objects) if objects.len() > 1 => {
+                warn!(resource = %record.id, "several objects fit a failed create: none is released");
+            }
             Ok(objects) if !objects.is_empty() => {
                 let object = objects[0].id.clone();
                 let identity = objects[0].identity();
                 let event = Event::Found { object: object.clone(), identity };
                 self.ledger.append(&[(record.id, event)]).await?;
-                let complete =
-                    objects.len() == 1 && (objects[0].is_running() || !record.kind.runs());
+                let complete = objects[0].is_running() || !record.kind.runs();
                 if error.class.is_retryable() && complete {
                     warn!(resource = %record.id, %object, "the answer was lost, the object was found");
                     return Ok(self.hold(&record, object));

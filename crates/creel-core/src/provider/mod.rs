@@ -53,11 +53,15 @@ pub struct ReleaseMode {
     /// Which object is meant, where its name can be another's by now: a provider that can compare
     /// and delete in one step answers [`Released::Kept`] for any other.
     pub expected: Option<Identity>,
+    /// Release nothing that the object was made from. Without it an engine also deletes the
+    /// nameless images below an image, which may be somebody else's.
+    pub keep_parents: bool,
 }
 
 impl ReleaseMode {
     /// Ends the object at once, whatever its state.
-    pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true, expected: None };
+    pub const AT_ONCE: Self =
+        Self { stop_timeout: None, kill_running: true, expected: None, keep_parents: true };
 }
 
 /// What a provider said to a release.

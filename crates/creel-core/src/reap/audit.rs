@@ -90,7 +90,7 @@ impl Audit {
     pub(super) async fn announce(&self, items: &[PlanItem]) {
         let Some(ledger) = &self.ledger else { return };
         let untracked = items.iter().filter(|item| item.resource.is_none());
-        let rows: Vec<Try> = untracked
+        let mut rows: Vec<Try> = untracked
             .map(|item| Try {
                 evidence: Some(Warrant::by_rule(item).evidence.into()),
                 ..try_of(item, RELEASE, 0, "planned", "")
@@ -103,7 +103,7 @@ impl Audit {
             Ok(()) => {}
             // They are written with the tries that follow: there may be room then.
             Err(error) if error.is_disk_full() => rows.into_iter().for_each(|row| self.note(row)),
-            Err(error) => warn!(%error, lost = rows.len(), "the audit could not be written"),
+            Err(error) => lose(&mut rows, &self.lost, &error),
         }
     }
 

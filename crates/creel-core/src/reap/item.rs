@@ -191,6 +191,8 @@ impl Job<'_> {
             // The engine itself refuses when something seen at rest runs again meanwhile.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
             expected: warrant.expected.clone(),
+            // Each step of a recorded build has a record of its own.
+            keep_parents: item.resource.is_some(),
         };
         let tried = self.end(provider, item, &mode, warrant).await;
         match tried.result {

@@ -10,8 +10,11 @@ use crate::clock::ManualClock;
 use crate::id::ResourceId;
 use crate::labels;
 use crate::ledger::{Event, Intent, OnOwnerDeath, State};
-use crate::provider::{CreateOrder, Kind, Marks, Provider, ReleaseMode, Released};
+use crate::provider::{
+    ContainerSpec, CreateOrder, Kind, Marks, Provider, ReleaseMode, Released, Spec,
+};
 use crate::run::records::tests::{a_dead_owner, me};
+use crate::scope::{Request, Supervisor};
 
 const WINDOW: Duration = Duration::from_secs(600);
 const DAY_MS: i64 = 86_400_000;
@@ -244,4 +247,41 @@ async fn what_left_quarantine_by_itself_is_closed() {
     let status = scene.round().await;
     assert_eq!((status.quarantined, status.left_quarantine), (0, 1));
     assert_eq!(scene.state().await, State::Gone);
+}
+
+/// Puts two objects with one name into the provider, as a create and a copy of it leave them.
+fn land_twins(shelf: &Shelf, resource: ResourceId) {
+    shelf.land(resource);
+    let mut objects = shelf.objects.lock().unwrap();
+    let twin = Observed { id: "twin".to_owned(), ..objects[0].clone() };
+    objects.push(twin);
+}
+
+#[tokio::test]
+async fn of_several_objects_that_fit_one_lost_create_none_is_released() {
+    let scene = Scene::set(Shelf::default()).await;
+    land_twins(&scene.shelf, scene.resource);
+    for _ in 0..3 {
+        let status = scene.round().await;
+        assert_eq!((status.released(), status.is_left()), (0, true));
+        assert_eq!(scene.shelf.objects.lock().unwrap().len(), 2);
+        scene.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn of_several_objects_that_fit_a_failed_create_none_is_released() {
+    for class in [ErrorClass::Denied, ErrorClass::Transient] {
+        let scene = Scene::set(Shelf::default()).await;
+        let providers = Providers::new(vec![scene.shelf.clone()]);
+        let supervisor = Supervisor::new(scene.ledger.clone(), providers, "test").unwrap();
+        let request = Request::new(ProviderName::Docker, Spec::Container(ContainerSpec::default()));
+        let shelf = Arc::clone(&scene.shelf);
+        let create = move |order: CreateOrder| async move {
+            land_twins(&shelf, order.resource);
+            Err(ProviderError { class, ..Shelf::denied("no answer") })
+        };
+        supervisor.create_with(request, create).await.unwrap_err();
+        assert_eq!(scene.shelf.objects.lock().unwrap().len(), 2, "{class}");
+    }
 }

@@ -239,7 +239,7 @@ impl Provider for DockerProvider {
             Kind::Container => release::container(&self.connection, id, &mode).await,
             Kind::Network => release::network(&self.connection, id).await,
             Kind::Volume => release::volume(&self.connection, id).await,
-            Kind::Image => untag::image(&self.connection, id, mode.expected.as_ref()).await,
+            Kind::Image => untag::image(&self.connection, id, &mode).await,
             Kind::Sandbox | Kind::Process | Kind::Directory => {
                 return Err(Self::foreign(words, kind));
             }

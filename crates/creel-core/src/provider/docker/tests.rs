@@ -387,7 +387,7 @@ async fn a_polite_release_waits_for_the_stop_and_forces_nothing() {
     let polite = ReleaseMode {
         stop_timeout: Some(Duration::from_millis(1500)),
         kill_running: false,
-        expected: None,
+        ..ReleaseMode::AT_ONCE
     };
     let released = engine.provider.release(Kind::Container, "a", polite).await.unwrap();
     assert_eq!(released, Released::Done);

@@ -12,7 +12,7 @@ use bollard::errors::Error;
 use bollard::models::ImageDeleteResponseItem;
 use bollard::query_parameters::RemoveImageOptions;
 
-use crate::provider::{Identity, IdentityCheck, Released};
+use crate::provider::{Identity, IdentityCheck, ReleaseMode, Released};
 
 use super::classify::is_absence;
 use super::connection::Connection;
@@ -27,23 +27,24 @@ use super::{observe, read};
 pub(super) async fn image(
     connection: &Connection,
     id: &str,
-    expected: Option<&Identity>,
+    mode: &ReleaseMode,
 ) -> Result<Released, Refusal> {
-    let library = connection.library().await?;
+    let images = Remover { library: connection.library().await?, noprune: mode.keep_parents };
+    let expected = mode.expected.as_ref();
     match expected {
         Some(Identity::Tag { image, image_is_ours, replaces, .. }) if !observe::is_image_id(id) => {
             let ours = Ours { image, image_is_ours: *image_is_ours, replaces: replaces.as_deref() };
-            reference(connection, id, &ours).await
+            reference(connection, &images, id, &ours).await
         }
         // A reference is all that is meant: others of the same image stay.
-        _ if !observe::is_image_id(id) => answered(remove(library, id).await.map(drop)),
-        _ => match remove(library, id).await {
+        _ if !observe::is_image_id(id) => answered(images.remove(id).await.map(drop)),
+        _ => match images.remove(id).await {
             Err(error) if may_have_several_names(&error) => {
                 let names = match expected {
                     Some(Identity::Image { tags, .. }) => Some(tags),
                     _ => None,
                 };
-                all_names(connection, id, names, error).await
+                all_names(connection, &images, id, names, error).await
             }
             answer => answered(answer.map(drop)),
         },
@@ -101,6 +102,7 @@ pub(crate) fn foreign_name<'a>(
 /// that named another image before is put back on that, if it is still there.
 async fn reference(
     connection: &Connection,
+    images: &Remover<'_>,
     reference: &str,
     ours: &Ours<'_>,
 ) -> Result<Released, Refusal> {
@@ -109,23 +111,22 @@ async fn reference(
     };
     let image = observe::image_id(&details.id);
     let names = observe::real_references(&details.repo_tags);
-    let library = connection.library().await?;
     let decided = removal(reference, &image, &names, *ours);
     if let Removal::Kept(check @ IdentityCheck::Replaced { .. }) = decided {
         return Ok(Released::Kept(check));
     }
     if let (Some(before), Some(options)) = (ours.replaces, options_for(reference)) {
-        match library.tag_image(before, Some(options)).await {
+        match images.library.tag_image(before, Some(options)).await {
             Err(error) if is_absence(&error) => {}
             answer => return answered(answer),
         }
     }
     match decided {
         Removal::Kept(check) => return Ok(Released::Kept(check)),
-        Removal::ById => return answered(remove(library, &image).await.map(drop)),
+        Removal::ById => return answered(images.remove(&image).await.map(drop)),
         Removal::ReferenceOnly => {}
     }
-    let answer = match remove(library, reference).await {
+    let answer = match images.remove(reference).await {
         Ok(answer) => answer,
         Err(error) => return answered(Err(error)),
     };
@@ -163,6 +164,7 @@ fn may_have_several_names(error: &Error) -> bool {
 /// that cannot go should keep its names. A name that is not among the expected ones keeps all.
 async fn all_names(
     connection: &Connection,
+    images: &Remover<'_>,
     id: &str,
     expected: Option<&BTreeSet<String>>,
     conflict: Error,
@@ -182,23 +184,31 @@ async fn all_names(
     if names.len() < 2 {
         return Err(conflict.into());
     }
-    let library = connection.library().await?;
     for name in names {
-        match remove(library, &name).await {
+        match images.remove(&name).await {
             Err(error) if !is_absence(&error) => return Err(error.into()),
             _ => {}
         }
     }
-    answered(remove(library, id).await.map(drop)).map(|_| Released::Done)
+    answered(images.remove(id).await.map(drop)).map(|_| Released::Done)
 }
 
 async fn details_of(connection: &Connection, object: &str) -> Result<Option<ImageDetails>, Error> {
     connection.get_if_any(&format!("/images/{}/json", encoded(object))).await
 }
 
-async fn remove(library: &Docker, reference: &str) -> Result<Vec<ImageDeleteResponseItem>, Error> {
-    let options = RemoveImageOptions { force: false, noprune: false, platforms: None };
-    library.remove_image(reference, Some(options), None).await
+/// Removes images, unforced.
+struct Remover<'a> {
+    library: &'a Docker,
+    /// Whether the nameless images below an image stay.
+    noprune: bool,
+}
+
+impl Remover<'_> {
+    async fn remove(&self, reference: &str) -> Result<Vec<ImageDeleteResponseItem>, Error> {
+        let options = RemoveImageOptions { force: false, noprune: self.noprune, platforms: None };
+        self.library.remove_image(reference, Some(options), None).await
+    }
 }
 
 #[cfg(test)]

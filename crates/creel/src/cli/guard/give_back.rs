@@ -90,10 +90,15 @@ impl Ended {
             return failure(format!("what was created may still be there: {}", provider.error));
         }
         let items = &self.report.items;
-        let may_stay = |record: &Record| {
-            items.iter().any(|item| item.resource == Some(record.id) && may_stay(item))
+        let is_spared = |record: &Record| {
+            let of_record = |item: &&ItemReport| item.resource == Some(record.id);
+            items.iter().filter(of_record).any(|item| item.result == Outcome::Spared)
         };
-        match self.outstanding.iter().filter(|record| !may_stay(record)).count() {
+        match self.outstanding.iter().filter(|record| !is_spared(record)).count() {
+            0 if self.report.audit_incomplete > 0 => failure(format!(
+                "{} changes could not be written to the ledger: its disk is full",
+                self.report.audit_incomplete
+            )),
             0 => Ok(()),
             not_gone => failure(format!("{not_gone} not verified gone")),
         }
@@ -105,22 +110,21 @@ impl End<'_> {
     async fn release(&mut self) -> Result<Ended, Failure> {
         let held = std::mem::take(&mut self.post.held);
         let supervisor = &self.post.supervisor;
-        let (mut items, mut unreachable) = (Vec::new(), Vec::new());
+        let (mut report, mut unreachable) = (Report::default(), Vec::new());
         if self.kept {
             for held in held {
                 // One that is not gone stays on record, which is read below.
-                items.extend(supervisor.release(held).await.ok());
+                report.items.extend(supervisor.release(held).await.ok());
             }
         } else {
             held.into_iter().for_each(creel_core::scope::Held::forget);
-            (items, unreachable) = release_all(supervisor).await?;
+            (report, unreachable) = release_all(supervisor).await?;
         }
         let mine = RecordFilter::open().of(&supervisor.owner().owner);
         let mut outstanding = self.ledger.records(&mine).await?;
         let is_kept =
             |record: &mut Record| self.kept && record.on_owner_death == OnOwnerDeath::Hold;
         let kept = outstanding.extract_if(.., is_kept).collect();
-        let report = Report { items, ..Report::default() };
         Ok(Ended { report, outstanding, kept, unreachable })
     }
 
@@ -150,10 +154,9 @@ impl End<'_> {
     }
 }
 
-/// Returns whether something may stay without a failure of the guard: what is protected, and an
-/// image that a container of somebody else uses by now. That one stays on record, and goes when
-/// they are done.
-fn may_stay(item: &ItemReport) -> bool {
+/// Returns whether waiting for this to go is of no use: it is protected, or a container of
+/// somebody else uses the image.
+fn stays(item: &ItemReport) -> bool {
     let is_used = item.kind == Kind::Image && item.class == Some(ErrorClass::InUse);
     // An image that only other images depend on is used by nobody: its build was cut.
     let by_container = item.reason.as_ref().is_some_and(|reason| reason.contains("container"));
@@ -163,7 +166,7 @@ fn may_stay(item: &ItemReport) -> bool {
 /// Releases what is on record in this process's name, until nothing is left or can land late.
 async fn release_all(
     supervisor: &creel_core::scope::Supervisor,
-) -> Result<(Vec<ItemReport>, Vec<Unreachable>), Failure> {
+) -> Result<(Report, Vec<Unreachable>), Failure> {
     let (deadline, mut pause) = (Instant::now() + LATE, PAUSE);
     let mut items: Vec<ItemReport> = Vec::new();
     loop {
@@ -175,9 +178,10 @@ async fn release_all(
         let waits_for_others = status.open_intents == 0
             && status.recovered == 0
             && status.unreachable.is_empty()
-            && items.iter().all(|item| item.result == Outcome::Gone || may_stay(item));
+            && items.iter().all(|item| item.result == Outcome::Gone || stays(item));
         if status.is_final() || waits_for_others || Instant::now() > deadline {
-            return Ok((items, status.unreachable));
+            let report = Report { items, audit_incomplete: status.audit_incomplete };
+            return Ok((report, status.unreachable));
         }
         tokio::time::sleep(pause).await;
         pause *= 2;

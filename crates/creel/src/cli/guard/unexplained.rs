@@ -61,3 +61,46 @@ impl Unexplained<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use creel_core::labels::Labels;
+
+    use super::*;
+
+    fn seen(kind: Kind, id: &str) -> Observed {
+        Observed::known_by_id(ProviderName::Docker, kind, id)
+    }
+
+    /// Returns the ids of what is unexplained of all that is there.
+    fn unexplained(inventory: &[Observed], run: RunId, images_stay: bool) -> Vec<String> {
+        let known = Unexplained { run, images_stay, known: &[], inventory };
+        known.among(inventory.iter().collect()).into_iter().map(|entry| entry.id).collect()
+    }
+
+    #[test]
+    fn what_carries_the_label_or_nobody_named_is_unexplained() {
+        let run = RunId::new();
+        let labels = Labels::from([(labels::RUN, run.to_string())]);
+        let others = Labels::from([(labels::RUN, RunId::new().to_string())]);
+        let ours = Observed { labels, ..seen(Kind::Container, "ours") };
+        let theirs = Observed { labels: others, ..seen(Kind::Container, "theirs") };
+        let inventory = [
+            ours.clone(),
+            theirs.clone(),
+            seen(Kind::Network, "plain"),
+            seen(Kind::Image, "image"),
+            Observed { state: "anonymous".to_owned(), ..seen(Kind::Volume, "anonymous") },
+            seen(Kind::Volume, "named"),
+            seen(Kind::Directory, "directory"),
+        ];
+        assert_eq!(unexplained(&inventory, run, false), ["ours", "image", "anonymous"]);
+        assert_eq!(unexplained(&inventory, run, true), ["ours", "anonymous"]);
+        let uses = vec![(Kind::Image, "image".to_owned()), (Kind::Volume, "anonymous".to_owned())];
+        let mut used = inventory;
+        used[1] = Observed { uses: uses.clone(), ..theirs };
+        assert_eq!(unexplained(&used, run, false), ["ours"], "somebody else uses them");
+        used[1] = Observed { uses, ..ours };
+        assert_eq!(unexplained(&used, run, false), ["ours", "ours", "image", "anonymous"]);
+    }
+}

@@ -62,6 +62,26 @@ fn steps_of_a_strangers_build_stay_in_its_cache() {
 }
 
 #[test]
+fn nameless_images_that_a_guarded_build_is_based_on_stay() {
+    let mut scene = Scene::set_up();
+    let theirs = "printf 'FROM creel-test\\nRUN echo 1 >/1\\nRUN echo 2 >/2\\n' \
+        | DOCKER_BUILDKIT=0 docker build -q -";
+    let base = scene.outside(theirs);
+    scene.remember();
+    // One build from it by its id, and one that finds its steps in the cache.
+    let ours = format!(
+        "printf 'FROM {base}\\nRUN echo 3 >/3\\n' | DOCKER_BUILDKIT=0 docker build -t ours:1 -
+         printf 'FROM creel-test\\nRUN echo 1 >/1\\nRUN echo 4 >/4\\n' \
+             | DOCKER_BUILDKIT=0 docker build -t ours:2 -"
+    );
+    let output = scene.guarded(&ours).expect_code(0);
+    assert!(output.stdout.contains("Using cache"), "{output}");
+    scene.assert_nothing_left();
+    assert_eq!(scene.outside("docker images -q --no-trunc --filter dangling=true"), base);
+    assert_eq!(scene.outside(theirs), base);
+}
+
+#[test]
 fn a_strangers_container_of_a_guarded_image_is_left_alone() {
     let scene = Scene::set_up();
     let script = format!(
@@ -79,8 +99,8 @@ fn a_strangers_container_of_a_guarded_image_is_left_alone() {
          docker commit source theirs; docker run -d --init --name of-theirs theirs sleep 1000",
     );
     std::fs::write(scene.path("go"), "go").unwrap();
-    // What somebody uses stays, is told, and is not the command's failure.
-    let output = guard.wait().expect_code(0);
+    // What somebody uses stays and is reported: it is not verified gone.
+    let output = guard.wait().expect_code(125);
     assert!(output.stderr.contains("ours") && output.stderr.contains("committed"), "{output}");
     let running = "docker ps --format '{{.Names}}' | sort | tr '\\n' ' '";
     assert_eq!(scene.outside(running), "of-built of-committed of-theirs");

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use creel_testkit::docker::Docker;
 use creel_testkit::world::{Kind, Object};
 use serde_json::Value;
@@ -84,8 +86,7 @@ impl Verdict {
     }
 
     fn check_runs(&mut self, place: &Place) {
-        let listed = place.home.creel.run(["runs", "--json"]).expect_code(0).json();
-        let runs = listed["runs"].as_array().cloned().unwrap_or_default();
+        let runs = runs_of(place);
         let is_final = |run: &Value| FINAL.iter().any(|phase| run["phase"] == *phase);
         let open = runs.iter().filter(|run| !is_final(run));
         self.broken.extend(open.map(|run| format!("run not final: {run}")));
@@ -94,12 +95,25 @@ impl Verdict {
     fn check_secrets(&mut self, place: &Place, names: &Names, said: &str) {
         let mut texts = vec![("what commands printed".to_owned(), said.as_bytes().to_vec())];
         read_all(place.state(), &mut texts);
+        // Long events are packed in their file.
+        for run in runs_of(place).iter().filter_map(|run| run["run"].as_str()) {
+            let events = place.home.creel.run(["events", run, "--json"]).expect_code(0);
+            texts.push((format!("the events of {run}"), events.stdout.into_bytes()));
+        }
+        let encoded = STANDARD.encode(&names.secret);
         for (path, bytes) in &texts {
-            if contains(bytes, names.secret.as_bytes()) {
-                self.broken.push(format!("secret found in {path}"));
+            for form in [&names.secret, &encoded] {
+                if contains(bytes, form.as_bytes()) {
+                    self.broken.push(format!("secret found in {path}"));
+                }
             }
         }
     }
+}
+
+fn runs_of(place: &Place) -> Vec<Value> {
+    let listed = place.home.creel.run(["runs", "--json"]).expect_code(0).json();
+    listed["runs"].as_array().cloned().unwrap_or_default()
 }
 
 /// Returns what the ledger says it could not release.
