@@ -249,6 +249,8 @@ impl DockerGate {
         let cached: Vec<String> =
             names.iter().filter(is_cached).map(|one| one.id.clone()).collect();
         work.before.ids.extend(cached);
+        let steps = new_steps_below(work, &names);
+        work.told.extend(steps);
         let mut are_recorded = true;
         for id in newly_named(work, &names) {
             match self.adopt_image(&id).await {
@@ -425,6 +427,25 @@ fn newly_named(work: &Work, now: &[ImageNames]) -> Vec<String> {
     ids
 }
 
+/// Returns the new nameless images below those that were told: the answer to a quiet build names
+/// only the last one.
+fn new_steps_below(work: &Work, now: &[ImageNames]) -> Vec<String> {
+    let images: HashMap<&str, &ImageNames> =
+        now.iter().map(|image| (image.id.as_str(), image)).collect();
+    let mut steps = Vec::new();
+    for told in now.iter().filter(|image| !work.before.ids.contains(&image.id)) {
+        let mut below = images.get(told.parent.as_str()).filter(|_| work.tells(&told.id));
+        while let Some(step) = below {
+            if work.before.ids.contains(&step.id) || !step.references.is_empty() {
+                break;
+            }
+            steps.push(step.id.clone());
+            below = images.get(step.parent.as_str());
+        }
+    }
+    steps
+}
+
 /// Returns whether an id, in whole or in part, is that of an image.
 fn is_id_of(told: &str, image: &str) -> bool {
     let (told, image) = (told.trim_start_matches("sha256:"), image.trim_start_matches("sha256:"));
@@ -515,6 +536,7 @@ mod tests {
     fn only_ids_that_are_new_named_and_nameless_are_claimed() {
         let image = |id: &str, references: &[&str]| ImageNames {
             id: format!("sha256:{id}"),
+            parent: String::new(),
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
         let mut work = Work::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
@@ -527,5 +549,25 @@ mod tests {
         ];
         work.told.extend(["22", "sha256:33", "11", "55"].map(str::to_owned));
         assert_eq!(newly_named(&work, &now), ["sha256:33"]);
+    }
+
+    #[test]
+    fn steps_below_the_image_of_a_quiet_build_are_claimed_as_far_as_they_are_new() {
+        let image = |id: &str, parent: &str, references: &[&str]| ImageNames {
+            id: id.to_owned(),
+            parent: parent.to_owned(),
+            references: references.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let before = [image("base", "", &["base:1"]), image("theirs", "base", &[])];
+        let mut work = Work::upon(Before::of(&before));
+        let mut now = before.to_vec();
+        now.extend([
+            image("first", "theirs", &[]),
+            image("second", "first", &[]),
+            image("last", "second", &["app:1"]),
+            image("foreign", "first", &[]),
+        ]);
+        work.told.insert("last".to_owned());
+        assert_eq!(new_steps_below(&work, &now), ["second", "first"]);
     }
 }

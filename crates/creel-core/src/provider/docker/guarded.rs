@@ -23,6 +23,8 @@ const USUAL_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/docker.sock"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageNames {
     pub(crate) id: String,
+    /// The image it was built upon by the classic builder; else empty.
+    pub(crate) parent: String,
     pub(crate) references: Vec<String>,
 }
 
@@ -53,7 +55,8 @@ impl DockerProvider {
         let each = |row: ImageRow| {
             let mut references = observe::real_references(&row.repo_tags);
             references.extend(observe::real_references(&row.repo_digests));
-            names.push(ImageNames { id: observe::image_id(&row.id), references });
+            let parent = observe::image_id(&row.parent_id);
+            names.push(ImageNames { id: observe::image_id(&row.id), parent, references });
         };
         let listed = self.connection().rows("/images/json", &[("all", "1")], each).await;
         listed.map_err(|error| self.classified(error, Act::Ask, "list images"))?;

@@ -243,10 +243,11 @@ async fn build(path: &Path, queue: &WriteQueue) -> std::result::Result<SqlitePoo
 fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
     for (expected, logged) in (newest + 1..).zip(events) {
         let sequence = logged.sequence;
-        if let RunEvent::EventsLost { first, last, .. } = logged.event {
-            if events.len() == 1 && (first, last + 1) == (expected, sequence) {
-                return Ok(());
-            }
+        if let RunEvent::EventsLost { first, last, .. } = logged.event
+            && events.len() == 1
+            && (first, last + 1) == (expected, sequence)
+        {
+            return Ok(());
         }
         if sequence < expected {
             return Err(RecordsError::Overtaken { run, sequence });
