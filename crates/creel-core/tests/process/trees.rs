@@ -117,7 +117,7 @@ fn a_workload_that_ignores_the_polite_signal_is_killed() {
     let mode = ReleaseMode {
         stop_timeout: Some(Duration::from_millis(200)),
         kill_running: true,
-        expected: None,
+        ..ReleaseMode::AT_ONCE
     };
     let released = wait(bench.provider.release(Kind::Process, &id, mode));
     assert!(released.is_ok(), "{released:?}");
@@ -135,7 +135,7 @@ fn a_polite_workload_ends_by_itself() {
     let mode = ReleaseMode {
         stop_timeout: Some(Duration::from_secs(20)),
         kill_running: true,
-        expected: None,
+        ..ReleaseMode::AT_ONCE
     };
     let started_at = Instant::now();
     let released = wait(bench.provider.release(Kind::Process, &id, mode));
@@ -183,7 +183,7 @@ fn an_exit_code_is_recorded() {
 fn a_running_tree_is_not_released_by_mistake() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
     let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
-    let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
+    let mode = ReleaseMode { kill_running: false, ..ReleaseMode::AT_ONCE };
     let refused = wait(bench.provider.release(Kind::Process, &id, mode));
     let refused = refused.expect_err("it runs");
     assert_eq!((refused.class, refused.message.as_str()), (ErrorClass::InUse, "it is running now"));
@@ -403,7 +403,7 @@ fn a_damaged_sidecar_does_not_hide_the_others() {
     assert_eq!(listed.len(), 2);
     assert_eq!(state(&whole.name).as_deref(), Some("running"));
     assert_eq!(state(&damaged.name).as_deref(), Some("unreadable"));
-    let mode = ReleaseMode { stop_timeout: None, kill_running: false, expected: None };
+    let mode = ReleaseMode { kill_running: false, ..ReleaseMode::AT_ONCE };
     let refused = wait(bench.provider.release(Kind::Process, &damaged.name, mode));
     assert_eq!(refused.expect_err("it runs").class, ErrorClass::InUse);
     bench.release(&damaged.name);

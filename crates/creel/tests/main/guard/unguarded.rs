@@ -42,7 +42,11 @@ fn assert_sweep_leaves_nothing(scene: &Scene, flags: &str) {
     let line = format!("sweep --json --ended --apply --recipe {flags}");
     let mut swept = Value::Null;
     let is_clean = eventually(PATIENCE, || {
-        swept = scene.home.creel.run(line.split_whitespace()).expect_code(0).json();
+        let output = scene.home.creel.run(line.split_whitespace());
+        swept = output.json();
+        // What the engine was still stopping has changed since the plan: the next sweep takes it.
+        let has_changed = swept["drifted"].as_u64() > Some(0);
+        output.expect_code(if has_changed { 4 } else { 0 });
         scene.left().is_empty() && clients(scene).is_empty()
     });
     assert!(is_clean, "{:#?}\n{:?}\n{swept:#}", scene.left(), clients(scene));
