@@ -54,7 +54,7 @@ pub struct ReleaseMode {
     /// and delete in one step answers [`Released::Kept`] for any other.
     pub expected: Option<Identity>,
     /// Release nothing that the object was made from. Without it an engine also deletes the
-    /// nameless images below an image, which may be somebody else's.
+    /// untagged parents of an image, which another user may have built.
     pub keep_parents: bool,
 }
 

@@ -155,7 +155,7 @@ impl Rebuild {
         }
     }
 
-    /// Notes what the event log has lost of runs that nobody drives; the ledger itself is sound.
+    /// Notes which events of runs without a live driver are lost; the ledger itself is sound.
     async fn note_lost_events(self, app: &App) -> Result<Exit, Failure> {
         let ledger = app.ledger().await?;
         let lost = records::lost_events(&ledger).await?;

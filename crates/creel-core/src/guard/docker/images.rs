@@ -427,8 +427,8 @@ fn newly_named(work: &Work, now: &[ImageNames]) -> Vec<String> {
     ids
 }
 
-/// Returns the new nameless images below those that were told: the answer to a quiet build names
-/// only the last one.
+/// Returns the new untagged parents of the images that the response named: the response to a
+/// quiet build names only the last one.
 fn new_steps_below(work: &Work, now: &[ImageNames]) -> Vec<String> {
     let images: HashMap<&str, &ImageNames> =
         now.iter().map(|image| (image.id.as_str(), image)).collect();

@@ -96,7 +96,7 @@ impl Ended {
         };
         match self.outstanding.iter().filter(|record| !is_spared(record)).count() {
             0 if self.report.audit_incomplete > 0 => failure(format!(
-                "{} changes could not be written to the ledger: its disk is full",
+                "{} changes could not be written to the ledger",
                 self.report.audit_incomplete
             )),
             0 => Ok(()),
@@ -154,8 +154,8 @@ impl End<'_> {
     }
 }
 
-/// Returns whether waiting for this to go is of no use: it is protected, or a container of
-/// somebody else uses the image.
+/// Returns whether the guard need not wait for this item: it is protected, or a foreign container
+/// uses the image.
 fn stays(item: &ItemReport) -> bool {
     let is_used = item.kind == Kind::Image && item.class == Some(ErrorClass::InUse);
     // An image that only other images depend on is used by nobody: its build was cut.

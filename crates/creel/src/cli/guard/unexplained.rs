@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_the_label_or_nobody_named_is_unexplained() {
+    fn labelled_objects_images_and_anonymous_volumes_are_unexplained() {
         let run = RunId::new();
         let labels = Labels::from([(labels::RUN, run.to_string())]);
         let others = Labels::from([(labels::RUN, RunId::new().to_string())]);
@@ -99,7 +99,7 @@ mod tests {
         let uses = vec![(Kind::Image, "image".to_owned()), (Kind::Volume, "anonymous".to_owned())];
         let mut used = inventory;
         used[1] = Observed { uses: uses.clone(), ..theirs };
-        assert_eq!(unexplained(&used, run, false), ["ours"], "somebody else uses them");
+        assert_eq!(unexplained(&used, run, false), ["ours"], "a foreign container uses them");
         used[1] = Observed { uses, ..ours };
         assert_eq!(unexplained(&used, run, false), ["ours", "ours", "image", "anonymous"]);
     }

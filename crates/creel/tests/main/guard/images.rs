@@ -99,7 +99,7 @@ fn a_strangers_container_of_a_guarded_image_is_left_alone() {
          docker commit source theirs; docker run -d --init --name of-theirs theirs sleep 1000",
     );
     std::fs::write(scene.path("go"), "go").unwrap();
-    // What somebody uses stays and is reported: it is not verified gone.
+    // An image in use stays and is reported: it is not verified gone.
     let output = guard.wait().expect_code(125);
     assert!(output.stderr.contains("ours") && output.stderr.contains("committed"), "{output}");
     let running = "docker ps --format '{{.Names}}' | sort | tr '\\n' ' '";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use creel_core::provider::ProviderName;
 use serde_json::json;
 
-use super::stage::{Moment, Stage, agent, classes, processes_of, unique_sleep};
+use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, unique_sleep};
 use crate::support::kill;
 
 /// How many runs are killed.
@@ -48,19 +48,33 @@ fn a_run_that_is_killed_while_its_sandbox_is_made_is_closed_by_the_next_reconcil
     println!("report: {KILLS} runs killed in {phases:?}, all closed by one reconcile");
 }
 
+/// Starts a run, and kills everything of creel while its agent works.
+fn kill_in_turn<'a>(stage: &'a Stage, sleep: &str) -> Cell<'a> {
+    let mut cell = stage.start("10m", &Moment::Turn.workflow(sleep));
+    cell.await_moment(Moment::Turn, sleep);
+    kill_all(stage);
+    drop(cell.driver.take());
+    cell
+}
+
+/// Removes a database of the state directory.
+fn remove_database(stage: &Stage, name: &str) {
+    let file = |ending: &str| stage.home.creel.state().join(format!("{name}{ending}"));
+    fs::remove_file(file("")).unwrap();
+    for ending in ["-wal", "-shm"] {
+        // Whether the side files exist depends on who closed the database last.
+        let _ = fs::remove_file(file(ending));
+    }
+}
+
 #[test]
 fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt() {
     let mut stage = Stage::set(ProviderName::Process);
     stage.plant("lost-ledger");
     let done = stage.run(0, &agent("echo done"));
     let sleep = unique_sleep();
-    let mut cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
-    cell.await_moment(Moment::Turn, &sleep);
-    kill_all(&stage);
-    drop(cell.driver.take());
-    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
-        let _ = fs::remove_file(stage.home.creel.state().join(name));
-    }
+    let cell = kill_in_turn(&stage, &sleep);
+    remove_database(&stage, "ledger.db");
     let lost = stage.home.creel.run(["show", &cell.run]).expect_code(1);
     assert!(lost.stderr.starts_with("error[CR0016]: "), "{lost}");
 
@@ -88,14 +102,8 @@ fn a_run_whose_event_log_is_lost_is_closed_from_its_row() {
     stage.plant("lost-events");
     let done = stage.run(0, &agent("echo done"));
     let sleep = unique_sleep();
-    let mut cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
-    cell.await_moment(Moment::Turn, &sleep);
-    kill_all(&stage);
-    drop(cell.driver.take());
-    for file in ["events.db", "events.db-wal", "events.db-shm"] {
-        // Whether the side files exist depends on who closed the database last.
-        let _ = fs::remove_file(stage.home.creel.state().join(file));
-    }
+    let cell = kill_in_turn(&stage, &sleep);
+    remove_database(&stage, "events.db");
     let closed = stage.home.creel.run(["reconcile"]).expect_code(0);
     assert!(closed.stderr.contains("the log of a run has lost events"), "{closed}");
     let shown = cell.show();
