@@ -1,11 +1,11 @@
-//! Where this machine gets its packages from.
+//! The package archive of this machine.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Returns the name of this machine's release.
+/// Returns the codename of this machine's Debian release.
 pub(crate) fn codename() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
@@ -13,7 +13,7 @@ pub(crate) fn codename() -> Result<String> {
     Ok(codename.trim_matches('"').to_owned())
 }
 
-/// Returns where this machine gets Debian's own packages from.
+/// Returns the address of this machine's Debian archive.
 pub(crate) fn address() -> Result<String> {
     let codename = codename()?;
     let mut command = Command::new("apt-get");

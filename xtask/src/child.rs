@@ -1,8 +1,8 @@
-//! Runs a command whose output streams through us, and ends it when we are asked to end.
+//! Runs a command with its output passed through, and ends it when this program is asked to end.
 //!
-//! Each command is the leader of its own process group: a signal to us is
-//! passed on to the whole group, so that cargo does not leave a test program
-//! behind, and the engine is stopped only after the last test has ended.
+//! Each command leads its own process group. A signal to this program is forwarded to the whole
+//! group, so that cargo does not leave a test program behind, and the engine is stopped only after
+//! the last test has ended.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// How often a running command is looked at.
+/// The polling interval for a running command.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// How long an interrupted command may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const OUTPUT_DEADLINE: Duration = Duration::from_secs(5);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Turns signals that would end us into a flag that running commands watch.
+/// Turns signals that would end this program into a flag that running commands watch.
 pub(crate) fn heed_signals() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -35,7 +35,7 @@ pub(crate) fn heed_signals() -> Result<()> {
     Ok(())
 }
 
-/// Returns an error once a signal has asked us to end.
+/// Returns an error once a signal has asked this program to end.
 pub(crate) fn check_interrupted() -> Result<()> {
     if is_interrupted() {
         bail!("interrupted");
@@ -47,7 +47,7 @@ fn is_interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::SeqCst))
 }
 
-/// Runs a command to its end; any exit code but zero is an error.
+/// Runs a command to its end. Any exit code but zero is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = wait(&mut spawn(command)?)?;
     if !status.success() {
@@ -56,7 +56,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and shows every line of its standard output to `on_line` too.
+/// Runs a command, and also passes every line of its standard output to `on_line`.
 pub(crate) fn run_reading(
     command: &mut Command,
     mut on_line: impl FnMut(&str),
@@ -85,20 +85,20 @@ fn describe(command: &Command) -> String {
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let leader = leader.context("a child has a positive pid")?;
-    let mut asked_at: Option<Instant> = None;
-    // Seen but not yet reaped, the leader keeps its number, so the group is surely ours.
+    let mut interrupted_at: Option<Instant> = None;
+    // An ended leader that is not reaped yet keeps its id, so the group is surely ours.
     while !has_ended(leader)? {
-        if is_interrupted() && asked_at.is_none() {
+        if is_interrupted() && interrupted_at.is_none() {
             println!("xtask: interrupted, ending the running command (up to {GRACE:?}) …");
             let _ = kill_process_group(leader, Signal::TERM);
-            asked_at = Some(Instant::now());
+            interrupted_at = Some(Instant::now());
         }
-        if asked_at.is_some_and(|at| at.elapsed() > GRACE) {
+        if interrupted_at.is_some_and(|at| at.elapsed() > GRACE) {
             let _ = kill_process_group(leader, Signal::KILL);
         }
         thread::sleep(INTERVAL);
     }
-    if asked_at.is_some() {
+    if interrupted_at.is_some() {
         let _ = kill_process_group(leader, Signal::KILL);
     }
     let status = child.wait().context("cannot wait for a command")?;
@@ -111,7 +111,7 @@ fn has_ended(pid: Pid) -> Result<bool> {
     Ok(waitid(WaitId::Pid(pid), options).context("cannot wait for a command")?.is_some())
 }
 
-/// Copies bytes as they come, so that a prompt or a dot is seen at once, and sends whole lines.
+/// Copies bytes as they come, so that a prompt or a dot appears at once, and sends whole lines.
 fn copy(mut output: impl Read, lines: &Sender<String>) {
     let mut pending = Vec::new();
     let mut buffer = [0; 4096];
@@ -121,7 +121,7 @@ fn copy(mut output: impl Read, lines: &Sender<String>) {
             Ok(count) => count,
         };
         let mut terminal = io::stdout().lock();
-        // A closed terminal is no reason to lose the count of the tests.
+        // A closed terminal must not lose the count of the tests.
         let _ = terminal.write_all(&buffer[..count]).and_then(|()| terminal.flush());
         pending.extend_from_slice(&buffer[..count]);
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {

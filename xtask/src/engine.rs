@@ -1,7 +1,7 @@
 //! The suite's engine, and one that a developer keeps running.
 //!
-//! Each workspace has its own two directories, so clones on one machine do not
-//! meet, and a suite does not end the engine a developer works with.
+//! Each workspace has its own two directories, so clones on one machine do not conflict, and a
+//! suite does not end the engine that a developer uses.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use creel_testkit::leftovers;
 use crate::step::step;
 use crate::{packages, workspace};
 
-/// Disk-backed on every Debian, and short: socket paths end at 108 bytes.
+/// On disk on every Debian, and short: socket paths are limited to 108 bytes.
 const PARENT: &str = "/var/tmp";
 
 #[derive(Debug, Subcommand)]
@@ -25,11 +25,11 @@ pub(crate) enum Act {
     Start,
     /// Stop the engine and remove everything it kept
     Stop,
-    /// Tell whether the engine runs
+    /// Show whether the engine is running
     Status,
 }
 
-/// Starts, stops or looks at the developer's engine.
+/// Starts, stops or checks the developer's engine.
 pub(crate) fn run(act: &Act) -> Result<ExitCode> {
     let directory = directory("dev");
     match act {
@@ -53,12 +53,12 @@ fn start(directory: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs an act with a fresh engine and stops the engine whatever became of the act.
+/// Runs a closure with a fresh engine, and stops the engine whatever the result.
 pub(crate) fn with_engine<T>(act: impl FnOnce(&mut PrivateEngine) -> Result<T>) -> Result<T> {
     let directory = directory("run");
     let options = EngineOptions { end_orphaned_tests: true, ..EngineOptions::default() };
     let mut engine = step("engine start", || start_in(&directory, options))?;
-    // A panic in the act stops the engine too, by its drop.
+    // If the closure panics, the drop of the engine stops it too.
     let result = act(&mut engine);
     let stopped = step("engine stop", || engine.stop());
     let value = result?;
@@ -66,7 +66,7 @@ pub(crate) fn with_engine<T>(act: impl FnOnce(&mut PrivateEngine) -> Result<T>) 
     Ok(value)
 }
 
-/// Tells a command where the engine is.
+/// Sets the variables that lead a command to the engine.
 pub(crate) fn point<'a>(command: &'a mut Command, engine: &PrivateEngine) -> &'a mut Command {
     command
         .env(HOST_VARIABLE, engine.engine().host())

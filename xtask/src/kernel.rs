@@ -1,7 +1,7 @@
-//! Another kernel than this machine's, for a machine of its own.
+//! A different kernel than this machine's, for a virtual machine.
 //!
-//! It comes from Debian's packages and is unpacked without installing: this
-//! machine boots as before.
+//! It comes from Debian's packages and is unpacked without being installed, so this machine boots
+//! as before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::{child, packages, workspace};
 
 /// The package whose first dependency is the newest kernel.
 const NEWEST: &str = "linux-image-amd64";
-/// The variable that tells tests where it is.
+/// The variable that holds the kernel's directory for tests.
 const VARIABLE: &str = "CREEL_TEST_KERNEL";
 
-/// Installs what is missing.
+/// Installs the kernel if it is missing.
 pub(crate) fn install_missing() -> Result<()> {
     packages::install_machine()?;
     if directory().exists() {
@@ -24,19 +24,19 @@ pub(crate) fn install_missing() -> Result<()> {
     }
     let half = workspace::target().join("xtask/half-kernel");
     if half.exists() {
-        // A fetch that was cut off is of no use.
+        // A partial download is useless.
         fs::remove_dir_all(&half).context("cannot remove a half fetch")?;
     }
     fetch(&half).context("no kernel can be fetched; reboots are proven with one")?;
     fs::rename(half, directory()).context("cannot finish the kernel")
 }
 
-/// Tells a command where it is.
+/// Sets the variable that leads a command to the kernel.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     command.env(VARIABLE, directory())
 }
 
-/// Where the kernel is; it exists only when it is complete.
+/// Returns the directory of the kernel, which exists only when it is complete.
 fn directory() -> PathBuf {
     workspace::target().join("xtask/kernel")
 }
@@ -44,7 +44,7 @@ fn directory() -> PathBuf {
 fn fetch(directory: &Path) -> Result<()> {
     let packages = directory.join("packages");
     fs::create_dir_all(&packages)?;
-    // The unprivileged user that downloads otherwise may not enter the workspace.
+    // apt's unprivileged download user may not enter the workspace.
     let mut download = Command::new("apt-get");
     download.args(["--quiet", "-o", "APT::Sandbox::User=root", "download", &newest()?]);
     child::run(download.current_dir(&packages))?;

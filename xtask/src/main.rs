@@ -1,9 +1,8 @@
 //! The project's own chores: tests, torture, benchmarks.
 //!
-//! Everything runs on real parts, so each chore brings them: Debian's packages,
-//! a private Docker Engine, the test image. A part that is missing is a failure,
-//! never a skipped test. Whatever happens, the engine is stopped again; if this
-//! program itself is killed, its next start clears what stayed.
+//! Everything runs on real parts, so each chore provides them: Debian's packages, a private Docker
+//! Engine, the test image. A missing part is a failure, never a skipped test. Whatever happens, the
+//! engine is stopped again. If this program itself is killed, its next start removes the leftovers.
 #![expect(clippy::print_stdout, reason = "a chore talks to the developer who typed it")]
 
 mod archive;
@@ -12,6 +11,7 @@ mod child;
 mod deny;
 mod engine;
 mod kernel;
+mod layers;
 mod packages;
 mod parts;
 mod plugins;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Run the project's own chores
+/// Run the project's development tasks
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Cli {
@@ -46,18 +46,24 @@ enum Chore {
     },
     /// Run the full matrices and random instants, and write their reports
     Torture {
-        /// One suite; all of them without it
+        /// Run only this suite
         suite: Option<String>,
-        /// Print the suites and stop
+        /// List the suites
         #[arg(long)]
         list: bool,
     },
-    /// Measure against the other ways
+    /// Run the benchmarks
     Bench {
-        /// The benchmark; without it they are listed
+        /// The benchmark to run; lists them if omitted
         name: Option<String>,
         #[command(flatten)]
         effort: bench::Effort,
+    },
+    /// Check that the modules of each crate depend on each other without a cycle
+    Layers {
+        /// Also print the dependencies
+        #[arg(long)]
+        print: bool,
     },
     /// Check the dependencies' bans, licenses and sources with cargo-deny
     Deny,
@@ -87,6 +93,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Torture { list: true, .. } => torture_tier::list(),
         Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
         Chore::Bench { name, effort } => bench::run(name.as_deref(), &effort),
+        Chore::Layers { print } => layers::run(print),
         Chore::Deny => deny::run(),
         Chore::Parts => parts::run(),
         Chore::Engine { act } => engine::run(&act),

@@ -1,7 +1,7 @@
 //! Installs what the suite needs from Debian's packages.
 //!
-//! Nothing is installed when everything is there, and no service is started:
-//! the suite runs daemons of its own and must not meet another one.
+//! Installs nothing when everything is present, and starts no service: the suite runs its own
+//! daemons, and another one would conflict with them.
 
 use std::env;
 use std::fs;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{child, venvs};
 
-/// Something the suite needs, and the package that brings it.
+/// Something the suite needs, and the package that provides it.
 struct Part {
     /// A program's name, or an absolute path.
     file: &'static str,
@@ -40,13 +40,13 @@ const PARTS: [Part; 17] = [
     Part { file: "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", package: "libfaketime" },
 ];
 
-/// What only a machine of its own needs.
+/// The parts that only a virtual machine needs.
 const MACHINE_PARTS: [Part; 2] = [
     Part { file: "qemu-system-x86_64", package: "qemu-system-x86" },
     Part { file: "mkfs.ext4", package: "e2fsprogs" },
 ];
 
-/// Where Debian asks whether a freshly installed service may start.
+/// The script that Debian runs to decide whether a freshly installed service may start.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs the missing packages.
@@ -54,7 +54,7 @@ pub(crate) fn install_missing() -> Result<()> {
     install(&PARTS)
 }
 
-/// Installs what a machine of its own needs besides.
+/// Installs the additional packages for a virtual machine.
 pub(crate) fn install_machine() -> Result<()> {
     install(&MACHINE_PARTS)
 }
@@ -115,14 +115,14 @@ fn in_path(program: &str) -> bool {
 
 fn apt(arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
-    // Another installation may be under way, such as a fresh machine's own.
+    // Another installation may be running, such as the one of a fresh machine.
     command.args(["-o", "DPkg::Lock::Timeout=300"]);
     child::run(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
 /// Forbids new services to start for as long as it lives.
 struct ServiceGuard {
-    /// Whether the policy is ours to remove.
+    /// Whether this guard created the policy and must remove it.
     ours: bool,
 }
 

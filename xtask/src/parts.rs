@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::step::step;
 use crate::{packages, plugins, rootfs, venvs};
 
-/// Installs what is missing.
+/// Installs the missing parts.
 pub(crate) fn install_missing() -> Result<()> {
     step("packages", packages::install_missing)?;
     step("python", venvs::install_missing)?;
@@ -15,12 +15,12 @@ pub(crate) fn install_missing() -> Result<()> {
     step("debian", rootfs::install_missing)
 }
 
-/// Tells a command where the parts are.
+/// Sets the variables that lead a command to the parts.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     rootfs::point(plugins::point(venvs::point(command)))
 }
 
-/// Installs what is missing, and prints how tests find it.
+/// Installs the missing parts, and prints the variables by which tests find them.
 pub(crate) fn run() -> Result<ExitCode> {
     install_missing()?;
     let mut command = Command::new("true");

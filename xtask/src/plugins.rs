@@ -1,8 +1,7 @@
-//! Compose and Buildx for the docker CLI, in a configuration directory of the suite's own.
+//! Compose and Buildx for the docker CLI, in the suite's own configuration directory.
 //!
-//! Debian 12 has neither. They come from Debian 13's packages, fetched from
-//! wherever this machine gets its packages, and unpacked without installing:
-//! nothing of the machine changes.
+//! Debian 12 has neither. They come from Debian 13's packages, fetched from the archive that this
+//! machine uses, and unpacked without being installed: nothing on the machine changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,17 +12,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::{archive, child, workspace};
 
-/// The release that has both.
+/// The release that has both packages.
 const RELEASE: &str = "trixie";
 const PACKAGES: [&str; 2] = ["docker-compose", "docker-buildx"];
-/// Where Debian puts plugins of the CLI.
+/// The directory in which Debian installs CLI plugins.
 const PLUGINS: &str = "usr/libexec/docker/cli-plugins";
-/// What Debian signs its packages with.
+/// The keyring for Debian's signatures.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The variable that tells tests where the configuration is.
+/// The variable that holds the configuration directory for tests.
 const VARIABLE: &str = "CREEL_TEST_DOCKER_CONFIG";
 
-/// Installs what is missing.
+/// Installs the plugins if they are missing.
 pub(crate) fn install_missing() -> Result<()> {
     if configuration().exists() {
         return Ok(());
@@ -31,7 +30,7 @@ pub(crate) fn install_missing() -> Result<()> {
     println!("xtask: fetching {} of Debian {RELEASE}", PACKAGES.join(" and "));
     let directory = workspace::target().join("xtask/plugins");
     if directory.exists() {
-        // A fetch that was cut off is of no use.
+        // A partial download is useless.
         fs::remove_dir_all(&directory).context("cannot remove a half fetch")?;
     }
     fetch(&directory).with_context(|| {
@@ -40,17 +39,17 @@ pub(crate) fn install_missing() -> Result<()> {
     unpack(&directory)
 }
 
-/// Tells a command where they are.
+/// Sets the variable that leads a command to the plugins.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     command.env(VARIABLE, configuration())
 }
 
-/// The configuration directory of the CLI; it exists only when it is complete.
+/// Returns the configuration directory of the CLI, which exists only when it is complete.
 fn configuration() -> PathBuf {
     workspace::target().join("xtask/docker-config")
 }
 
-/// Downloads the packages with lists of packages of our own.
+/// Downloads the packages with separate package lists.
 fn fetch(directory: &Path) -> Result<()> {
     for part in ["state/lists/partial", "cache/archives/partial", "packages"] {
         fs::create_dir_all(directory.join(part))?;
@@ -65,14 +64,14 @@ fn fetch(directory: &Path) -> Result<()> {
         option("Dir::State", &directory.join("state")),
         option("Dir::State::Status", Path::new("/dev/null")),
         option("Dir::Cache", &directory.join("cache")),
-        // The unprivileged user that downloads otherwise may not enter the workspace.
+        // apt's unprivileged download user may not enter the workspace.
         "APT::Sandbox::User=root".to_owned(),
         "Acquire::Languages=none".to_owned(),
     ];
-    let apt = |words: &[&str]| {
+    let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
         command.arg("--quiet").args(options.iter().flat_map(|option| ["-o", option]));
-        child::run(command.args(words).current_dir(directory.join("packages")))
+        child::run(command.args(args).current_dir(directory.join("packages")))
     };
     apt(&["update"])?;
     apt(&[&["download"], &PACKAGES[..]].concat())

@@ -1,6 +1,6 @@
-//! A small Debian as a root file system, for harnesses whose images must have more than busybox.
+//! A small Debian root file system, for harnesses whose images need more than busybox.
 //!
-//! No registry is reachable from the tests: they import it into their engines.
+//! The tests cannot reach a registry, so they import it into their engines.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 use crate::{archive, child, workspace};
 
-/// The variable that tells tests where the archive is.
+/// The variable that holds the path of the archive for tests.
 const VARIABLE: &str = "CREEL_TEST_DEBIAN";
 
-/// Makes it once per workspace.
+/// Creates the archive once per workspace.
 pub(crate) fn install_missing() -> Result<()> {
     if path().exists() {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn install_missing() -> Result<()> {
     let (release, directory) = (archive::codename()?, workspace::target().join("xtask/debian"));
     println!("xtask: making a root file system of Debian {release}");
     if directory.exists() {
-        // One that was cut off is of no use.
+        // A partial root file system is useless.
         fs::remove_dir_all(&directory).context("cannot remove half a root file system")?;
     }
     let mut debootstrap = Command::new("debootstrap");
@@ -36,7 +36,7 @@ pub(crate) fn install_missing() -> Result<()> {
     fs::rename(unfinished, path()).context("cannot finish the root file system")
 }
 
-/// Tells a command where it is.
+/// Sets the variable that leads a command to the archive.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     command.env(VARIABLE, path())
 }

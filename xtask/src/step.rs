@@ -14,7 +14,7 @@ pub(crate) fn step<T>(name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> 
     result
 }
 
-/// Prints a duration the way a person reads it.
+/// Formats a duration for people.
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

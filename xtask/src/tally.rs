@@ -1,4 +1,4 @@
-//! Counts what the test programs report.
+//! Counts the results that test programs report.
 
 /// Tests that passed and failed, over all test programs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds a line of output if it is a test program's last.
+    /// Adds a line of output if it is a test program's summary.
     pub(crate) fn add_line(&mut self, line: &str) {
         // `test result: ok. 3 passed; 0 failed; 0 ignored; …`
         let Some((_, counts)) = line.split_once("test result: ") else { return };
@@ -22,7 +22,7 @@ impl Tally {
         }
     }
 
-    /// Counts a failure that no test program reported: it did not build, or it was killed.
+    /// Counts a failure that no test program reported, such as a failed build or a killed program.
     pub(crate) fn add_unreported_failure(&mut self) {
         self.failed += 1;
     }

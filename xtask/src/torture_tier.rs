@@ -1,7 +1,7 @@
 //! The second tier: the full matrices and random instants, with a report each.
 //!
-//! A torture test is one whose path holds `torture::SUITE::`. It tells the
-//! reader of the report what it saw by printing lines that begin `report: `.
+//! A torture test is one whose path contains `torture::SUITE::`. It adds to the report by printing
+//! lines that begin with `report: `.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,13 +16,13 @@ use crate::suite::TORTURE;
 use crate::tally::Tally;
 use crate::{child, engine, kernel, packages, workspace};
 
-/// The suite that needs a machine of its own.
+/// The suite that needs a virtual machine.
 const MACHINE: &str = "machine";
-/// What a test puts before a line of its report.
+/// The prefix of a test's report lines.
 const REPORT: &str = "report: ";
 
-/// What one suite came to.
-struct Outcome {
+/// The result of one suite.
+struct SuiteOutcome {
     tally: Tally,
     lines: Vec<String>,
     took: Duration,
@@ -62,7 +62,7 @@ pub(crate) fn run(wanted: Option<&str>) -> Result<ExitCode> {
 }
 
 fn suites() -> Result<BTreeSet<String>> {
-    // Not streamed: nobody wants to read the names of all tests.
+    // Not streamed, because the names of all tests are only noise.
     let mut command = workspace::cargo(&["test", "--workspace", "--tests", "--", "--list"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {
@@ -83,14 +83,15 @@ fn suite_of(line: &str) -> Option<String> {
     Some(rest.split_once("::")?.0.to_owned())
 }
 
-fn torture(suite: &str) -> Result<Outcome> {
+fn torture(suite: &str) -> Result<SuiteOutcome> {
     let started_at = Instant::now();
     engine::with_engine(|engine| {
         step(suite, || {
             let filter = format!("{TORTURE}{suite}::");
             let arguments = ["test", "--workspace", "--tests", "--no-fail-fast", "--"];
             let mut command = workspace::cargo(&arguments);
-            // One at a time and unbuffered: the report's lines come out whole and in order.
+            // One at a time and unbuffered, so that the report's lines are complete and in
+            // sequence.
             command.args([&filter, "--include-ignored", "--nocapture", "--test-threads=1"]);
             let mut tally = Tally::default();
             let mut lines = Vec::new();
@@ -102,12 +103,12 @@ fn torture(suite: &str) -> Result<Outcome> {
             if !status.success() && tally.failed == 0 {
                 tally.add_unreported_failure();
             }
-            Ok(Outcome { tally, lines, took: started_at.elapsed() })
+            Ok(SuiteOutcome { tally, lines, took: started_at.elapsed() })
         })
     })
 }
 
-/// Returns what a line adds to the report; the first one follows the test's name.
+/// Returns what a line adds to the report. The first line follows the test's name.
 fn report_line(line: &str) -> Option<String> {
     let line = match line.strip_prefix("test ") {
         Some(rest) => rest.split_once(" ... ").map_or(line, |(_, printed)| printed),
@@ -116,7 +117,7 @@ fn report_line(line: &str) -> Option<String> {
     Some(line.strip_prefix(REPORT)?.to_owned())
 }
 
-fn write_report(suite: &str, outcome: &Outcome) -> Result<()> {
+fn write_report(suite: &str, outcome: &SuiteOutcome) -> Result<()> {
     let mut text = format!("# Torture: {suite}\n\n");
     writeln!(text, "- date: {}", jiff::Zoned::now().strftime("%Y-%m-%d"))?;
     writeln!(text, "- commit: {}", workspace::commit())?;

@@ -1,9 +1,8 @@
-//! Python programs that the suite proves itself against, each in a virtual environment.
+//! Python programs that the suite is tested against, each in a virtual environment.
 //!
-//! The official Daytona SDKs are the witnesses that the local server is
-//! faithful; clients of Docker, and a harness, are the witnesses that a guard
-//! changes nothing. The suite installs exactly these versions, once per
-//! workspace; tests find them by variables of the environment.
+//! The official Daytona SDKs prove that the local server is faithful. Docker clients and a harness
+//! prove that a guard changes nothing. The suite installs exactly these versions, once per
+//! workspace. Tests find them by environment variables.
 
 use std::env;
 use std::fs;
@@ -16,12 +15,12 @@ use crate::{child, workspace};
 
 /// A virtual environment that tests use.
 struct Venv {
-    /// The name of its directory.
+    /// The name of the directory.
     name: &'static str,
     requirements: &'static [&'static str],
-    /// The variable that tells tests where it is.
+    /// The variable that holds its directory for tests.
     variable: &'static str,
-    /// The first Python that it runs on, as the minor version after 3.
+    /// The oldest supported Python, as the minor version after 3.
     oldest: u32,
 }
 
@@ -52,16 +51,16 @@ const VENVS: [Venv; 4] = [
     },
 ];
 
-/// Returns the python that has the newest of the official Daytona SDKs.
+/// Returns the Python that has the newest of the official Daytona SDKs.
 pub(crate) fn newest_sdk() -> PathBuf {
     let [_, newest, ..] = &VENVS;
     newest.directory().join("bin/python")
 }
 
-/// The newest Python that is looked for.
+/// The newest Python to search for.
 const NEWEST: u32 = 14;
 
-/// The file that says an installation was finished.
+/// The file that marks a finished installation.
 const FINISHED: &str = "creel-finished";
 
 impl Venv {
@@ -80,9 +79,12 @@ impl Venv {
             return Ok(usual);
         }
         let found = (self.oldest..=NEWEST).find_map(|minor| {
-            let named = PathBuf::from(format!("python3.{minor}"));
+            let by_name = PathBuf::from(format!("python3.{minor}"));
             let managed = managed_python(minor);
-            [Some(named), managed].into_iter().flatten().find(|it| minor_version(it) == Some(minor))
+            [Some(by_name), managed]
+                .into_iter()
+                .flatten()
+                .find(|it| minor_version(it) == Some(minor))
         });
         let Some(found) = found else {
             bail!(
@@ -97,7 +99,7 @@ impl Venv {
     }
 }
 
-/// Returns the minor version of a Python that can make virtual environments.
+/// Returns the minor version of a Python that can create virtual environments.
 fn minor_version(python: &Path) -> Option<u32> {
     let mut probe = Command::new(python);
     probe.args(["-c", "import ensurepip, venv, sys; print(sys.version_info.minor)"]);
@@ -105,7 +107,7 @@ fn minor_version(python: &Path) -> Option<u32> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// Returns the Python of a minor version that pyenv keeps outside of the path.
+/// Returns the Python of a minor version that pyenv keeps outside of `PATH`.
 fn managed_python(minor: u32) -> Option<PathBuf> {
     let root = env::var_os("PYENV_ROOT").map(PathBuf::from);
     let root = root.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".pyenv")))?;
@@ -118,12 +120,12 @@ fn managed_python(minor: u32) -> Option<PathBuf> {
         .find(|python| python.exists())
 }
 
-/// Returns whether there is a python that can make virtual environments.
+/// Returns whether there is a Python that can create virtual environments.
 pub(crate) fn has_venv() -> bool {
     minor_version(Path::new("python3")).is_some()
 }
 
-/// Installs what is missing.
+/// Installs the missing environments.
 pub(crate) fn install_missing() -> Result<()> {
     VENVS.iter().filter(|venv| !venv.is_finished()).try_for_each(install)
 }
@@ -132,7 +134,7 @@ fn install(venv: &Venv) -> Result<()> {
     let (directory, requirements) = (venv.directory(), venv.requirements.join(" "));
     println!("xtask: installing {requirements}");
     if directory.exists() {
-        // An installation that was cut off is of no use.
+        // A partial installation is useless.
         fs::remove_dir_all(&directory).context("cannot remove a half installation")?;
     }
     fs::create_dir_all(&directory).context("cannot make the virtual environment")?;
@@ -145,7 +147,7 @@ fn install(venv: &Venv) -> Result<()> {
     fs::write(directory.join(FINISHED), "").context("cannot finish the virtual environment")
 }
 
-/// Tells a command where they are.
+/// Sets the variables that lead a command to the environments.
 pub(crate) fn point(command: &mut Command) -> &mut Command {
     command.envs(VENVS.iter().map(|venv| (venv.variable, venv.directory())))
 }

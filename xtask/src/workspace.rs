@@ -1,4 +1,4 @@
-//! Where the workspace is, and the cargo that builds it.
+//! The location of the workspace, and the cargo that builds it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Returns the workspace's root directory.
 pub(crate) fn root() -> PathBuf {
-    // Set by `cargo run`; a directly started program falls back to where it was built.
+    // Set by `cargo run`. A directly started program falls back to the directory it was built in.
     let manifest = env::var("CARGO_MANIFEST_DIR");
     let manifest = manifest.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
     Path::new(&manifest).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
@@ -22,8 +22,9 @@ pub(crate) fn target() -> PathBuf {
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
-    // What `cargo run` tells us about this package would make build scripts run again, and
-    // all that depends on them, each time a developer goes from plain cargo to a chore.
+    // The variables that `cargo run` sets for this package would rebuild build scripts, and
+    // everything that depends on them, each time a developer switches between plain cargo and a
+    // chore.
     for (name, _) in env::vars_os().filter(|(name, _)| is_about_this_package(name)) {
         command.env_remove(name);
     }
@@ -35,7 +36,7 @@ fn is_about_this_package(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// Returns the commit a report speaks of, marked when the work tree differs from it.
+/// Returns the commit that a report describes, marked if the work tree differs from it.
 pub(crate) fn commit() -> String {
     let output = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12"])

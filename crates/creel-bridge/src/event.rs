@@ -1,17 +1,17 @@
-//! What happens in a runtime, whichever it is.
+//! Events of a runtime.
 //!
-//! The same words cover a plain program per turn, programs that speak JSON
-//! lines, and gateways. A reader ignores sorts of events that it does not know.
+//! The same events describe a plain program per turn, programs that speak JSON lines, and gateways.
+//! A reader ignores event kinds that it does not know.
 
 use serde::{Deserialize, Serialize};
 
-/// One of the two streams of a program.
+/// One of the two output streams of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// The standard output.
+    /// Standard output.
     Output,
-    /// The standard error.
+    /// Standard error.
     Error,
 }
 
@@ -19,66 +19,66 @@ pub enum Stream {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum BridgeEvent {
-    /// The bridge runs; the first event of each of its lives.
+    /// The bridge runs; the first event after each start of a bridge.
     BridgeStarted {
         /// The version of this program.
         version: String,
     },
     /// The runtime can take turns.
     RuntimeReady {
-        /// Its version, where it has one.
+        /// The runtime's version, if it has one.
         version: Option<String>,
     },
-    /// A command of the supervisor was taken; the same key is never taken twice.
+    /// A command of the supervisor was taken. The same key is never taken twice.
     CommandTaken {
-        /// Its key.
+        /// The command's key.
         key: String,
     },
     /// A turn began.
     TurnStarted {
-        /// Its number, from 1.
+        /// The turn's number, from 1.
         turn: u32,
-        /// Which go at this turn, from 1.
+        /// The attempt at this turn, from 1.
         attempt: u32,
-        /// The model, where the runtime names one.
+        /// The model, if the runtime names one.
         model: Option<String>,
     },
-    /// The runtime said something.
+    /// The runtime wrote output.
     Text {
         /// The turn.
         turn: u32,
-        /// Where it was written.
+        /// The stream it wrote to.
         stream: Stream,
-        /// What; bytes that are no UTF-8 are replaced.
+        /// The text. Bytes that are not valid UTF-8 are replaced.
         text: String,
     },
     /// The runtime needs an answer from a person before it goes on.
     InputRequested {
         /// The turn.
         turn: u32,
-        /// What answers name.
+        /// The id that an answer refers to.
         request: String,
-        /// What is asked.
+        /// The question.
         question: String,
     },
     /// An answer reached the runtime.
     InputGiven {
-        /// The request it answers.
+        /// The id of the request that the answer is for.
         request: String,
     },
     /// A turn ended.
     TurnEnded {
-        /// Its number.
+        /// The turn's number.
         turn: u32,
-        /// How.
+        /// How it ended.
         how: TurnEnding,
     },
-    /// The runtime is gone and nothing more will come of it.
+    /// The runtime is gone. No more events follow.
     RuntimeEnded {
-        /// In one sentence, why.
+        /// The reason, in one sentence.
         reason: String,
     },
-    /// Something of a later version.
+    /// An event of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -94,18 +94,18 @@ pub enum TurnEnding {
     },
     /// A signal ended it.
     Killed {
-        /// Its number.
+        /// The signal's number.
         signal: i32,
     },
-    /// It was still running at the turn's limit, and was killed.
+    /// The program was still running at the turn's limit and was killed.
     TimedOut,
-    /// It wrote nothing for too long, and was killed.
+    /// The program wrote nothing for too long and was killed.
     Silent,
-    /// It was cancelled by command.
+    /// The turn was cancelled by a command.
     Cancelled,
-    /// It could not be started: not the agent's fault.
+    /// The program could not be started, which is not the agent's fault.
     NotStarted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

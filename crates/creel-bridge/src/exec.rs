@@ -1,13 +1,14 @@
-//! One command in a sandbox: what is ordered, and what is heard of it.
+//! One command in a sandbox: the request, and the frames that report on it.
 //!
-//! `creel-bridge exec` reads an [`Order`] and answers with frames of [`Heard`],
-//! numbered from 1; the last one is [`Heard::Ended`] or [`Heard::NotStarted`].
-//! The command leads a process group of its own, in the session of its `exec`.
-//! What is left of that session ends with the command; what has made a session of
-//! its own, as daemons do, lives on, if it writes elsewhere than to the command's
-//! streams, which nobody reads then. A command that is killed, because the limit
-//! is reached, because nothing was written for too long or because whoever ordered
-//! it hangs up, takes everything below it along, daemons too; but never a bridge.
+//! `creel-bridge exec` reads an [`ExecRequest`] and answers with frames of [`ExecEvent`], numbered from
+//! 1. The last frame is [`ExecEvent::Ended`] or [`ExecEvent::NotStarted`].
+//!
+//! The command leads its own process group, in the session of its `exec`. When the command ends,
+//! the rest of that session ends with it. A process that has created its own session, as daemons
+//! do, lives on. It must not write to the command's streams, because they have no reader by then.
+//!
+//! A command is killed when it reaches its limit, when it writes nothing for too long, or when the
+//! caller hangs up. Everything below it is then killed too, including daemons, but never a bridge.
 
 use std::collections::BTreeMap;
 
@@ -17,46 +18,46 @@ use crate::event::Stream;
 
 /// A command to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct ExecRequest {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Variables on top of the sandbox's own environment. They may be secret.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Where it starts; `None` means where the program in the sandbox stands.
+    /// The working directory. `None` means that of the `creel-bridge` process.
     #[serde(default)]
     pub directory: Option<String>,
-    /// What it reads, in base64; it may be secret.
+    /// The standard input, in base64. It may be secret.
     #[serde(default)]
     pub input: String,
-    /// When it is killed.
+    /// The time after which the command is killed.
     pub limit_ms: u64,
-    /// How long it may write nothing; `None` means as long as it likes.
+    /// The longest time without output. `None` means no limit.
     #[serde(default)]
     pub silence_ms: Option<u64>,
 }
 
-/// What is heard of a command.
+/// A report on a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "heard", rename_all = "snake_case")]
-pub enum Heard {
-    /// It runs.
+pub enum ExecEvent {
+    /// The command runs.
     Started {
-        /// Its process, as the sandbox numbers it.
+        /// The process id inside the sandbox.
         pid: u32,
     },
-    /// It wrote something.
+    /// The command wrote output.
     Output {
-        /// Where to.
+        /// The stream it wrote to.
         stream: Stream,
-        /// What, in base64.
+        /// The bytes, in base64.
         bytes: String,
     },
-    /// It has ended, and so has all that ends with it.
-    Ended(Ending),
-    /// It could not be started.
+    /// The command has ended, and so has everything that ends with it.
+    Ended(ExecEnding),
+    /// The command could not be started.
     NotStarted {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -64,19 +65,20 @@ pub enum Heard {
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
-pub enum Ending {
-    /// By itself.
+pub enum ExecEnding {
+    /// The command exited by itself.
     Code {
         /// Its exit code.
         code: i32,
     },
-    /// By a signal: of somebody else, or the one that kills it when whoever ordered it hangs up.
+    /// A signal ended the command. It came from another process, or from `exec` after the caller
+    /// hung up.
     Signal {
-        /// Its number.
+        /// The signal's number.
         signal: i32,
     },
-    /// It was killed at its limit.
+    /// The command was killed at its limit.
     TimedOut,
-    /// It was killed because it had been silent for too long.
+    /// The command was killed because it wrote nothing for too long.
     Silent,
 }

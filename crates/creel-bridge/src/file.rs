@@ -1,9 +1,8 @@
 //! Files into and out of a sandbox: `put` and `get`.
 //!
-//! `put --mode OCTAL --path PATH` writes its input to a file: as a whole or not at
-//! all, with directories above it made. `get --most BYTES --path PATH` writes a file
-//! to its output. Both tell how it went by their exit code, see [`Verdict`], and
-//! in one sentence on the standard error.
+//! `put --mode OCTAL --path PATH` writes its input to a file, atomically, and creates missing
+//! parent directories. `get --most BYTES --path PATH` writes a file to its output. Both report a
+//! failure by exit code, see [`FileError`], and in one sentence on standard error.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -11,27 +10,27 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How a file that did not get through fared.
+/// Why a file could not be transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// The system failed in another way.
+pub enum FileError {
+    /// Another system error.
     Failed,
     /// There is no such file.
     Absent,
-    /// It may not be read or written.
+    /// The file may not be read or written.
     Denied,
-    /// There is no room for it, on the disk or within the bound.
+    /// There is no room for the file, on the disk or within the given maximum.
     NoRoom,
-    /// The path is not that of a file.
+    /// The path does not name a file.
     Impossible,
 }
 
-impl Verdict {
-    /// All of them.
+impl FileError {
+    /// All verdicts.
     const ALL: [Self; 5] =
         [Self::Failed, Self::Absent, Self::Denied, Self::NoRoom, Self::Impossible];
 
-    /// Returns the exit code that says so.
+    /// Returns the exit code of the verdict.
     pub const fn code(self) -> u8 {
         match self {
             Self::Failed => 1,
@@ -42,12 +41,12 @@ impl Verdict {
         }
     }
 
-    /// Returns what an exit code says.
+    /// Returns the verdict for an exit code.
     pub fn of_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|verdict| i32::from(verdict.code()) == code)
     }
 
-    /// Returns what an error of the system means.
+    /// Returns the verdict for a system error.
     pub fn of_error(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         match error.kind() {
@@ -65,11 +64,11 @@ impl Verdict {
     }
 }
 
-/// Writes a file as a whole or not at all; directories above it are made.
+/// Writes a file atomically and creates missing parent directories.
 ///
 /// # Errors
 ///
-/// Fails when it cannot be written; an old file is then untouched.
+/// Fails when the file cannot be written. An existing file is then untouched.
 pub fn put(path: &Path, mode: u32, mut content: impl Read) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -82,13 +81,14 @@ pub fn put(path: &Path, mode: u32, mut content: impl Read) -> io::Result<()> {
     let draft = draft_in(directory);
     let written = write(&draft, mode, &mut content).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // The draft is ours and useless; the first error is the one that matters.
+        // The draft is ours and useless. The first error is the one that matters.
         let _ = fs::remove_file(&draft);
     }
     written
 }
 
-/// Names a draft: the file's own name may be as long as a name can be.
+/// Returns a path for a draft. It does not extend the file's own name, which may already have the
+/// maximum length.
 fn draft_in(directory: &Path) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     directory.join(format!(".creel-{}-{}", std::process::id(), now.as_nanos()))
@@ -100,18 +100,20 @@ fn write(draft: &Path, mode: u32, content: &mut impl Read) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Writes a file to an output, unless it is larger than the bound.
+/// Writes a file to an output, unless the file is larger than `most` bytes.
 ///
 /// # Errors
 ///
-/// Fails when it cannot be read, is no file or is too large; what was written by then is void.
+/// Fails when the path cannot be read, is not a file, or is too large. Output written by then is
+/// void.
 pub fn get(path: &Path, most: u64, mut output: impl Write) -> io::Result<()> {
     let file = File::open(path)?;
     let found = file.metadata()?;
     if found.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    // A file that grows while it is read is cut off there; one byte more shows that it was.
+    // Reads at most one byte too many: that byte shows that the file is too large, even if it grows
+    // while it is read.
     let copied = io::copy(&mut file.take(most.saturating_add(1)), &mut output)?;
     if copied > most {
         let message = format!("it is larger than {most} bytes");
@@ -141,20 +143,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_told_apart() {
+    fn each_error_has_its_own_verdict() {
         let home = tempfile::tempdir().unwrap();
-        let verdict = |answer: io::Result<()>| Verdict::of_error(&answer.unwrap_err());
+        let verdict = |result: io::Result<()>| FileError::of_error(&result.unwrap_err());
         let at = |name: &str| home.path().join(name);
         fs::write(at("file"), "four").unwrap();
         fs::create_dir(at("directory")).unwrap();
-        assert_eq!(verdict(get(&at("none"), 9, io::sink())), Verdict::Absent);
-        assert_eq!(verdict(get(&at("directory"), 9, io::sink())), Verdict::Impossible);
-        assert_eq!(verdict(get(&at("file"), 3, io::sink())), Verdict::NoRoom);
-        assert_eq!(verdict(put(&at("directory"), 0o644, io::empty())), Verdict::Impossible);
-        assert_eq!(verdict(put(&at("file/below"), 0o644, io::empty())), Verdict::Impossible);
-        assert_eq!(verdict(put(&at(&"n".repeat(256)), 0o644, io::empty())), Verdict::Impossible);
-        for verdict in Verdict::ALL {
-            assert_eq!(Verdict::of_code(verdict.code().into()), Some(verdict));
+        assert_eq!(verdict(get(&at("none"), 9, io::sink())), FileError::Absent);
+        assert_eq!(verdict(get(&at("directory"), 9, io::sink())), FileError::Impossible);
+        assert_eq!(verdict(get(&at("file"), 3, io::sink())), FileError::NoRoom);
+        assert_eq!(verdict(put(&at("directory"), 0o644, io::empty())), FileError::Impossible);
+        assert_eq!(verdict(put(&at("file/below"), 0o644, io::empty())), FileError::Impossible);
+        assert_eq!(verdict(put(&at(&"n".repeat(256)), 0o644, io::empty())), FileError::Impossible);
+        for verdict in FileError::ALL {
+            assert_eq!(FileError::of_code(verdict.code().into()), Some(verdict));
         }
     }
 

@@ -4,10 +4,9 @@
 //! {"seq":7,"crc":"1c291ca3","body":{"event":"turn_started","turn":1}}
 //! ```
 //!
-//! The checksum (CRC-32) is that of the sequence number in decimal, a colon,
-//! and the body exactly as it stands in the line. A reader drops whatever is
-//! no whole, right frame; what is missing shows as a gap in the numbers, and
-//! is asked for again.
+//! The checksum (CRC-32) covers the sequence number in decimal, a colon, and the body exactly as it
+//! stands in the line. A reader drops everything that is not a complete, valid frame. Missing
+//! frames show as a gap in the numbers, and the reader requests them again.
 
 use std::io;
 
@@ -16,24 +15,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::ser::{CompactFormatter, Formatter};
 use serde_json::value::RawValue;
 
-/// A frame that was read.
+/// A decoded frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame<T> {
-    /// Its number; frames of one source are numbered from 1 without gaps.
+    /// The frame's number. Frames of one source are numbered from 1 without gaps.
     pub seq: u64,
-    /// What it says.
+    /// The payload.
     pub body: T,
 }
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct RawFrame<'a> {
     seq: u64,
     crc: &'a str,
     #[serde(borrow)]
     body: &'a RawValue,
 }
 
-/// Writes a frame as one line, with its end.
+/// Encodes a frame as one line, including the line end.
 ///
 /// # Errors
 ///
@@ -51,9 +50,9 @@ pub fn encode(seq: u64, body: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Reads one line; `None` is anything that is not a whole and right frame of this sort.
+/// Decodes one line. Returns `None` unless it is a complete, valid frame with a body of this type.
 pub fn decode<T: DeserializeOwned>(line: &[u8]) -> Option<Frame<T>> {
-    let line: Line<'_> = serde_json::from_slice(line.trim_ascii()).ok()?;
+    let line: RawFrame<'_> = serde_json::from_slice(line.trim_ascii()).ok()?;
     let text = line.body.get();
     (line.crc == format!("{:08x}", checksum(line.seq, text.as_bytes()))).then_some(())?;
     Some(Frame { seq: line.seq, body: serde_json::from_str(text).ok()? })
@@ -67,8 +66,7 @@ fn checksum(seq: u64, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Writes every character outside of ASCII as an escape: terminals, logs and proxies on the way
-/// cannot damage it then.
+/// Escapes every character outside of ASCII, so that terminals, logs and proxies cannot damage it.
 struct Ascii(CompactFormatter);
 
 impl Formatter for Ascii {
@@ -79,7 +77,7 @@ impl Formatter for Ascii {
     ) -> io::Result<()> {
         let mut plain = 0;
         for (at, character) in fragment.char_indices() {
-            // A delete character is ASCII, and yet nothing to send through a terminal.
+            // A delete character is ASCII, but terminals do not pass it on.
             if character.is_ascii() && character != '\u{7f}' {
                 continue;
             }
@@ -93,22 +91,22 @@ impl Formatter for Ascii {
     }
 }
 
-/// Cuts a stream of bytes into frames, across chunks, and drops everything else.
+/// Splits a stream of bytes into frames, across chunks, and drops everything else.
 #[derive(Debug, Default)]
 pub struct Decoder {
     rest: Vec<u8>,
 }
 
-/// A line that is longer than this is no frame of ours.
+/// The maximum length of a line. A longer line is not a frame.
 const LONGEST_LINE: usize = 1 << 20;
 
 impl Decoder {
-    /// Takes bytes in, and hands every whole frame on.
+    /// Takes bytes in and passes every complete frame to `each`.
     pub fn feed<T: DeserializeOwned>(&mut self, bytes: &[u8], mut each: impl FnMut(Frame<T>)) {
         self.rest.extend_from_slice(bytes);
         let mut from = 0;
         while let Some(length) = self.rest[from..].iter().position(|byte| *byte == b'\n') {
-            // Words of somebody else may stand before ours in one line.
+            // Output of another program may precede the frame in the same line.
             let line = &self.rest[from..from + length];
             let start = find(line, b"{\"seq\":").unwrap_or(0);
             if let Some(frame) = decode(&line[start..]) {
@@ -134,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_ascii_and_survives_the_way() {
+    fn a_frame_is_ascii_and_decodes_to_itself() {
         let body = json!({ "text": "snow ☃, rocket 🚀, \u{7f}, \"quoted\"\n" });
         let line = encode(3, &body).unwrap();
         assert!(line.is_ascii() && line.iter().filter(|byte| **byte == b'\n').count() == 1);
@@ -161,8 +159,8 @@ mod tests {
         }
         for chunk in 1..stream.len() {
             let (mut decoder, mut seen) = (Decoder::default(), Vec::new());
-            for piece in stream.chunks(chunk) {
-                decoder.feed::<u64>(piece, |frame| seen.push((frame.seq, frame.body)));
+            for bytes in stream.chunks(chunk) {
+                decoder.feed::<u64>(bytes, |frame| seen.push((frame.seq, frame.body)));
             }
             assert_eq!(seen, [(1, 1), (2, 2), (3, 3)], "in chunks of {chunk}");
         }

@@ -1,13 +1,13 @@
 //! `creel-bridge`: the small static program in every sandbox.
 //!
-//! Its commands are listed in the library of this crate, with what they speak.
-//! Everything it says to people is one sentence on the standard error.
+//! The library of this crate lists its commands and their protocol. Messages for people are one
+//! sentence on standard error.
 //!
-//! | exit code | what it means |
+//! | exit code | meaning |
 //! |---|---|
-//! | 0 | done; for `exec` and `serve`: the last frame says how it went |
-//! | 1 | it could not be done, or whoever wanted it is gone |
-//! | 2 | the command line or the order makes no sense |
+//! | 0 | done; for `exec` and `serve`, the last frame carries the result |
+//! | 1 | it could not be done, or the caller is gone |
+//! | 2 | the command line or the request is invalid |
 //! | 3 | for `hold`: the lease was not renewed |
 
 mod program;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match program::run(std::env::args_os().skip(1)) {
         Ok(code) => code,
         Err(failure) => {
-            // Whoever closed the standard error does not want to know.
+            // Standard error may be closed; there is no other place to report to.
             let _ = writeln!(std::io::stderr(), "creel-bridge: {failure}");
             failure.exit_code()
         }

@@ -1,31 +1,30 @@
-//! The bridge: what it is told at its start, and what it is told later.
+//! The bridge: the request that starts it, and the commands that follow.
 //!
 //! # Files below the bridge's directory
 //!
-//! | name | what it is |
+//! | name | content |
 //! |---|---|
 //! | `lock` | held (`flock`) by the one bridge that serves here; its process id |
 //! | `spool/` | the events, as frames, in segments named by their first number |
-//! | `acknowledged` | up to which number the supervisor has them for good |
-//! | `commands/KEY.json` | a [`Command`] to be taken; replaced by an empty `KEY.done` when it was |
-//! | `questions/REQUEST` | a question, held (`flock`) by whoever waits for the answer |
+//! | `acknowledged` | the last event number that the supervisor has stored |
+//! | `commands/KEY.json` | a waiting [`BridgeCommand`]; once taken, an empty `KEY.done` replaces it |
+//! | `questions/REQUEST` | a question, held (`flock`) by the process that waits for the answer |
 //! | `answers/REQUEST` | the answer to a question |
-//! | `sign` | changes with every sign of the supervisor |
-//! | `terms` | what `tail` must know of the order |
-//! | `turn` | held by the one `exec` that carries out a turn |
-//! | `log` | what a bridge could not say otherwise |
+//! | `sign` | changes with every message of the supervisor |
+//! | `terms` | the settings of the request that `tail` needs |
+//! | `turn` | held by the one `exec` that runs a turn |
+//! | `log` | messages that a bridge cannot report otherwise |
 //!
-//! A bridge that is started again where one has died goes on in the same spool:
-//! numbers never start over, and a turn that was cut is ended as killed. To start
-//! a bridge where one serves is no harm: that one is meant then.
+//! A bridge that is started where another one has died continues the same spool: numbers never
+//! start over, and an interrupted turn ends as killed. Starting a bridge where one already serves
+//! is harmless: the caller gets the existing one.
 //!
 //! # Commands
 //!
-//! Commands are taken in the order in which their files came to be, and in that of
-//! their keys where the clock cannot tell. A turn is taken when it begins: until then its file waits. A turn that is forgotten because of a
-//! [`Command::Cancel`] is taken, and never begins. [`Command::Stop`] is taken at the
-//! end of the bridge. While somebody waits for an answer, the limits of the turn
-//! stand still.
+//! Commands are taken by the change time of their files, and by their keys where the times are
+//! equal. A turn is taken when it begins; until then its file waits. A turn that is dropped because
+//! of a [`BridgeCommand::Cancel`] is taken, and never begins. [`BridgeCommand::Stop`] is taken at the end of
+//! the bridge. While a program waits for an answer, the limits of the turn are paused.
 
 use std::collections::BTreeMap;
 
@@ -33,88 +32,88 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::BridgeEvent;
 
-/// What the bridge is told at its start.
+/// The request that starts a bridge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// Its directory; made if it is missing.
+pub struct ServeRequest {
+    /// The bridge's directory, created if it is missing.
     pub directory: String,
     /// The runtime.
     pub runtime: Runtime,
-    /// Where the runtime starts.
+    /// The runtime's working directory.
     pub workspace: String,
     /// Variables of the runtime, on top of the sandbox's own. They may be secret.
     pub env: BTreeMap<String, String>,
-    /// How often a sign of life is printed by `tail`.
+    /// The interval between the signs of life that `tail` prints.
     pub heartbeat_ms: u64,
-    /// Without a sign of the supervisor (a tail that runs, a command, an acknowledgement) for
-    /// this long the bridge ends the runtime and itself.
+    /// How long the bridge waits for the supervisor. Without a running tail, a command or an
+    /// acknowledgement for this long, it ends the runtime and itself.
     pub lease_ms: u64,
 }
 
-/// How turns are carried out.
+/// How turns are run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Runtime {
-    /// A program per turn.
+    /// One program per turn.
     Command {
-        /// The program and its arguments; `{prompt}` in one of them stands for the prompt. Where
-        /// none has it, the prompt is on the standard input.
+        /// The program and its arguments. `{prompt}` in an argument stands for the prompt. If no
+        /// argument contains it, the prompt is on standard input.
         command: Vec<String>,
     },
 }
 
-/// What the bridge is told later; each under a key that makes it happen once.
+/// A command for a running bridge. Its key ensures that it is carried out once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
-pub enum Command {
-    /// Take a turn, after those that are queued.
+pub enum BridgeCommand {
+    /// Runs a turn, after those that are queued.
     Turn {
-        /// What the agent is told.
+        /// The prompt for the agent.
         prompt: String,
-        /// When the turn is cut off.
+        /// The time after which the turn is killed.
         limit_ms: u64,
-        /// How long it may say nothing.
+        /// The longest time without output.
         silence_ms: Option<u64>,
     },
-    /// Give the answer to a question.
+    /// Answers a question.
     Answer {
         /// The question's request.
         request: String,
         /// The answer.
         text: String,
     },
-    /// End the turn that is under way, and forget those that are queued.
+    /// Ends the current turn, and drops those that are queued.
     Cancel,
-    /// End the runtime with grace (the program of the turn gets `SIGTERM`), then by force; then
-    /// end.
+    /// Ends the runtime and then the bridge. The program of the turn gets `SIGTERM` first, and is
+    /// killed after the grace period.
     Stop {
-        /// How long it may take.
+        /// The grace period.
         grace_ms: u64,
     },
 }
 
-/// What `tail` prints beside the events: it has no number of its own in the spool.
+/// A status that `tail` prints beside the events. It has no number in the spool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "sign", rename_all = "snake_case")]
 pub enum Sign {
-    /// The bridge lives, and this is its newest event.
+    /// The bridge is alive.
     Alive {
-        /// The newest number.
+        /// The number of its newest event.
         newest: u64,
     },
     /// The bridge is gone; there are no more events than these.
     Ended {
-        /// The newest number.
+        /// The number of its newest event.
         newest: u64,
     },
 }
 
-/// What a frame of `tail` says. Events have their number in the spool, signs have number 0.
+/// The content of a frame of `tail`. Events have their number in the spool, signs have number 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Told {
-    /// How the bridge is.
+pub enum TailItem {
+    /// The status of the bridge.
     Sign(Sign),
-    /// What happened.
+    /// An event.
     Event(BridgeEvent),
 }

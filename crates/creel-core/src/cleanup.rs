@@ -1,10 +1,10 @@
-//! The library face of the cleanup commands: list, stop, release.
+//! Cleanup as a library: list, stop and release.
 //!
-//! For harnesses that clean up after themselves without the command line. Each
-//! release is tried again as the policy says, verified, and reported; nothing
-//! fails silently. The example works on directories, which need no engine; with
-//! a [`DockerProvider`](crate::provider::docker::DockerProvider) the same calls
-//! work on containers, networks, volumes and images.
+//! This module is for harnesses that clean up after themselves without the command line. Each
+//! release is retried as the policy says, verified, and reported. Nothing fails silently. The
+//! example works on directories, which need no engine. With a
+//! [`DockerProvider`](crate::provider::docker::DockerProvider) the same calls work on containers,
+//! networks, volumes and images.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -17,12 +17,12 @@
 //! use creel_core::select::Selector;
 //! # use creel_core::id::ResourceId;
 //! # use creel_core::labels::Labels;
-//! # use creel_core::provider::{CreateOrder, Spec};
+//! # use creel_core::provider::{CreateRequest, Spec};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let home = tempfile::tempdir()?;
-//! let world: Arc<dyn Provider> = Arc::new(ProcessProvider::new(ProcessSettings {
+//! let local: Arc<dyn Provider> = Arc::new(ProcessProvider::new(ProcessSettings {
 //!     root: home.path().join("sandboxes"),
 //!     // Directories need no holder; process trees do.
 //!     holder: HolderProgram { program: "/bin/false".into(), args: vec![] },
@@ -32,14 +32,14 @@
 //! #     let resource = ResourceId::new();
 //! #     let labels = Labels::from([("job".to_owned(), job.to_owned())]);
 //! #     let (name, lease) = (resource.object_name(), Duration::from_secs(60));
-//! #     world.create(&CreateOrder { resource, name, labels, lease, spec: Spec::Directory }).await
+//! #     local.create(&CreateRequest { resource, name, labels, lease, spec: Spec::Directory }).await
 //! # };
 //! # let first = leave("nightly").await?;
 //! # leave("nightly").await?;
 //! # leave("nightly-2").await?;
 //!
 //! // Earlier jobs left three directories behind.
-//! let cleanup = Cleanup::new(Arc::clone(&world));
+//! let cleanup = Cleanup::new(Arc::clone(&local));
 //! assert_eq!(cleanup.list().await?.len(), 3);
 //!
 //! // One, by its id.
@@ -60,8 +60,8 @@
 //! # }
 //! ```
 //!
-//! Cloud sandboxes are cleaned up by the same four calls. This example runs
-//! against a local server; without `api_url` it is Daytona itself.
+//! The same calls clean up cloud sandboxes. This example runs against a local server; without
+//! `api_url` it runs against Daytona itself.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -104,7 +104,7 @@
 //! let report = cleanup.release_old(Kind::Sandbox, day).await?;
 //! assert_eq!(report.count(Outcome::Gone), 1);
 //!
-//! // One, by its id: ordered once, tried again where that can help, and verified.
+//! // One, by its id: requested once, tried again where that can help, and verified.
 //! let young = cleanup.list().await?.remove(0);
 //! let report = cleanup.release(Kind::Sandbox, &young.id).await?;
 //! assert_eq!(report.result, Outcome::Gone);
@@ -124,20 +124,20 @@ use crate::ledger::{Ledger, LedgerError, RecordFilter};
 use crate::plan::{self, Binding, Plan, PlanInput, PlanItem};
 use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
 use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
-use crate::select::{Preset, Roll, Selector};
+use crate::select::{Preset, RecordIndex, Selector};
 
-/// Why a cleanup could not be carried out.
+/// Why a cleanup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
-    /// The provider could not be asked.
+    /// The provider call failed.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The ledger could not be read, so it is not known what must be spared.
+    /// The ledger could not be read, so the records that protect objects are unknown.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
 
-/// Cleans up in one world.
+/// Cleans up the objects of one provider.
 #[derive(Debug, Clone)]
 pub struct Cleanup {
     provider: Arc<dyn Provider>,
@@ -146,12 +146,12 @@ pub struct Cleanup {
 }
 
 impl Cleanup {
-    /// Cleans up in this world, with three retries and without a ledger.
+    /// Cleans up the objects of this provider, with three retries and without a ledger.
     pub fn new(provider: Arc<dyn Provider>) -> Self {
         Self { provider, ledger: None, options: ReapOptions::default() }
     }
 
-    /// Spares what live owners on this ledger hold, and records releases on it.
+    /// Skips objects that live owners on this ledger hold, and records releases on it.
     #[must_use]
     pub fn with_ledger(mut self, ledger: Ledger) -> Self {
         self.ledger = Some(ledger);
@@ -165,16 +165,16 @@ impl Cleanup {
         self
     }
 
-    /// Lists everything, in every state.
+    /// Lists all objects, in every state.
     ///
     /// # Errors
     ///
-    /// Fails when the provider cannot be asked.
+    /// Fails when the provider call fails.
     pub async fn list(&self) -> Result<Vec<Observed>, ProviderError> {
         self.provider.list(self.provider.kinds()).await
     }
 
-    /// Stops one object, with retries; it stays in existence.
+    /// Stops one object, with retries. The object continues to exist.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl Cleanup {
                 );
             }
         };
-        let no_answer = || ProviderError {
+        let no_response = || ProviderError {
             provider: self.provider.name(),
             operation: format!("stop {kind} {id}"),
             message: format!("no answer within {}", duration::show(policy.deadline)),
@@ -200,14 +200,15 @@ impl Cleanup {
             retry_after: None,
         };
         let stop = || self.provider.stop(kind, id, timeout);
-        policy.run(stop, note, no_answer).await.result
+        policy.run(stop, note, no_response).await.result
     }
 
     /// Releases one object by its id, with retries and verification.
     ///
     /// # Errors
     ///
-    /// Fails when the provider cannot be asked; what came of the release is in the report.
+    /// Fails when the object does not exist, or when the provider or the ledger cannot be read. The
+    /// report has the outcome of the release.
     pub async fn release(&self, kind: Kind, id: &str) -> Result<ItemReport, CleanupError> {
         let Some(seen) = self.provider.inspect(kind, id).await? else {
             return Err(CleanupError::Provider(ProviderError {
@@ -218,7 +219,7 @@ impl Cleanup {
                 retry_after: None,
             }));
         };
-        let resource = self.roll().await?.ownership(&seen).record().map(|record| record.id);
+        let resource = self.record_index().await?.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
         let item = PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None };
         let plan = Plan::of_ours(vec![item]);
@@ -226,18 +227,18 @@ impl Cleanup {
         Ok(report.items.remove(0))
     }
 
-    /// Releases everything that a selector means and nothing forbids.
+    /// Releases every object that a selector matches and nothing protects.
     ///
     /// # Errors
     ///
-    /// Fails when the provider or the ledger cannot be read; nothing is released then.
+    /// Fails when the provider or the ledger cannot be read. Nothing is released in that case.
     pub async fn release_matching(&self, selectors: &[Selector]) -> Result<Report, CleanupError> {
         let seen_at = Some(Instant::now());
         let inventory = self.list().await?;
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &inventory,
-            roll: &self.roll().await?,
+            record_index: &self.record_index().await?,
             selectors,
             findings: None,
             protect: &self.options.protect,
@@ -249,7 +250,7 @@ impl Cleanup {
         Ok(self.reaper().run(&plan, &options, &()).await)
     }
 
-    /// Releases what was made at least this long ago, in whatever state.
+    /// Releases objects that were created at least `age` ago, in any state.
     ///
     /// # Errors
     ///
@@ -264,7 +265,7 @@ impl Cleanup {
         self.release_matching(&[old]).await
     }
 
-    /// Releases what has stopped: the preset `stopped`.
+    /// Releases stopped objects: the preset `stopped`.
     ///
     /// # Errors
     ///
@@ -278,10 +279,12 @@ impl Cleanup {
         Reaper::new(providers, self.ledger.clone())
     }
 
-    async fn roll(&self) -> Result<Roll, LedgerError> {
+    async fn record_index(&self) -> Result<RecordIndex, LedgerError> {
         Ok(match &self.ledger {
-            Some(ledger) => Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await?),
-            None => Roll::default(),
+            Some(ledger) => {
+                RecordIndex::new(ledger.id(), ledger.records(&RecordFilter::open()).await?)
+            }
+            None => RecordIndex::default(),
         })
     }
 }

@@ -1,8 +1,7 @@
-//! Time: the wall for people, the monotonic clock for leases.
+//! Time: the wall clock for display, the monotonic clock for leases.
 //!
-//! A lease must not end because a laptop slept or NTP moved the wall clock, so
-//! leases are measured on the monotonic clock of one boot and the wall clock
-//! is only the fallback between boots.
+//! A lease must not end because a laptop slept or NTP moved the wall clock. Leases are therefore
+//! measured on the monotonic clock of one boot. The wall clock is only the fallback between boots.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,41 +13,41 @@ use serde::{Deserialize, Serialize};
 
 /// A moment on both clocks, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct ClockReading {
     /// Milliseconds since the Unix epoch.
     pub wall_ms: i64,
-    /// Milliseconds this boot has been awake.
+    /// Milliseconds that this boot has been awake.
     pub awake_ms: i64,
 }
 
-impl Moment {
-    /// Returns the wall time for people.
+impl ClockReading {
+    /// Returns the wall time for display.
     pub fn timestamp(&self) -> Timestamp {
         Timestamp::from_millisecond(self.wall_ms).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 
-/// Where the present time comes from.
+/// The source of the current time.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Returns the present moment.
-    fn now(&self) -> Moment;
+    /// Returns the current moment.
+    fn now(&self) -> ClockReading;
 }
 
-/// The machine's own clocks.
+/// The system clocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    fn now(&self) -> Moment {
+    fn now(&self) -> ClockReading {
         let awake = clock_gettime(ClockId::Monotonic);
-        Moment {
+        ClockReading {
             wall_ms: Timestamp::now().as_millisecond(),
             awake_ms: awake.tv_sec * 1000 + awake.tv_nsec / 1_000_000,
         }
     }
 }
 
-/// A clock that tests turn by hand.
+/// A clock that tests advance manually.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall_ms: AtomicI64,
@@ -56,27 +55,27 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Makes a clock that shows the given wall time.
+    /// Creates a clock that shows the given wall time.
     pub fn at(wall_ms: i64) -> Self {
         Self { wall_ms: AtomicI64::new(wall_ms), awake_ms: AtomicI64::new(0) }
     }
 
-    /// Lets time pass on both clocks.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         let by = millis(by);
         self.wall_ms.fetch_add(by, Ordering::SeqCst);
         self.awake_ms.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// Moves the wall clock alone, as NTP or a suspend does.
+    /// Moves only the wall clock, as NTP or a suspend does.
     pub fn jump_wall(&self, by_ms: i64) {
         self.wall_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
-    fn now(&self) -> Moment {
-        Moment {
+    fn now(&self) -> ClockReading {
+        ClockReading {
             wall_ms: self.wall_ms.load(Ordering::SeqCst),
             awake_ms: self.awake_ms.load(Ordering::SeqCst),
         }
@@ -88,7 +87,7 @@ pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Returns the present time in milliseconds since the epoch, for what is only shown.
+/// Returns the current time in milliseconds since the epoch, for display only.
 pub fn now_ms() -> i64 {
     Timestamp::now().as_millisecond()
 }

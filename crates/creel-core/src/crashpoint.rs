@@ -1,56 +1,57 @@
-//! Named places where a test may kill us.
+//! Named points where a test may kill this process.
 //!
-//! Each place in the life of a resource or of a run's records where a crash leaves something else
-//! behind has a name. A test arms one (the binary does so from
-//! `CREEL_CRASHPOINT`), the process then dies there by SIGKILL, just as the
-//! kernel would kill it, and leaves a mark that proves the fault fired. A place
-//! armed as `NAME:panic` panics once instead, as a mistake of ours would. At a place armed as
-//! `NAME:stop` the process stops by SIGSTOP until the test sends SIGCONT.
+//! Every point in the life of a resource or of a run's records where a crash leaves a different
+//! state behind has a name. A test arms one point; the binary reads it from `CREEL_CRASHPOINT`. The
+//! process then dies there by SIGKILL, just as the kernel would kill it, and leaves a mark that
+//! proves the fault fired. A point armed as `NAME:panic` panics once instead, as a bug in creel
+//! would. At a point armed as `NAME:stop` the process stops by SIGSTOP until the test sends
+//! SIGCONT.
 
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// The places, in life order.
+/// The crashpoints, in lifecycle order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crashpoint {
     /// Nothing is written yet.
     BeforeIntent,
     /// The intent is durable, nothing was sent.
     AfterIntent,
-    /// A directory exists under its private name; nothing says which one it is.
+    /// A directory exists under its private name; nothing records which resource it belongs to.
     DirectoryUnnamed,
-    /// The file of a disk exists, and no file system is on it.
+    /// The file of a disk exists, without a file system.
     DiskUnformatted,
-    /// A loop device has the file, and nothing is mounted.
+    /// The file is attached to a loop device, and nothing is mounted.
     DiskAttached,
-    /// The provider has the create, its answer never reached us.
+    /// The provider received the create; its response never arrived.
     CreateSent,
-    /// The answer is here, the id is not recorded.
+    /// The response arrived; the id is not recorded.
     CreatedNotRecorded,
-    /// A disk is unmounted, and its file is still there.
+    /// A disk is unmounted; its file still exists.
     DiskUnmounted,
-    /// The provider has the release, its answer never reached us.
+    /// The provider received the release; its response never arrived.
     ReleaseSent,
-    /// The release was answered, the absence is not verified.
+    /// The release was acknowledged; the absence is not verified.
     ReleasedNotVerified,
-    /// The absence is verified, the record is still open.
+    /// The absence is verified; the record is still open.
     VerifiedNotClosed,
-    /// A run has its row, and no event.
+    /// A run has its row, but no event.
     RunCreatedNotLogged,
-    /// An event of a run is in the log, its row is behind.
+    /// An event of a run is in the log; the run's row is behind.
     RunLoggedNotSaved,
-    /// A run was taken over from a dead owner, and nothing was written about it.
+    /// A run was taken over from a dead owner, and no event records it.
     RunClaimedNotWritten,
-    /// A turn was ordered of the bridge, nothing was heard of it.
-    TurnToldNotHeard,
+    /// A turn was sent to the bridge; nothing was received for it.
+    TurnSentNotConfirmed,
 }
 
-/// What happens at a place that is armed.
+/// What happens at an armed crashpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
     /// The process is killed.
@@ -62,7 +63,7 @@ pub enum Crash {
 }
 
 impl Crashpoint {
-    /// All places in the life of a resource, in life order.
+    /// All crashpoints in the life of a resource, in lifecycle order.
     pub const ALL: [Self; 7] = [
         Self::BeforeIntent,
         Self::AfterIntent,
@@ -73,19 +74,19 @@ impl Crashpoint {
         Self::VerifiedNotClosed,
     ];
 
-    /// All further places in the life of a directory, in life order.
+    /// All additional crashpoints of a directory, in lifecycle order.
     pub const OF_DIRECTORIES: [Self; 1] = [Self::DirectoryUnnamed];
 
-    /// All further places in the life of a directory with a disk, in life order.
+    /// All additional crashpoints of a directory with a disk, in lifecycle order.
     pub const OF_DISKS: [Self; 3] =
         [Self::DiskUnformatted, Self::DiskAttached, Self::DiskUnmounted];
 
-    /// All places in the records of a run, in life order.
+    /// All crashpoints in the records of a run, in lifecycle order.
     pub const OF_RUNS: [Self; 3] =
         [Self::RunCreatedNotLogged, Self::RunLoggedNotSaved, Self::RunClaimedNotWritten];
 
-    /// All places in the turns of a run.
-    pub const OF_TURNS: [Self; 1] = [Self::TurnToldNotHeard];
+    /// All crashpoints in the turns of a run.
+    pub const OF_TURNS: [Self; 1] = [Self::TurnSentNotConfirmed];
 
     /// Returns the name used in `CREEL_CRASHPOINT`.
     pub const fn name(self) -> &'static str {
@@ -104,7 +105,7 @@ impl Crashpoint {
             Self::RunCreatedNotLogged => "run-created-not-logged",
             Self::RunLoggedNotSaved => "run-logged-not-saved",
             Self::RunClaimedNotWritten => "run-claimed-not-written",
-            Self::TurnToldNotHeard => "turn-told-not-heard",
+            Self::TurnSentNotConfirmed => "turn-told-not-heard",
         }
     }
 }
@@ -124,18 +125,18 @@ impl FromStr for Crashpoint {
     }
 }
 
-/// A name that is no crashpoint.
+/// A name that is not a crashpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("`{name}` is not a crashpoint")]
 pub struct UnknownCrashpoint {
     name: String,
 }
 
-/// Reads what `CREEL_CRASHPOINT` says: a place, and what happens there.
+/// Parses the value of `CREEL_CRASHPOINT`: a crashpoint, and what happens there.
 ///
 /// # Errors
 ///
-/// Fails for a place that has no name here.
+/// Fails for an unknown crashpoint.
 pub fn parse(text: &str) -> Result<(Crashpoint, Crash), UnknownCrashpoint> {
     let (name, crash) = match text.rsplit_once(':') {
         Some((name, "panic")) => (name, Crash::Panic),
@@ -145,46 +146,52 @@ pub fn parse(text: &str) -> Result<(Crashpoint, Crash), UnknownCrashpoint> {
     Ok((name.parse()?, crash))
 }
 
-/// A crashpoint that is armed, and where it leaves its mark.
+/// An armed crashpoint, and the file for its mark.
 #[derive(Debug)]
-struct Armed {
+struct ArmedCrashpoint {
     point: Crashpoint,
     crash: Crash,
     mark: Option<PathBuf>,
-    has_struck: AtomicBool,
+    has_fired: AtomicBool,
 }
 
-static ARMED: OnceLock<Armed> = OnceLock::new();
+/// The longest time that a process takes to stop after it received the signal.
+const STOPPING: Duration = Duration::from_millis(200);
 
-/// Arms one place for the rest of this process; the first call wins.
+static ARMED: OnceLock<ArmedCrashpoint> = OnceLock::new();
+
+/// Arms one crashpoint for the rest of this process. The first call wins.
 pub fn arm(point: Crashpoint, crash: Crash, mark: Option<PathBuf>) {
-    // A second arming cannot happen: the binary arms once, at its start.
-    let _ = ARMED.set(Armed { point, crash, mark, has_struck: AtomicBool::new(false) });
+    // A second call cannot happen: the binary arms once, at its start.
+    let _ = ARMED.set(ArmedCrashpoint { point, crash, mark, has_fired: AtomicBool::new(false) });
 }
 
-/// Returns whether this place is armed, for code that must set the scene.
+/// Returns whether this crashpoint is armed, for code that must prepare the fault.
 pub fn is_armed(point: Crashpoint) -> bool {
     ARMED.get().is_some_and(|armed| armed.point == point)
 }
 
-/// Dies here, panics or stops, if this place is armed.
+/// Kills the process, panics or stops if this crashpoint is armed.
 ///
 /// # Panics
 ///
-/// Panics the first time, where that was asked for.
+/// Panics the first time, if the crashpoint was armed to panic.
 pub fn reach(point: Crashpoint) {
     let Some(armed) = ARMED.get().filter(|armed| armed.point == point) else { return };
-    if armed.has_struck.swap(true, Ordering::SeqCst) {
+    if armed.has_fired.swap(true, Ordering::SeqCst) {
         return;
     }
     if let Some(mark) = &armed.mark {
-        // A lost mark fails the test that asked for it; there is nobody else to tell.
+        // A lost mark fails the test that asked for it. There is no one else to report it to.
         let _ = fs::write(mark, point.name());
     }
     match armed.crash {
         Crash::Panic => panic!("a test wants a panic at {}", point.name()),
         Crash::Stop => {
             let _ = kill_process(getpid(), Signal::STOP);
+            // Another thread may receive the signal. This one must not continue before all have
+            // stopped.
+            std::thread::sleep(STOPPING);
         }
         Crash::Kill => {
             let _ = kill_process(getpid(), Signal::KILL);

@@ -1,22 +1,22 @@
-//! Durations as people write them: `90s`, `2h 30m`, `1d`.
+//! Durations in human-readable notation: `90s`, `2h 30m`, `1d`.
 
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// A text that is no duration.
+/// A text that is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration such as 90s, 2h 30m or 1d")]
 pub struct InvalidDuration {
     text: String,
 }
 
-/// Reads a duration; a day is 24 hours.
+/// Parses a duration. A day is 24 hours.
 ///
 /// # Errors
 ///
-/// Fails when it has no unit, is negative, or counts in months or years.
+/// Fails when the text has no unit, is negative, or uses months or years.
 pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     let invalid = || InvalidDuration { text: text.to_owned() };
     let span: Span = text.trim().parse().map_err(|_| invalid())?;
@@ -24,16 +24,16 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     Duration::try_from(signed).map_err(|_| invalid())
 }
 
-/// Writes a duration for people: `2s`, `1h 30m`, `250ms`.
+/// Formats a duration for display: `2s`, `1h 30m`, `250ms`.
 pub fn show(duration: Duration) -> String {
     let signed = jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX);
-    // Nobody wants to read nanoseconds.
+    // Nanoseconds are noise for readers.
     let rounded =
         jiff::SignedDuration::from_millis(i64::try_from(signed.as_millis()).unwrap_or(i64::MAX));
     format!("{rounded:#}")
 }
 
-/// Writes a limit for people: `7d` where it is whole days, else as [`show`] does.
+/// Formats a limit for display: `7d` for whole days, otherwise like [`show`].
 pub fn show_limit(duration: Duration) -> String {
     const DAY: u64 = 86_400;
     match duration.as_secs() {
@@ -42,7 +42,7 @@ pub fn show_limit(duration: Duration) -> String {
     }
 }
 
-/// Writes a duration in its largest unit: `5s`, `12m`, `3h`, `9d`.
+/// Formats a duration in its largest unit: `5s`, `12m`, `3h`, `9d`.
 pub fn show_roughly(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_in_days_and_ages_in_their_largest_unit() {
+    fn limits_are_shown_in_days_and_ages_in_their_largest_unit() {
         let limit = |text: &str| show_limit(parse(text).unwrap());
         assert_eq!([limit("7d"), limit("90m"), limit("0s")], ["7d", "1h 30m", "0s"]);
         let age = |seconds| show_roughly(Duration::from_secs(seconds));

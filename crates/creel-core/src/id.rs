@@ -1,7 +1,7 @@
-//! Identifiers: a prefix that says what is named, and a UUIDv7.
+//! Identifiers: a prefix that names the type, and a UUIDv7.
 //!
-//! The time-ordered UUID makes rows sort by age, and the prefix makes a pasted
-//! identifier explain itself.
+//! The time-ordered UUID makes rows sort by age, and the prefix makes a pasted identifier
+//! self-explanatory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A text that is not an identifier of the expected sort.
+/// A text that is not an identifier of the expected type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an identifier of the form {prefix}_<32 hexadecimal digits>")]
 pub struct InvalidId {
-    /// What was given.
+    /// The given text.
     text: String,
-    /// The prefix that was expected.
+    /// The expected prefix.
     prefix: &'static str,
 }
 
@@ -27,7 +27,7 @@ macro_rules! identifier {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes a new identifier from the present time and randomness.
+            /// Creates a new identifier from the current time and randomness.
             #[expect(clippy::new_without_default, reason = "each call gives another value")]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
@@ -74,23 +74,23 @@ macro_rules! identifier {
 }
 
 identifier!(
-    /// Names one resource on one ledger.
+    /// Identifies one resource on one ledger.
     ResourceId,
     "res"
 );
 identifier!(
-    /// Names one ledger; resources that carry another one are foreign.
+    /// Identifies one ledger. Resources that carry another ledger's id are foreign.
     LedgerId,
     "led"
 );
 identifier!(
-    /// Names one run: the work that a set of resources was taken for.
+    /// Identifies one run: the work that a set of resources was acquired for.
     RunId,
     "run"
 );
 
 impl ResourceId {
-    /// Returns the deterministic name that the resource's object carries in its provider.
+    /// Returns the deterministic name of the resource's object in its provider.
     pub fn object_name(&self) -> String {
         format!("creel-{}", self.digits())
     }
@@ -99,7 +99,7 @@ impl ResourceId {
     pub fn of_object(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("creel-")?;
         let resource: Self = format!("res_{digits}").parse().ok()?;
-        // Upper-case digits parse too, but no name of ours has them.
+        // Upper-case digits parse too, but our names never contain them.
         (resource.digits() == digits).then_some(resource)
     }
 }

@@ -1,8 +1,8 @@
-//! The labels by which an object is found again without the ledger.
+//! The labels that identify an object without the ledger.
 //!
-//! Labels are inherited (a container takes those of its image), so a label
-//! alone never proves ownership: the ledger must know the resource, and the
-//! recorded id must match where one was recorded.
+//! Labels are inherited (a container takes those of its image), so a label alone never proves
+//! ownership. The ledger must have a record of the resource, and the recorded id must match where
+//! one was recorded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,28 +15,28 @@ use crate::owner::Owner;
 
 /// Labels as every provider shows them: a small map, sorted by key.
 ///
-/// A listing holds thousands of them, so all texts of one lie end to end, and clones share
-/// them. Reading is cheap; every change makes them anew.
+/// A listing holds thousands of them. All text of one map is therefore stored contiguously, and
+/// clones share it. Reads are cheap; every change rebuilds the map.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// Key, value, key, value and so on, in the order of the keys.
+    /// The keys and values in alternation, sorted by key.
     text: Arc<str>,
-    /// Where in the text each of them ends.
+    /// The end offset of each key and value in the text.
     ends: Arc<[u32]>,
 }
 
 impl Labels {
-    /// Makes an empty map.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns how many there are.
+    /// Returns the number of labels.
     pub fn len(&self) -> usize {
         self.ends.len() / 2
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -46,7 +46,7 @@ impl Labels {
         self.iter().find_map(|(known, value)| (known == key).then_some(value))
     }
 
-    /// Returns whether a key is there, whatever its value.
+    /// Returns whether a key exists, with any value.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -56,7 +56,7 @@ impl Labels {
         self.extend([(key, value)]);
     }
 
-    /// Returns all keys and values, in the order of the keys.
+    /// Returns all keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         (0..self.len()).map(|place| (self.piece(place * 2), self.piece(place * 2 + 1)))
     }
@@ -119,25 +119,25 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// The resource id: unique per create, the nonce of that create.
+/// The resource id, which is unique per create and serves as its nonce.
 pub const RESOURCE: &str = "dev.creel.resource";
-/// The run the resource was taken for.
+/// The run that the resource was acquired for.
 pub const RUN: &str = "dev.creel.run";
 /// The owner, as [`Owner`] prints itself.
 pub const OWNER: &str = "dev.creel.owner";
 /// The ledger that recorded the intent.
 pub const LEDGER: &str = "dev.creel.ledger";
-/// Only on the record of a reference of an image: the id of the image that it named before.
+/// The id of the image that a reference named before. Only the record of an image reference has it.
 pub const REPLACED_IMAGE: &str = "dev.creel.replaced-image";
-/// Spares an object from every release; any value but `false` protects.
+/// Protects an object from every release. Any value except `false` protects.
 pub const PROTECT: &str = "dev.creel.protect";
-/// The name of the program for sandboxes that was put into this one.
+/// The name of the bridge program that was installed in this sandbox.
 pub const BRIDGE: &str = "dev.creel.bridge";
-/// The file in a container whose change tells the holder in it that the owner lives.
+/// The file in a container whose changes show the holder inside that the owner is alive.
 pub const LEASE_FILE: &str = "dev.creel.lease-file";
 /// The Compose project an object belongs to.
 pub const COMPOSE_PROJECT: &str = "com.docker.compose.project";
-/// The label that Compose writes the directory of a project into.
+/// The directory of a Compose project, as Compose records it.
 pub const COMPOSE_DIRECTORY: &str = "com.docker.compose.project.working_dir";
 
 /// Returns the labels that every create carries.
@@ -158,27 +158,27 @@ pub fn of_resource(
     labels
 }
 
-/// Returns whether the labels ask for protection.
+/// Returns whether the labels request protection.
 pub fn protects(labels: &Labels) -> bool {
     labels.get(PROTECT).is_some_and(|value| value != "false")
 }
 
-/// Returns the resource id the labels claim, if it is one.
+/// Returns the resource id that the labels claim, if it is valid.
 pub fn claimed_resource(labels: &Labels) -> Option<ResourceId> {
     labels.get(RESOURCE)?.parse().ok()
 }
 
-/// Returns the run the labels claim, if it is one.
+/// Returns the run that the labels claim, if it is valid.
 pub fn claimed_run(labels: &Labels) -> Option<RunId> {
     labels.get(RUN)?.parse().ok()
 }
 
-/// Returns the owner the labels claim, if it is one.
+/// Returns the owner that the labels claim, if it is valid.
 pub fn claimed_owner(labels: &Labels) -> Option<Owner> {
     labels.get(OWNER)?.parse().ok()
 }
 
-/// Returns the ledger the labels claim, if it is one.
+/// Returns the ledger that the labels claim, if it is valid.
 pub fn claimed_ledger(labels: &Labels) -> Option<LedgerId> {
     labels.get(LEDGER)?.parse().ok()
 }

@@ -1,7 +1,6 @@
 //! creel-core: whatever it starts, it ends, and it can prove it.
 //!
-//! The promise rests on one order of steps, kept by every path through this
-//! crate:
+//! Every path through this crate follows one sequence of steps:
 //!
 //! ```text
 //!   record the intent ─▶ create ─▶ record the id ─▶ … ─▶ record the release
@@ -11,41 +10,39 @@
 //!              (ledger)            (provider)       (provider)
 //! ```
 //!
-//! A process may die between any two of these steps. What it leaves behind is
-//! a ledger record that says what may exist and under which name and labels;
-//! [`reconcile`] reads it and finishes the work.
+//! A process may die between any two of these steps. It leaves a ledger record that says what may
+//! exist, and under which name and labels. [`reconcile`] reads the record and finishes the work.
 //!
 //! # The map
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`ledger`] | the durable record of every resource, and its state machine |
-//! | [`provider`] | the worlds resources live in: Docker, Daytona, processes |
+//! | [`provider`] | the providers that resources live in: Docker, Daytona, processes |
 //! | [`owner`] | who holds a resource, and whether it is still alive |
-//! | [`select`] | which resources a command means: selectors, presets, protection |
+//! | [`select`] | which resources a command selects: selectors, presets, protection |
 //! | [`recipe`] | what a harness leaves behind, and what proves it finished |
-//! | [`plan`] | what would be released and why, bound to what was seen |
+//! | [`plan`] | what would be released and why, bound to the objects that were observed |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
-//! | [`reconcile`] | makes ledger and world agree again after a crash |
-//! | [`workflow`] | what a run is told to do: a file, right as a whole or refused |
-//! | [`run`] | a workflow's way from nothing to a known outcome |
-//! | [`sandbox`] | the way into a sandbox, whoever provides it |
-//! | [`sanitise`] | what of the outside's words may be kept or shown |
+//! | [`reconcile`] | makes the ledger and the providers agree again after a crash |
+//! | [`workflow`] | the file that specifies a run; it is valid as a whole or rejected |
+//! | [`run`] | executes a workflow from its start to a known outcome |
+//! | [`sandbox`] | access to a sandbox of any provider |
+//! | [`sanitise`] | which parts of external text may be stored or shown |
 //! | [`scope`] | creates or adopts, and releases on every path |
-//! | [`cleanup`] | the library face of the cleanup commands |
-//! | [`guard`] | stands between a command and the providers, and owns what it creates |
+//! | [`cleanup`] | the cleanup commands as a library |
+//! | [`guard`] | stands between a command and the providers, and owns what the command creates |
 //! | [`watchdog`] | releases what a killed supervisor held |
 //! | [`config`] | typed settings; `config/defaults.toml` documents them |
 //! | [`failure`] | error codes, their pages, and the next command to type |
 //!
 //! # Vocabulary
 //!
-//! *resource*: one thing that must be given back. *provider*: the world it
-//! lives in. *owner*: the process that answers for it. *lease*: how long it
-//! may live without a sign of its owner. *intent*: the record before the
-//! create. *release*: ask for its end. *gone*: its absence was verified.
-//! *quarantine*: it will not go, and why is on record. *orphan*: its owner is
-//! dead. *plan*, *sweep*, *reconcile*, *certificate*: see the modules.
+//! *resource*: one thing that must be released. *provider*: the system it lives in. *owner*: the
+//! process that is responsible for it. *lease*: how long it may live without a sign of its owner.
+//! *intent*: the record before the create. *release*: request its deletion. *gone*: its absence was
+//! verified. *quarantine*: it cannot be removed, and the reason is on record. *orphan*: its owner
+//! is dead. *plan*, *sweep*, *reconcile*, *certificate*: see the modules.
 
 pub mod cleanup;
 pub mod clock;
@@ -77,7 +74,7 @@ pub mod task;
 pub mod watchdog;
 pub mod workflow;
 
-/// The snippets of the page for people with cleanup scripts compile.
+/// Compiles the snippets of the migration page for users of cleanup scripts.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/migrating.md")]
 struct Migrating;

@@ -1,34 +1,34 @@
-//! Names: which characters may be in one, and how a foreign one is shown.
+//! Names: which characters they may contain, and how foreign names are shown.
 //!
-//! A line break in a name forges a row of a table, a control character moves the cursor, and a
-//! mark of direction turns a line around. Names of our own must have none of them. Names that
-//! others gave to their containers, volumes and sandboxes are shown with escapes in their place.
+//! A line break in a name forges a table row, a control character moves the cursor, and a direction
+//! mark reverses a line. Our own names must contain none of these. Names that others gave to their
+//! containers, volumes and sandboxes are shown with escapes in their place.
 
 use std::borrow::Cow;
 
-/// How many characters a name of ours has at most.
+/// Maximum number of characters in one of our names.
 pub const LONGEST: usize = 128;
 
-/// Why a text is no name.
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// There is nothing to see of it.
+    /// It is empty or only whitespace.
     #[error("it is empty")]
     Empty,
     /// It has more than [`LONGEST`] characters.
     #[error("it has more than {LONGEST} characters")]
     TooLong,
-    /// It has a line break, a control character, or one that changes the direction or takes no
-    /// room.
+    /// It has a line break, a control character, or a character that changes the text direction or
+    /// has no width.
     #[error("it has a line break, or characters that cannot be seen")]
     Invisible,
 }
 
-/// Checks a name of ours.
+/// Checks one of our own names.
 ///
 /// # Errors
 ///
-/// Fails when it is empty, too long, or has characters that cannot be seen.
+/// Fails when the name is empty, too long, or has invisible characters.
 pub fn check(name: &str) -> Result<(), InvalidName> {
     if name.trim().is_empty() {
         return Err(InvalidName::Empty);
@@ -42,7 +42,7 @@ pub fn check(name: &str) -> Result<(), InvalidName> {
     }
 }
 
-/// Returns whether a character cannot be seen, or changes how others are seen.
+/// Returns whether a character is invisible, or changes how other characters are shown.
 pub fn is_invisible(one: char) -> bool {
     one.is_control()
         || matches!(one,
@@ -63,7 +63,7 @@ pub fn is_invisible(one: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Returns a foreign name fit for one line of a terminal: what cannot be seen is escaped.
+/// Returns a foreign name for display on one terminal line, with invisible characters escaped.
 ///
 /// ```
 /// # use creel_core::names::visible;

@@ -1,14 +1,13 @@
-//! What only the operating system can tell: processes, boots, namespaces.
+//! Facts that only the operating system knows: processes, boots, namespaces.
 //!
-//! Linux only. Everything here is a read of `/proc` or one system call; the
-//! answers may be out of date by the time they are used, so callers that act
-//! on a process hold a pidfd or compare its start time first.
+//! Linux only. Everything here is a read of `/proc` or one system call. The results may be out of
+//! date by the time they are used, so callers that act on a process hold a pidfd or compare its
+//! start time first.
 //!
-//! This is also the one module that may use `unsafe`, for two system calls
-//! that can take file descriptors away from other owners in the process and
-//! that the safe libraries therefore do not offer: [`unshare`] and
-//! [`close_inherited`]; and for [`range_lock`] and [`loop_device`], which they do
-//! not offer yet.
+//! This is also the only module that may use `unsafe`. It does so for [`unshare`] and
+//! [`close_inherited`]: these system calls can take file descriptors away from other owners in the
+//! process, so the safe libraries do not offer them. It also does so for [`range_lock`] and
+//! [`loop_device`], which the safe libraries do not offer yet.
 
 pub mod loop_device;
 pub mod range_lock;
@@ -22,7 +21,7 @@ use std::time::Duration;
 use rustix::thread::UnshareFlags;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A process that cannot be confused with a later one of the same pid.
+/// A process identity that cannot be confused with a later process of the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ProcessKey {
     /// The process id in the pid namespace of this process.
@@ -31,10 +30,10 @@ pub struct ProcessKey {
     pub started_ticks: u64,
 }
 
-/// The fields of `/proc/PID/stat` that matter here.
+/// The fields of `/proc/PID/stat` that this crate uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessStat {
-    /// One letter; `Z` and `X` have ended, at least their first thread.
+    /// The state letter. `Z` and `X` mean that at least the first thread has ended.
     pub state: char,
     /// The parent's process id.
     pub parent: i32,
@@ -42,7 +41,7 @@ pub struct ProcessStat {
     pub group: i32,
     /// The session.
     pub session: i32,
-    /// How many threads it has.
+    /// The number of threads.
     pub threads: u64,
     /// Clock ticks between boot and the start of the process.
     pub started_ticks: u64,
@@ -51,7 +50,8 @@ pub struct ProcessStat {
 impl ProcessStat {
     /// Returns whether the process has ended and only waits to be reaped.
     ///
-    /// One whose first thread has ended looks like a zombie while its other threads work on.
+    /// A process whose first thread has ended appears as a zombie while its other threads still
+    /// run.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
@@ -80,23 +80,23 @@ impl ProcessKey {
         Self::of(rustix::process::getpid().as_raw_pid())
     }
 
-    /// Returns whether this very process still runs; a zombie does not.
+    /// Returns whether this exact process still runs. A zombie does not.
     ///
     /// # Errors
     ///
-    /// Fails when `/proc` cannot tell.
+    /// Fails when `/proc` cannot be read.
     pub fn is_alive(&self) -> io::Result<bool> {
         self.runs(|stat| !stat.is_dead())
     }
 
-    /// Returns whether the first thread of this very process still runs.
+    /// Returns whether the first thread of this exact process still runs.
     ///
-    /// That is what a process of ours lives by: whatever of its other threads a kill has not
-    /// reached yet does nothing more.
+    /// A creel process lives as long as its first thread. Other threads that a kill has not reached
+    /// yet do no further work.
     ///
     /// # Errors
     ///
-    /// Fails when `/proc` cannot tell.
+    /// Fails when `/proc` cannot be read.
     pub fn has_first_thread(&self) -> io::Result<bool> {
         self.runs(|stat| !stat.has_lost_first_thread())
     }
@@ -120,7 +120,7 @@ pub fn is_no_process(error: &io::Error) -> bool {
 ///
 /// # Errors
 ///
-/// Fails when there is no such process or the file is not as documented.
+/// Fails when there is no such process, or when the file does not have the documented format.
 pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse_stat(&text).ok_or_else(|| {
@@ -129,7 +129,7 @@ pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
 }
 
 fn parse_stat(text: &str) -> Option<ProcessStat> {
-    // The command name may hold spaces and parentheses: fields start after the last one.
+    // The command name may contain spaces and parentheses. The fields start after the last `)`.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     Some(ProcessStat {
@@ -152,7 +152,7 @@ pub fn all_pids() -> io::Result<Vec<i32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Returns the time between boot and a start that is told in clock ticks.
+/// Returns the time between boot and a process start given in clock ticks.
 pub fn since_boot(started_ticks: u64) -> Duration {
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
     Duration::from_millis(started_ticks.saturating_mul(1000) / ticks_per_second)
@@ -177,7 +177,7 @@ pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Returns an id of this machine that outlives a reboot, or the boot's where there is none.
+/// Returns an id of this machine that survives a reboot, or the boot id where there is none.
 ///
 /// # Errors
 ///
@@ -202,11 +202,11 @@ pub fn pid_namespace() -> io::Result<u64> {
     Ok(fs::metadata(Path::new("/proc/self/ns/pid"))?.ino())
 }
 
-/// Writes a file in whole or not at all, durably.
+/// Writes a file atomically and durably.
 ///
 /// # Errors
 ///
-/// Fails when the directory or the file cannot be written; an old file is then untouched.
+/// Fails when the directory or the file cannot be written. An existing file is then untouched.
 pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -220,33 +220,33 @@ pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
         fs::rename(&draft, path)
     });
     if written.is_err() {
-        // The draft is ours and useless; the first error is the one that matters.
+        // The draft is ours and useless. The first error is the one to report.
         let _ = fs::remove_file(&draft);
         return written;
     }
     fs::File::open(directory)?.sync_all()
 }
 
-/// Moves this thread, or for pid namespaces its coming children, into new namespaces.
+/// Moves this thread into new namespaces. A new pid namespace applies to its future children.
 ///
 /// # Errors
 ///
-/// Fails where the system does not allow it, and for [`UnshareFlags::FILES`], always.
+/// Fails where the system does not allow it, and always for [`UnshareFlags::FILES`].
 #[expect(unsafe_code, reason = "rustix offers this system call only as an unsafe function")]
 pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     if namespaces.contains(UnshareFlags::FILES) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // SAFETY: only a private table of file descriptors can break other threads, and that
-    // flag was refused above.
+    // SAFETY: only a private table of file descriptors can break other threads, and that flag is
+    // rejected above.
     unsafe { rustix::thread::unshare_unsafe(namespaces) }?;
     Ok(())
 }
 
-/// Closes every file descriptor but the standard three.
+/// Closes every file descriptor except the standard three.
 ///
-/// For the first moment of a process that goes on after its parent: a pipe it inherited
-/// would otherwise keep whoever reads it waiting, and pass on to every child.
+/// Call this first in a process that outlives its parent. An inherited pipe would otherwise keep
+/// its reader waiting, and every child would inherit it too.
 ///
 /// # Errors
 ///
@@ -256,11 +256,12 @@ pub fn close_inherited() -> io::Result<()> {
     let entries = fs::read_dir("/proc/self/fd")?;
     let open: Vec<i32> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    // The descriptor that listed them was among them, and is closed by now.
+    // The descriptor that listed them is in the list, and is closed by now.
     let is_open =
         |descriptor: &i32| fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
     for descriptor in open.into_iter().filter(|one| *one > 2).filter(is_open) {
-        // SAFETY: the caller has opened nothing yet, so nobody owns any of these.
+        // SAFETY: the caller has opened nothing yet, so no code in this process owns these
+        // descriptors.
         unsafe { rustix::io::close(descriptor) };
     }
     Ok(())
@@ -283,7 +284,7 @@ mod tests {
         let stat = parse_stat(text).expect("the line is well formed");
         assert!(!stat.is_dead());
         assert!(ProcessStat { threads: 1, ..stat }.is_dead());
-        // But a process of ours that looks like this is being killed.
+        // A creel process in this state is being killed.
         assert!(stat.has_lost_first_thread());
     }
 

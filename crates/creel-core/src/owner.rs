@@ -1,9 +1,8 @@
-//! Owners: the process that answers for a resource, and whether it still can.
+//! Owners: the process that is responsible for a resource, and whether it still lives.
 //!
-//! A pid alone names nobody for long, so an owner is host, boot, pid
-//! namespace, pid and start time together. Whoever cannot be judged from here
-//! (another host, another pid namespace) is *unknown*, and unknown means keep:
-//! only the lease decides then.
+//! A pid is reused, so an owner is identified by host, boot, pid namespace, pid and start time
+//! together. The liveness of an owner on another host or in another pid namespace is *unknown*.
+//! Unknown means keep: only the lease decides then.
 
 use std::fmt;
 use std::io;
@@ -26,7 +25,7 @@ pub struct Owner {
     pub process: ProcessKey,
 }
 
-/// Whether an owner can still answer for what it holds.
+/// Whether an owner is still alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Liveness {
@@ -34,7 +33,7 @@ pub enum Liveness {
     Alive,
     /// The process is provably gone.
     Dead,
-    /// It cannot be judged from here.
+    /// The liveness cannot be determined from here.
     Unknown,
 }
 
@@ -72,26 +71,25 @@ impl Owner {
         })
     }
 
-    /// Judges from this process whether the owner still lives.
+    /// Checks from this process whether the owner is alive.
     pub fn liveness(&self) -> Liveness {
         match Self::this_process() {
-            Ok(here) => self.liveness_seen_from(&here, |process| process.has_first_thread()),
+            Ok(here) => self.liveness_from(&here, |process| process.has_first_thread()),
             Err(_) => Liveness::Unknown,
         }
     }
 
-    /// Returns whether the owner has died with all its threads: nothing that it did itself can
-    /// still take effect.
+    /// Returns whether the owner has died with all its threads.
     ///
-    /// An owner counts as dead with its first thread, while another one may still be in the
-    /// middle of a system call.
+    /// None of its own operations can still take effect then. An owner counts as dead as soon as
+    /// its first thread ends, while another thread may still be in a system call.
     pub fn has_ended(&self) -> bool {
         let is_of_this_boot = os::boot_id().is_ok_and(|boot| boot == self.boot);
         self.liveness() == Liveness::Dead
             && (!is_of_this_boot || self.process.is_alive().is_ok_and(|alive| !alive))
     }
 
-    fn liveness_seen_from(
+    fn liveness_from(
         &self,
         here: &Self,
         is_alive: impl FnOnce(&ProcessKey) -> io::Result<bool>,
@@ -113,7 +111,7 @@ impl Owner {
     }
 }
 
-/// One line without spaces, fit for a label and for SQL equality.
+/// Prints one line without spaces, suitable for a label and for SQL equality.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ProcessKey { pid, started_ticks } = self.process;
@@ -121,7 +119,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A text that is no owner.
+/// A text that is not a valid owner.
 #[derive(Debug, thiserror::Error)]
 #[error("`{text}` is not an owner of the form host/boot/namespace/pid/start")]
 pub struct InvalidOwner {
@@ -153,7 +151,7 @@ impl FromStr for Owner {
 mod tests {
     use super::*;
 
-    fn somebody() -> Owner {
+    fn some_owner() -> Owner {
         Owner {
             host: "h".to_owned(),
             boot: "b".to_owned(),
@@ -164,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_owner_survives_the_round_trip_through_its_label() {
-        let owner = somebody();
+        let owner = some_owner();
         assert_eq!(owner.to_string().parse::<Owner>().expect("printed by us"), owner);
         assert!("h/b/1/10".parse::<Owner>().is_err());
         assert!("h/b/1/10/99/7".parse::<Owner>().is_err());
@@ -172,11 +170,11 @@ mod tests {
 
     #[test]
     fn liveness_is_unknown_where_it_cannot_be_judged() {
-        let here = somebody();
+        let here = some_owner();
         let judge = |change: fn(&mut Owner), alive: bool| {
-            let mut owner = somebody();
+            let mut owner = some_owner();
             change(&mut owner);
-            owner.liveness_seen_from(&here, |_| Ok(alive))
+            owner.liveness_from(&here, |_| Ok(alive))
         };
         assert_eq!(judge(|o| o.host = "other".to_owned(), false), Liveness::Unknown);
         assert_eq!(judge(|o| o.pid_namespace = 2, false), Liveness::Unknown);
@@ -184,6 +182,6 @@ mod tests {
         assert_eq!(judge(|_| {}, true), Liveness::Alive);
         assert_eq!(judge(|_| {}, false), Liveness::Dead);
         let denied = |_: &ProcessKey| Err(io::Error::from(io::ErrorKind::PermissionDenied));
-        assert_eq!(somebody().liveness_seen_from(&here, denied), Liveness::Unknown);
+        assert_eq!(some_owner().liveness_from(&here, denied), Liveness::Unknown);
     }
 }

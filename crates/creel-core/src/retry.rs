@@ -1,9 +1,9 @@
-//! Trying again: exponential backoff with jitter, by class of error.
+//! Retries: exponential backoff with jitter, by error class.
 //!
-//! The defaults are three retries after 2, 4 and 8 seconds, and 30 seconds for
-//! the operation as a whole. A permanent error is not tried again at all. A
-//! wait that a throttling provider asked for does not count as the operation's,
-//! nor does one that it excused while it waited for its turn.
+//! The defaults are three retries after 2, 4 and 8 seconds, and 30 seconds for the operation as a
+//! whole. Permanent errors are not retried. Two kinds of waits do not count towards the limit:
+//! those that a throttling provider requested, and those in which the operation waited for its
+//! turn.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -19,25 +19,25 @@ use crate::duration;
 use crate::provider::{ErrorClass, ProviderError};
 
 tokio::task_local! {
-    /// The time of the operation under way that is not its own.
-    static EXCUSED: Arc<Excused>;
+    /// The wait time that does not count towards the limit of the current operation.
+    static UNCOUNTED: Arc<UncountedWaits>;
 }
 
 /// How long an operation waited for its turn.
 #[derive(Debug, Default)]
-struct Excused(Mutex<Waits>);
+struct UncountedWaits(Mutex<WaitTimes>);
 
 #[derive(Debug, Default)]
-struct Waits {
-    /// All waits that are over.
+struct WaitTimes {
+    /// Total duration of all completed waits.
     over: Duration,
-    /// Since when it waits now.
+    /// When the current wait started.
     since: Option<Instant>,
 }
 
-impl Excused {
-    fn lock(&self) -> MutexGuard<'_, Waits> {
-        // A panic elsewhere leaves plain numbers, which stay usable.
+impl UncountedWaits {
+    fn lock(&self) -> MutexGuard<'_, WaitTimes> {
+        // A panic elsewhere leaves only plain numbers, which stay usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,60 +54,61 @@ impl Excused {
     }
 }
 
-/// Ends a wait, also one that is given up.
-struct Waiting(Arc<Excused>);
+/// Ends a wait, including a cancelled one.
+struct WaitGuard(Arc<UncountedWaits>);
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// Waits for the turn of the operation under way: that time is not its own.
+/// Waits for the turn of the current operation, without counting the time towards its limit.
 ///
-/// Outside of an operation nobody counts. Waits of one operation come one after the other.
-pub(crate) async fn excused<T>(wait: impl Future<Output = T>) -> T {
-    let begin = |excused: &Arc<Excused>| {
-        excused.lock().since.get_or_insert_with(Instant::now);
-        Waiting(Arc::clone(excused))
+/// Outside of an operation this has no effect. An operation has at most one such wait at a time.
+pub(crate) async fn uncounted_wait<T>(wait: impl Future<Output = T>) -> T {
+    let begin = |waits: &Arc<UncountedWaits>| {
+        waits.lock().since.get_or_insert_with(Instant::now);
+        WaitGuard(Arc::clone(waits))
     };
-    let _waiting = EXCUSED.try_with(begin);
+    let _waiting = UNCOUNTED.try_with(begin);
     wait.await
 }
 
-/// Runs an operation to its limit, which moves by what the operation waited for its turn; returns
-/// by how much, and `None` where it did not end in time.
+/// Runs an operation until its deadline, extended by the time it waited for its turn.
+///
+/// Returns the result, or `None` on timeout, and the length of the extension.
 async fn within<T>(end: Instant, operation: impl Future<Output = T>) -> (Option<T>, Duration) {
-    let excused = Arc::new(Excused::default());
-    let mut operation = pin!(EXCUSED.scope(Arc::clone(&excused), operation));
+    let waits = Arc::new(UncountedWaits::default());
+    let mut operation = pin!(UNCOUNTED.scope(Arc::clone(&waits), operation));
     loop {
-        let answer = tokio::time::timeout_at(end + excused.so_far(), &mut operation).await;
-        let moved = excused.so_far();
-        match answer {
-            Ok(answer) => return (Some(answer), moved),
-            Err(_) if Instant::now() < end + moved => {}
-            Err(_) => return (None, moved),
+        let result = tokio::time::timeout_at(end + waits.so_far(), &mut operation).await;
+        let extension = waits.so_far();
+        match result {
+            Ok(result) => return (Some(result), extension),
+            Err(_) if Instant::now() < end + extension => {}
+            Err(_) => return (None, extension),
         }
     }
 }
 
-/// When and how often an operation is tried again.
+/// When and how often an operation is retried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// How often after the first try.
+    /// The number of retries after the first attempt.
     pub retries: u32,
     /// The wait before the first retry.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub initial: Duration,
-    /// By how much each wait is longer than the one before.
+    /// The factor by which each wait exceeds the previous one.
     pub factor: f32,
-    /// The limit for all tries together.
+    /// The time limit for all attempts together.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub deadline: Duration,
-    /// Whether each wait gets up to half as much again, so that many do not retry in step.
+    /// Whether each wait is lengthened by up to half, so that many clients do not retry in step.
     pub jitter: bool,
-    /// Other numbers of retries for single classes of error.
+    /// The number of retries for specific error classes.
     #[serde(default)]
     pub class: BTreeMap<ErrorClass, u32>,
 }
@@ -125,13 +126,13 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What was tried how often, and what came of it.
+/// The result of an operation, and the number of attempts.
 #[derive(Debug)]
 #[must_use]
 pub struct Tried<T> {
     /// The value, or the last error.
     pub result: Result<T, ProviderError>,
-    /// How many tries were made.
+    /// The number of attempts.
     pub tries: u32,
 }
 
@@ -155,10 +156,10 @@ impl RetryPolicy {
         builder.build().map(move |wait| if jitter { with_jitter(wait) } else { wait })
     }
 
-    /// Runs an operation until it succeeds, fails for good, or its time is over.
+    /// Runs an operation until it succeeds, fails permanently, or times out.
     ///
-    /// Every try that fails is told to `note`, with the wait before the next one if there
-    /// is one.
+    /// Calls `note` for every failed attempt, with the wait before the next attempt if there is
+    /// one.
     pub async fn run<'a, T>(
         &self,
         mut operation: impl FnMut() -> BoxFuture<'a, Result<T, ProviderError>>,
@@ -170,15 +171,15 @@ impl RetryPolicy {
         let mut tries = 0;
         loop {
             tries += 1;
-            let (result, excused) = within(end, operation()).await;
-            end += excused;
+            let (result, extension) = within(end, operation()).await;
+            end += extension;
             let error = match result {
                 Some(Ok(value)) => return Tried { result: Ok(value), tries },
                 Some(Err(error)) => error,
                 None => on_timeout(),
             };
             let wait = waits.next().unwrap_or(self.deadline);
-            // The provider's own word on when to come back wins over our guess.
+            // The provider's own `retry_after` takes precedence over our backoff.
             let wait = error.retry_after.unwrap_or(wait);
             if error.class == ErrorClass::Throttled && error.retry_after.is_some() {
                 end += wait;
@@ -195,7 +196,7 @@ impl RetryPolicy {
 
 /// Lengthens a wait by up to half of itself.
 fn with_jitter(wait: Duration) -> Duration {
-    // A fresh random UUID is the randomness at hand; its low bits are uniform.
+    // A random UUID serves as the source of randomness; its low bits are uniform.
     let part = (uuid::Uuid::new_v4().as_u128() & 0xffff) as f64 / f64::from(0x1_0000);
     wait.mul_f64(1.0 + part / 2.0)
 }
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_the_provider_asked_for_is_not_the_operations() {
+    async fn a_wait_requested_by_the_provider_does_not_count() {
         let start = Instant::now();
         let throttled = || ProviderError {
             retry_after: Some(Duration::from_secs(50)),
@@ -295,11 +296,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_its_turn_is_not_the_operations() {
+    async fn a_wait_for_a_turn_does_not_count() {
         let start = Instant::now();
         let operation = || async {
             for _ in 0..3 {
-                excused(tokio::time::sleep(Duration::from_secs(40))).await;
+                uncounted_wait(tokio::time::sleep(Duration::from_secs(40))).await;
             }
             tokio::time::sleep(Duration::from_secs(29)).await;
             Ok::<_, ProviderError>(())
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_operation_that_never_answers_ends_at_the_deadline() {
+    async fn an_operation_that_never_responds_ends_at_the_deadline() {
         let start = Instant::now();
         let tried = RetryPolicy::default()
             .run(

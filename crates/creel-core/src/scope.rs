@@ -1,15 +1,14 @@
-//! Scopes: take something, use it, give it back on every path.
+//! Scopes: acquire a resource, use it, and release it on every path.
 //!
-//! A [`Supervisor`] records the intent, creates or adopts, and releases with
-//! retries and verification. [`Supervisor::scope`] does so around a piece of
-//! work, whether it returns, fails, panics, runs out of time or is cancelled.
+//! A [`Supervisor`] records the intent, creates or adopts, and releases with retries and
+//! verification. [`Supervisor::scope`] does so around a piece of work, whether it returns, fails,
+//! panics, times out or is cancelled.
 //!
-//! Dropping a [`Held`] early only starts a release in the background, as a
-//! courtesy. The promise is the ledger's: what a killed process held is given
-//! back by its watchdog or by the next reconcile.
+//! Dropping a [`Held`] early only starts a best-effort release in the background. The guarantee
+//! comes from the ledger: the watchdog or the next reconcile releases what a killed process held.
 //!
-//! The example takes directories, which need no engine; a container is taken in
-//! the same way with [`Spec::Container`].
+//! The example uses directories, which need no engine. [`Spec::Container`] works the same for a
+//! container.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,19 +23,19 @@
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let home = tempfile::tempdir()?;
-//! let world = ProcessProvider::new(ProcessSettings {
+//! let processes = ProcessProvider::new(ProcessSettings {
 //!     root: home.path().join("sandboxes"),
 //!     // Directories need no holder; process trees do.
 //!     holder: HolderProgram { program: "/bin/false".into(), args: vec![] },
 //!     containment: None,
 //! });
 //! let ledger = Ledger::open(home.path()).await?;
-//! let providers = Providers::new(vec![Arc::new(world.clone())]);
+//! let providers = Providers::new(vec![Arc::new(processes.clone())]);
 //! let supervisor = Supervisor::new(ledger.clone(), providers, "example")?;
 //! let directory = || Request::new(ProviderName::Process, Spec::Directory);
 //!
 //! // Created for the work, and gone when it has ended.
-//! let place = world.clone();
+//! let place = processes.clone();
 //! let path = supervisor
 //!     .scope(directory(), |held| {
 //!         async move {
@@ -49,10 +48,10 @@
 //!     .await?;
 //! assert!(!path.exists());
 //!
-//! // An error of the work is the work's answer; the directory is gone all the same.
-//! let answer: Result<(), &str> =
+//! // An error of the work is the result of the work; the directory is gone all the same.
+//! let result: Result<(), &str> =
 //!     supervisor.scope(directory(), |_| async { Err("no luck") }.boxed()).await?;
-//! assert_eq!(answer, Err("no luck"));
+//! assert_eq!(result, Err("no luck"));
 //!
 //! // So it is when the work takes too long,
 //! let limit = Duration::from_millis(10);
@@ -75,7 +74,7 @@
 //!
 //! // Something that exists already is adopted by its id.
 //! # let resource = creel_core::id::ResourceId::new();
-//! # let id = world.create(&creel_core::provider::CreateOrder {
+//! # let id = processes.create(&creel_core::provider::CreateRequest {
 //! #     resource,
 //! #     name: resource.object_name(),
 //! #     labels: Default::default(),
@@ -84,13 +83,13 @@
 //! # }).await?;
 //! let (provider, kind) = (ProviderName::Process, Kind::Directory);
 //! supervisor.scope_adopted(provider, kind, &id, |_| async {}.boxed()).await?;
-//! assert!(world.list(&[Kind::Directory]).await?.is_empty());
+//! assert!(processes.list(&[Kind::Directory]).await?.is_empty());
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A cloud sandbox is managed in the same way, new or by its id. This example
-//! runs against a local server; without `api_url` it is Daytona itself.
+//! A cloud sandbox is managed the same, whether it is new or adopted by its id. This example runs
+//! against a local server; without `api_url` it runs against Daytona itself.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -122,7 +121,7 @@
 //! // Something that exists already: adopted by its id, and deleted when the work has ended.
 //! # let sandbox_id = cloud.list(&[Kind::Sandbox]).await?.remove(0).id;
 //! let (provider, kind) = (ProviderName::Daytona, Kind::Sandbox);
-//! let answer: Result<(), &str> = supervisor
+//! let result: Result<(), &str> = supervisor
 //!     .scope_adopted(provider, kind, &sandbox_id, |held| {
 //!         async move {
 //!             assert!(!held.id.is_empty());
@@ -131,7 +130,7 @@
 //!         .boxed()
 //!     })
 //!     .await?;
-//! assert_eq!(answer, Err("the work failed"));
+//! assert_eq!(result, Err("the work failed"));
 //!
 //! // Something new: on record before it is created, so that it is never lost.
 //! let spec = Spec::Sandbox(SandboxSpec::default());
@@ -164,41 +163,43 @@ use crate::crashpoint::{self, Crashpoint};
 use crate::id::{ResourceId, RunId};
 use crate::labels::{self, Labels};
 use crate::ledger::{
-    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, State, Try,
+    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
+    ResourceState, Try,
 };
 use crate::provider::{
-    CreateOrder, ErrorClass, Identity, Kind, Observed, ProviderError, ProviderName, Providers, Spec,
+    CreateRequest, ErrorClass, Identity, Kind, Observed, ProviderError, ProviderName, Providers,
+    Spec,
 };
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
 use crate::reconcile::{Reconciler, Status};
 use crate::sanitise::Masked;
 use crate::task;
 
-/// How long a resource may live without a renewal, unless a request says otherwise.
+/// How long a resource may live without a renewal, unless a request sets it.
 const DEFAULT_LEASE: Duration = Duration::from_secs(3600);
 
-/// The rule named in reports of releases by their own supervisor.
+/// The rule that reports show for releases by the resource's own supervisor.
 const RULE: &str = "released by its owner";
 
-/// What to take.
+/// The resource to acquire.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// In which world.
+    /// The provider that creates it.
     pub provider: ProviderName,
-    /// What.
+    /// The specification of the resource.
     pub spec: Spec,
-    /// Labels of the user's own.
+    /// Additional labels from the user.
     pub labels: Labels,
     /// The run it is for.
     pub run: Option<RunId>,
-    /// What becomes of it when this process dies.
+    /// What happens to it when this process dies.
     pub on_owner_death: OnOwnerDeath,
     /// How long it may live without a renewal.
     pub lease: Duration,
 }
 
 impl Request {
-    /// Asks for something that goes when this process dies, with a lease of an hour.
+    /// Requests a resource that is released when this process dies, with a lease of one hour.
     pub fn new(provider: ProviderName, spec: Spec) -> Self {
         Self {
             provider,
@@ -211,31 +212,31 @@ impl Request {
     }
 }
 
-/// Why something could not be taken. Nothing untracked is left behind by any of these.
+/// Why a resource could not be acquired. None of these errors leaves anything untracked.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeError {
+pub enum AcquireError {
     /// The intent could not be recorded, so nothing was created.
     #[error("nothing was created, because the ledger could not record it")]
     Ledger(#[from] LedgerError),
-    /// The provider refused or did not answer.
+    /// The provider refused or did not respond.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// There is nothing of that id to adopt.
+    /// There is no object with that id to adopt.
     #[error("there is no {kind} {id} to adopt")]
     Absent {
-        /// What it should be.
+        /// The expected kind.
         kind: Kind,
         /// Its id.
         id: String,
     },
 }
 
-impl TakeError {
-    /// Returns whether the disk of this machine has no room left for it.
+impl AcquireError {
+    /// Returns whether the disk of this machine is full.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Ledger(error) => matches!(error, LedgerError::DiskFull { .. }),
-            // The only limit of this provider is the space on the disk.
+            // The only limit of this provider is disk space.
             Self::Provider(error) => {
                 error.provider == ProviderName::Process && error.class == ErrorClass::Quota
             }
@@ -244,58 +245,58 @@ impl TakeError {
     }
 }
 
-/// Why a scope did not end well.
+/// Why a scope failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScopeError {
-    /// It could not be taken; the work was not started.
+    /// The resource could not be acquired; the work was not started.
     #[error(transparent)]
-    Take(#[from] TakeError),
-    /// The work ran out of time; what it used is released.
+    Acquire(#[from] AcquireError),
+    /// The work timed out; the resource is released.
     #[error("the work did not end within its {} limit", crate::duration::show(*limit))]
     TimedOut {
         /// The limit.
         limit: Duration,
     },
-    /// The work ended, but what it used could not be released yet; the ledger keeps it.
+    /// The work ended, but the resource could not be released yet. The ledger keeps it.
     #[error("{kind} {id} is not released: {reason}")]
     NotReleased {
-        /// What it is.
+        /// The kind of the resource.
         kind: Kind,
         /// The provider's id.
         id: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Something that this process holds.
+/// A resource that this process holds.
 #[derive(Debug)]
 pub struct Held {
     /// The resource on the ledger.
     pub resource: ResourceId,
-    /// The world it lives in.
+    /// The provider it lives in.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the resource.
     pub kind: Kind,
     /// The provider's id.
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Releases it when it is dropped early.
-    courtesy: Option<Supervisor>,
+    /// Releases the resource when it is dropped early.
+    release_on_drop: Option<Supervisor>,
 }
 
 impl Held {
-    /// Leaves the release to somebody else: [`Supervisor::release_all`], or a reconcile.
+    /// Leaves the release to [`Supervisor::release_all`] or to a reconcile.
     pub fn forget(mut self) {
-        self.courtesy = None;
+        self.release_on_drop = None;
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let (Some(supervisor), Ok(_)) =
-            (self.courtesy.take(), tokio::runtime::Handle::try_current())
+            (self.release_on_drop.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
@@ -308,19 +309,19 @@ impl Drop for Held {
     }
 }
 
-/// Takes resources in the name of this process, and gives them back. Cheap to clone.
+/// Acquires resources on behalf of this process, and releases them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     ledger: Ledger,
     providers: Providers,
     /// This process.
     me: OwnerRecord,
-    /// How things are released.
+    /// How resources are released.
     options: ReapOptions,
 }
 
 impl Supervisor {
-    /// Makes a supervisor; `command` is how this process is called in listings.
+    /// Creates a supervisor. `command` is the name of this process in listings.
     ///
     /// # Errors
     ///
@@ -330,47 +331,57 @@ impl Supervisor {
         Ok(Self { ledger, providers, me, options: ReapOptions::default() })
     }
 
-    /// Sets how things are released.
+    /// Sets how resources are released.
     #[must_use]
     pub fn with_options(mut self, options: ReapOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Returns this process as the ledger knows it.
+    /// Returns this process as recorded on the ledger.
     pub fn owner(&self) -> &OwnerRecord {
         &self.me
     }
 
-    /// Creates something: intent first, then the object, then its id on record.
+    /// Creates a resource: records the intent, creates the object, then records its id.
     ///
     /// # Errors
     ///
-    /// Fails without leaving anything untracked: what may exist is on record.
-    pub async fn create(&self, request: Request) -> Result<Held, TakeError> {
+    /// Fails without leaving anything untracked. Whatever may exist is on record.
+    pub async fn create(&self, request: Request) -> Result<Held, AcquireError> {
         let provider = Arc::clone(self.providers.get(request.provider)?);
-        self.create_with(request, |order| async move { provider.create(&order).await }).await
+        self.create_with(
+            request,
+            |create_request| async move { provider.create(&create_request).await },
+        )
+        .await
     }
 
-    /// As [`Supervisor::create`], with a way of making it that the provider's trait does not
-    /// have; it must make exactly what the order says, and return its id.
+    /// Creates a resource like [`Supervisor::create`], with a custom create function.
+    ///
+    /// Use it for creates that the provider trait does not support. `make` must create exactly what
+    /// the request specifies, and return its id.
     ///
     /// # Errors
     ///
     /// See [`Supervisor::create`].
-    pub async fn create_with<F, M>(&self, request: Request, make: F) -> Result<Held, TakeError>
+    pub async fn create_with<F, M>(&self, request: Request, make: F) -> Result<Held, AcquireError>
     where
-        F: FnOnce(CreateOrder) -> M + Send + 'static,
+        F: FnOnce(CreateRequest) -> M + Send + 'static,
         M: Future<Output = Result<String, ProviderError>> + Send,
     {
         let supervisor = self.clone();
-        // A caller that is cancelled here drops what comes back, which releases it.
-        task::finish(async move { supervisor.create_to_the_end(request, make).await }).await
+        // A caller that is cancelled here drops the result, which releases it.
+        task::finish(async move { supervisor.create_uncancelled(request, make).await }).await
     }
 
-    async fn create_to_the_end<F, M>(&self, request: Request, make: F) -> Result<Held, TakeError>
+    async fn create_uncancelled<F, M>(
+        &self,
+        request: Request,
+        make: F,
+    ) -> Result<Held, AcquireError>
     where
-        F: FnOnce(CreateOrder) -> M + Send,
+        F: FnOnce(CreateRequest) -> M + Send,
         M: Future<Output = Result<String, ProviderError>> + Send,
     {
         crashpoint::reach(Crashpoint::BeforeIntent);
@@ -378,7 +389,7 @@ impl Supervisor {
         let record = self.record_intent(resource, &request, resource.object_name()).await?;
         crashpoint::reach(Crashpoint::AfterIntent);
         let provider = self.providers.get(request.provider)?;
-        let order = CreateOrder {
+        let create_request = CreateRequest {
             resource,
             name: record.name.clone(),
             labels: record.labels.clone(),
@@ -386,8 +397,8 @@ impl Supervisor {
             spec: request.spec,
         };
         let limit = provider.create_deadline();
-        let created = tokio::time::timeout(limit, make(order)).await;
-        let created = created.unwrap_or_else(|_| Err(no_answer(&record, limit)));
+        let created = tokio::time::timeout(limit, make(create_request)).await;
+        let created = created.unwrap_or_else(|_| Err(no_response(&record, limit)));
         crashpoint::reach(Crashpoint::CreatedNotRecorded);
         self.note_create(&record, created.as_ref().err()).await;
         match created {
@@ -402,20 +413,20 @@ impl Supervisor {
         }
     }
 
-    /// Takes responsibility for something that exists already.
+    /// Takes responsibility for an existing object.
     ///
     /// # Errors
     ///
-    /// Fails when it is not there, or when it cannot be recorded.
+    /// Fails when the object does not exist, or when it cannot be recorded.
     pub async fn adopt(
         &self,
         provider: ProviderName,
         kind: Kind,
         id: &str,
-    ) -> Result<Held, TakeError> {
+    ) -> Result<Held, AcquireError> {
         let seen = self.providers.get(provider)?.inspect(kind, id).await?;
         let Some(seen) = seen else {
-            return Err(TakeError::Absent { kind, id: id.to_owned() });
+            return Err(AcquireError::Absent { kind, id: id.to_owned() });
         };
         let resource = ResourceId::new();
         let record = self.record_adoption(resource, &seen).await?;
@@ -424,11 +435,11 @@ impl Supervisor {
         Ok(self.hold(&record, seen.id))
     }
 
-    /// Creates something, lets `work` use it, and gives it back on every path.
+    /// Creates a resource, runs `work` with it, and releases it on every path.
     ///
     /// # Errors
     ///
-    /// Fails when it could not be taken, or is not verified gone afterwards.
+    /// Fails when the resource could not be acquired, or is not verified gone afterwards.
     pub async fn scope<T, W>(&self, request: Request, work: W) -> Result<T, ScopeError>
     where
         W: for<'a> FnOnce(&'a Held) -> BoxFuture<'a, T> + Send,
@@ -437,7 +448,7 @@ impl Supervisor {
         self.within(held, None, work).await
     }
 
-    /// As [`Supervisor::scope`], for something that exists already.
+    /// Like [`Supervisor::scope`], for an object that exists already.
     ///
     /// # Errors
     ///
@@ -456,7 +467,7 @@ impl Supervisor {
         self.within(held, None, work).await
     }
 
-    /// As [`Supervisor::scope`], with a limit for the work.
+    /// Like [`Supervisor::scope`], with a time limit for the work.
     ///
     /// # Errors
     ///
@@ -499,13 +510,13 @@ impl Supervisor {
         }
     }
 
-    /// Gives something back and verifies that it is gone.
+    /// Releases a resource and verifies that it is gone.
     ///
     /// # Errors
     ///
     /// Fails when its absence could not be verified; the ledger keeps it.
     pub async fn release(&self, mut held: Held) -> Result<ItemReport, ScopeError> {
-        held.courtesy = None;
+        held.release_on_drop = None;
         let not_released = |reason: String| ScopeError::NotReleased {
             kind: held.kind,
             id: held.id.clone(),
@@ -521,7 +532,7 @@ impl Supervisor {
         }
     }
 
-    /// Gives back everything this process still holds, unanswered creates included.
+    /// Releases everything this process still holds, including creates without a response.
     ///
     /// # Errors
     ///
@@ -530,7 +541,8 @@ impl Supervisor {
         self.reconciler().resume().await
     }
 
-    /// Gives back everything this process still holds for a run, unanswered creates included.
+    /// Releases everything this process still holds for a run, including creates without a
+    /// response.
     ///
     /// # Errors
     ///
@@ -539,14 +551,16 @@ impl Supervisor {
         self.reconciler().resume_run(run).await
     }
 
-    /// Holds something that is on record in this process's name; `None` if its object is not known.
+    /// Returns a handle to a resource that is recorded for this process.
+    ///
+    /// Returns `None` if another process owns it, or if its object is unknown.
     pub fn hold_again(&self, record: &Record) -> Option<Held> {
         let is_mine = record.owner.owner == self.me.owner;
         let object = record.state.object().filter(|_| is_mine)?;
         Some(self.hold(record, object.to_owned()))
     }
 
-    /// Renews the leases of what this process holds, until the handle is aborted.
+    /// Renews the leases of this process's resources until the handle is aborted.
     pub fn keep_alive(&self, period: Duration) -> JoinHandle<()> {
         let supervisor = self.clone();
         task::background(async move {
@@ -559,16 +573,16 @@ impl Supervisor {
         })
     }
 
-    /// Renews the leases of what this process holds, on record and in the worlds.
+    /// Renews the leases of this process's resources, on the ledger and with the providers.
     ///
     /// # Errors
     ///
-    /// Fails when the ledger cannot be used; what a provider refuses is only noted.
+    /// Fails when the ledger cannot be used. A provider that refuses is only logged.
     pub async fn renew(&self) -> Result<(), LedgerError> {
         self.ledger.renew_leases(&self.me.owner).await?;
         for record in self.ledger.records(&RecordFilter::open().of(&self.me.owner)).await? {
-            // What is on its way out needs no renewal.
-            if let (State::Created { object }, Ok(provider)) =
+            // A resource that is being released needs no renewal.
+            if let (ResourceState::Created { object }, Ok(provider)) =
                 (&record.state, self.providers.get(record.provider))
                 && let Err(error) = provider.renew(record.kind, object).await
             {
@@ -590,7 +604,7 @@ impl Supervisor {
             kind: record.kind,
             id,
             name: record.name.clone(),
-            courtesy: Some(self.clone()),
+            release_on_drop: Some(self.clone()),
         }
     }
 
@@ -655,8 +669,10 @@ impl Supervisor {
         }
     }
 
-    /// Reads what tells an object that was just created from a replacement. Without an answer
-    /// the record has no identity, and its object stays where nothing else proves it ours.
+    /// Returns the identity that distinguishes a newly created object from a replacement.
+    ///
+    /// If it cannot be read, the record has no identity. Its object is then kept unless other
+    /// evidence proves it ours.
     async fn identity_of(&self, record: &Record, id: &str) -> Option<Identity> {
         if record.kind.has_lasting_ids() {
             return Some(Identity::id(id));
@@ -672,19 +688,19 @@ impl Supervisor {
         identity_after_create(record.id, &seen)
     }
 
-    /// Finds out what a failed create left, and gives it back.
+    /// Determines what a failed create left behind, and releases it.
     ///
-    /// After a refusal an empty search proves that nothing was made. After a lost answer it
-    /// proves nothing yet: the intent stays open, and is searched for again later.
+    /// After a refusal, an empty search proves that nothing was created. After a lost response it
+    /// proves nothing yet: the intent stays open, and a later search repeats.
     async fn after_failed_create(
         &self,
         record: Record,
         error: ProviderError,
-    ) -> Result<Held, TakeError> {
+    ) -> Result<Held, AcquireError> {
         let provider = self.providers.get(record.provider)?;
         let found = provider.find(&record.marks()).await;
         match found {
-            // A copy may be among them: none can be proven ours. Reconcile reports them.
+            // A copy may be among them, so none can be proven ours. Reconcile reports them.
             Ok(objects) if objects.len() > 1 => {
                 warn!(resource = %record.id, "several objects fit a failed create: none is released");
             }
@@ -716,21 +732,22 @@ impl Supervisor {
         Err(error.into())
     }
 
-    /// Releases one record of this process's.
+    /// Releases one record of this process.
     async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
         let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
         reaper.release_record(resource, RULE, &self.options).await
     }
 }
 
-/// Returns what tells the object of a create from a replacement, as it was seen right after. One
-/// without the label of the create has taken its name meanwhile.
+/// Returns the identity of an object that was inspected right after its create.
+///
+/// Returns `None` when the object lacks the label of the create: another object has taken its name.
 pub(crate) fn identity_after_create(resource: ResourceId, seen: &Observed) -> Option<Identity> {
     let is_ours = labels::claimed_resource(&seen.labels) == Some(resource);
     seen.identity().filter(|_| is_ours)
 }
 
-fn no_answer(record: &Record, limit: Duration) -> ProviderError {
+fn no_response(record: &Record, limit: Duration) -> ProviderError {
     ProviderError {
         provider: record.provider,
         operation: format!("create {} {}", record.kind, record.name),

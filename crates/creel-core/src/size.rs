@@ -1,19 +1,19 @@
-//! Sizes as people write them for containers: `512m`, `4g`.
+//! Container sizes in the usual notation: `512m`, `4g`.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// A text that is no size.
+/// A text that is not a valid size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a size such as 512m or 4g")]
 pub struct InvalidSize {
     text: String,
 }
 
-/// Reads a size in bytes; units are powers of 1024, as the Docker command line has them.
+/// Parses a size in bytes. Units are powers of 1024, as on the Docker command line.
 ///
 /// # Errors
 ///
-/// Fails when it is no number, or has a unit that nobody knows.
+/// Fails when the text is not a number, or has an unknown unit.
 pub fn parse(text: &str) -> Result<u64, InvalidSize> {
     let invalid = || InvalidSize { text: text.to_owned() };
     let lower = text.trim().to_ascii_lowercase();
@@ -30,21 +30,21 @@ pub fn parse(text: &str) -> Result<u64, InvalidSize> {
     count.checked_mul(unit).ok_or_else(invalid)
 }
 
-/// Reads a size from a setting.
+/// Deserializes a size from a setting.
 ///
 /// # Errors
 ///
-/// Fails when it is no text, or no size.
+/// Fails when the value is not a string, or not a size.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     parse(&text).map_err(serde::de::Error::custom)
 }
 
-/// Writes a size as a setting, in bytes.
+/// Serializes a size as a setting, in bytes.
 ///
 /// # Errors
 ///
-/// Fails when the format takes no text.
+/// Fails when the format does not accept strings.
 pub fn serialize<S: Serializer>(size: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(size)
 }

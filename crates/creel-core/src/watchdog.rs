@@ -1,13 +1,13 @@
 //! The watchdog: releases what a killed supervisor held.
 //!
-//! One process per supervisor, in its own session, asleep on a pidfd. It opens
-//! the ledger only when the supervisor has ended, takes over what that one
-//! still had, gives it back, and stays until creates that were under way have
-//! either shown up or can no longer land.
+//! There is one watchdog process per supervisor. It runs in its own session and sleeps on a pidfd.
+//! When the supervisor has ended, it opens the ledger, takes over the supervisor's remaining
+//! resources and releases them. It stays until pending creates have either appeared or can no
+//! longer complete. On a full disk it stays until there is room to record what it did, for a day at
+//! most.
 //!
-//! Where a service manager or CI kills the whole control group, the watchdog
-//! dies with the rest; then the next mutating command or `creel reconcile` does
-//! its work.
+//! Where a service manager or CI kills the whole control group, the watchdog dies too. The next
+//! mutating command or `creel reconcile` then does its work.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,28 +19,33 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::ledger::LedgerError;
+use crate::ledger::write::WhenFull;
 use crate::os::ProcessKey;
 use crate::owner::Owner;
 use crate::reconcile::{Reconciler, Status};
 
-/// The first pause between searches for creates that may land late; later ones grow.
+/// The first pause between searches for creates that may complete late. Later pauses grow.
 const FIRST_SEARCH: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
+/// How long to wait for space on a full disk: a person has to notice it and make room.
+const SPACE_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// Watches over one process.
+/// Watches one process.
 #[derive(Debug)]
-pub struct Watch {
-    /// Readable once the process has ended; `None` when it had ended before.
+pub struct ProcessWatch {
+    /// Readable once the process has ended; `None` when it had ended before the watch started.
     pidfd: Option<OwnedFd>,
 }
 
-impl Watch {
-    /// Starts to watch; a process that has ended, or whose pid is another's now, counts.
+impl ProcessWatch {
+    /// Starts to watch a process.
+    ///
+    /// A process that has already ended, or whose pid was reused, counts as ended.
     ///
     /// # Errors
     ///
-    /// Fails when the kernel gives no pidfd.
+    /// Fails when the kernel provides no pidfd, or when `/proc` cannot be read.
     pub fn over(process: ProcessKey) -> io::Result<Self> {
         let Some(pid) = Pid::from_raw(process.pid) else { return Ok(Self { pidfd: None }) };
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -48,7 +53,7 @@ impl Watch {
             Err(rustix::io::Errno::SRCH) => return Ok(Self { pidfd: None }),
             Err(error) => return Err(error.into()),
         };
-        // Only after the pidfd is open is the start time a proof of whose it is.
+        // The start time proves the identity of the process only after the pidfd is open.
         if !process.is_alive()? {
             return Ok(Self { pidfd: None });
         }
@@ -59,16 +64,16 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// Fails when the wait itself does.
+    /// Fails when the wait itself fails.
     pub async fn ended(self) -> io::Result<()> {
         let Some(pidfd) = self.pidfd else { return Ok(()) };
-        let (tell, told) = oneshot::channel();
-        // A thread of its own: the runtime's blocking threads would keep it from ending.
+        let (sender, receiver) = oneshot::channel();
+        // This needs its own thread: a blocking thread of the runtime would delay its shutdown.
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
-            // Nobody listens any more if the wait was dropped.
-            let _ = tell.send(wait_until_readable(&pidfd));
+            // The receiver is gone if the wait was dropped.
+            let _ = sender.send(wait_until_readable(&pidfd));
         })?;
-        told.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 }
 
@@ -82,7 +87,8 @@ fn wait_until_readable(pidfd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Gives back what a dead owner left, and stays while creates may still land.
+/// Releases what a dead owner left, and continues while creates may still complete, or while the
+/// disk is too full to record the releases.
 ///
 /// # Errors
 ///
@@ -92,24 +98,49 @@ pub async fn reclaim(
     dead: &Owner,
     mut report: impl FnMut(&Status),
 ) -> Result<(), LedgerError> {
-    let mut status = reconciler.inherit(dead).await?;
+    let mut status = or_incomplete(reconciler.inherit(dead).await)?;
     report(&status);
-    if status.examined == 0 {
+    if status.examined == 0 && status.is_final() {
         return Ok(());
     }
+    loop {
+        status = search_on(reconciler, dead, status, &mut report).await?;
+        // A late create may have restored something that was released before it, as a container
+        // does with its volume. Only a full round over the providers detects that.
+        let round = or_incomplete(reconciler.round().await)?;
+        report(&round);
+        if status.audit_incomplete + round.audit_incomplete == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(LONGEST_SEARCH).await;
+        if !reconciler.wait_for_space(SPACE_PATIENCE).await {
+            warn!("the disk stays full: what is not on record is left to the next reconcile");
+            return Ok(());
+        }
+        status = or_incomplete(reconciler.continue_inheriting(dead).await)?;
+        report(&status);
+    }
+}
+
+/// Repeats the search until another round would achieve nothing more.
+async fn search_on(
+    reconciler: &Reconciler,
+    dead: &Owner,
+    mut status: Status,
+    report: &mut impl FnMut(&Status),
+) -> Result<Status, LedgerError> {
     let (mut pause, started) = (FIRST_SEARCH, Instant::now());
     while !status.is_final() {
         tokio::time::sleep(pause).await;
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
-        status = reconciler.resume().await?;
-        reconciler.close_runs(Some(dead), &mut status).await?;
+        status = or_incomplete(reconciler.continue_inheriting(dead).await)?;
         report(&status);
-        // An engine that stays away, or somebody who goes on using what is ours, is left to the
-        // next reconcile once nothing can land late.
+        // Once nothing can complete late, the next reconcile handles an unreachable engine, or
+        // resources that another client keeps in use.
         if status.open_intents == 0 && pause == LONGEST_SEARCH {
             break;
         }
-        // A window that is told by a clock which was set back would not end.
+        // A window measured by a clock that was set back would not end.
         if started.elapsed() > reconciler.intent_window() + LONGEST_SEARCH {
             warn!(
                 open_intents = status.open_intents,
@@ -118,10 +149,18 @@ pub async fn reclaim(
             break;
         }
     }
-    // What landed late may have brought back what was released before it, as a container does
-    // with its volume: only a look at the whole world shows that.
-    report(&reconciler.round().await?);
-    Ok(())
+    Ok(status)
+}
+
+/// Counts a round that a full disk ended as one that is not on record.
+fn or_incomplete(round: Result<Status, LedgerError>) -> Result<Status, LedgerError> {
+    match round {
+        Err(error) if error.is_disk_full() => {
+            warn!(%error, "the disk is full");
+            Ok(Status { audit_incomplete: 1, ..Status::default() })
+        }
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -132,12 +171,12 @@ mod tests {
     async fn the_end_of_a_killed_process_is_noticed_at_once() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let key = ProcessKey::of(child.id().cast_signed()).unwrap();
-        let watch = Watch::over(key).unwrap();
+        let watch = ProcessWatch::over(key).unwrap();
         child.kill().unwrap();
-        // The zombie is not reaped yet: the watch must not wait for that.
+        // The zombie is not reaped yet, and the watch must not wait for that.
         tokio::time::timeout(Duration::from_secs(5), watch.ended()).await.unwrap().unwrap();
         child.wait().unwrap();
-        let late = Watch::over(key).unwrap();
+        let late = ProcessWatch::over(key).unwrap();
         tokio::time::timeout(Duration::from_secs(5), late.ended()).await.unwrap().unwrap();
     }
 }

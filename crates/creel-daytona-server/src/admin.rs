@@ -1,4 +1,4 @@
-//! The admin routes: faults, seeds and counts, for whoever knows the secret path.
+//! The admin routes: faults, seeds and counts, for clients that know the secret path.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
-use crate::fault::FaultOrder;
+use crate::fault::FaultSpec;
 use crate::moment::Moment;
-use crate::sandbox::{Allowed, Intervals, Sandbox, Size};
+use crate::sandbox::{Allowed, Intervals, SandboxRecord, SandboxSize};
 use crate::settings::{DEFAULT_REGION, Seed};
-use crate::shared::{Counts, Shared};
+use crate::shared::{Counts, ServerState};
 use crate::state::State;
 
 /// Returns the admin routes.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<ServerState>> {
     Router::new()
         .route("/faults", post(add_fault).get(list_faults).delete(clear_faults))
         .route("/seed", post(seed))
@@ -33,49 +33,49 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| ApiError::invalid(error.to_string()))
 }
 
-async fn add_fault(Extract(shared): Extract<Arc<Shared>>, body: Bytes) -> Result<Json<Value>> {
-    let order: FaultOrder = parse(&body)?;
-    let id = shared.faults().add(order);
+async fn add_fault(Extract(shared): Extract<Arc<ServerState>>, body: Bytes) -> Result<Json<Value>> {
+    let spec: FaultSpec = parse(&body)?;
+    let id = shared.faults().add(spec);
     Ok(Json(json!({ "id": id })))
 }
 
-async fn list_faults(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+async fn list_faults(Extract(shared): Extract<Arc<ServerState>>) -> Json<Value> {
     Json(json!({ "faults": shared.faults().all() }))
 }
 
-async fn clear_faults(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+async fn clear_faults(Extract(shared): Extract<Arc<ServerState>>) -> Json<Value> {
     shared.faults().clear();
     Json(json!({ "faults": [] }))
 }
 
-async fn seed(Extract(shared): Extract<Arc<Shared>>, body: Bytes) -> Result<Json<Value>> {
+async fn seed(Extract(shared): Extract<Arc<ServerState>>, body: Bytes) -> Result<Json<Value>> {
     let seed: Seed = parse(&body)?;
     let ids = plant(&shared, &seed);
     Ok(Json(json!({ "ids": ids })))
 }
 
-/// Tells the truth about every sandbox that is not gone, whatever the API shows of it.
-async fn sandboxes(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+/// Returns the true state of every sandbox that is not gone, whatever the API shows of it.
+async fn sandboxes(Extract(shared): Extract<Arc<ServerState>>) -> Json<Value> {
     let registry = shared.registry();
     let there = registry.after(None).filter(|sandbox| sandbox.state != State::Destroyed);
     let rows: Vec<Value> = there.map(|sandbox| json!(sandbox.row(&shared.origin))).collect();
     Json(json!({ "sandboxes": rows }))
 }
 
-async fn counts(Extract(shared): Extract<Arc<Shared>>) -> Json<Counts> {
+async fn counts(Extract(shared): Extract<Arc<ServerState>>) -> Json<Counts> {
     Json(shared.counts().clone())
 }
 
-async fn reset_counts(Extract(shared): Extract<Arc<Shared>>) -> Json<Counts> {
+async fn reset_counts(Extract(shared): Extract<Arc<ServerState>>) -> Json<Counts> {
     Json(std::mem::take(&mut *shared.counts()))
 }
 
-async fn permissions(Extract(shared): Extract<Arc<Shared>>) -> Json<Vec<String>> {
+async fn permissions(Extract(shared): Extract<Arc<ServerState>>) -> Json<Vec<String>> {
     Json(crate::shared::lock(&shared.access.permissions).clone())
 }
 
 async fn set_permissions(
-    Extract(shared): Extract<Arc<Shared>>,
+    Extract(shared): Extract<Arc<ServerState>>,
     body: Bytes,
 ) -> Result<Json<Vec<String>>> {
     let permissions: Vec<String> = parse(&body)?;
@@ -83,14 +83,14 @@ async fn set_permissions(
     Ok(Json(permissions))
 }
 
-async fn identity(Extract(shared): Extract<Arc<Shared>>) -> Json<Value> {
+async fn identity(Extract(shared): Extract<Arc<ServerState>>) -> Json<Value> {
     let access = &shared.access;
     let organization = &shared.origin.organization;
     Json(json!({ "organization_id": organization, "jwt": access.jwt, "api_key": access.api_key }))
 }
 
-/// Adds sandboxes without a process; returns their ids.
-pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
+/// Adds sandboxes without a process, and returns their ids.
+pub(crate) fn plant(shared: &ServerState, seed: &Seed) -> Vec<Uuid> {
     let labels = Arc::new(seed.labels.clone());
     let (env, target) = (Arc::default(), Arc::from(DEFAULT_REGION));
     let ago = |seconds: u64| {
@@ -104,7 +104,7 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
     let reason = seed.error_reason.clone().unwrap_or_else(|| "seeded in error".to_owned());
     for number in 1..=seed.count {
         let earlier = if seed.same_millisecond { 0 } else { seed.count - number };
-        let made_at = Moment(at.0.saturating_sub(i64::try_from(earlier).unwrap_or(i64::MAX)));
+        let created = Moment(at.0.saturating_sub(i64::try_from(earlier).unwrap_or(i64::MAX)));
         let (id, sequence) = (Uuid::new_v4(), registry.next_sequence());
         let name = match (&seed.name, &seed.name_prefix) {
             (Some(name), _) => name.clone(),
@@ -112,7 +112,7 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
             (None, None) => id.to_string(),
         };
         let error = matches!(seed.state, State::Error | State::BuildFailed);
-        let added = registry.add(Sandbox {
+        let added = registry.add(SandboxRecord {
             id,
             name,
             sequence,
@@ -125,7 +125,7 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
             network_block_all: false,
             allowed: Allowed::default(),
             target: Arc::clone(&target),
-            size: Size::default(),
+            size: SandboxSize::default(),
             state: seed.state,
             desired: seed.state.desired(),
             pending: None,
@@ -133,8 +133,8 @@ pub(crate) fn plant(shared: &Shared, seed: &Seed) -> Vec<Uuid> {
             recoverable: seed.recoverable,
             intervals: Intervals::default(),
             destroy_at: None,
-            created_at: made_at,
-            updated_at: made_at,
+            created_at: created,
+            updated_at: created,
             active_at,
             generation: 0,
             hollow: true,

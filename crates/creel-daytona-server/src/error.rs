@@ -1,4 +1,4 @@
-//! Errors as the API answers them.
+//! Errors in the format of the API.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -11,20 +11,20 @@ use crate::moment::Moment;
 /// The result of a request.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// A refusal, before it knows which path it is for.
+/// An error response, before its path is known.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     /// The status.
     pub(crate) status: StatusCode,
-    /// What is wrong, for people.
+    /// The message for people.
     pub(crate) message: String,
     /// The daemon's own code, for toolbox errors.
     pub(crate) code: Option<&'static str>,
     /// Headers to add.
     pub(crate) headers: Box<HeaderMap>,
-    /// A body that could not be parsed: such answers name neither path nor time.
+    /// Whether the body could not be parsed. Such responses name neither path nor time.
     pub(crate) unparsed: bool,
-    /// A proxy's answer: plain text instead of JSON.
+    /// Whether this is a proxy's answer: plain text instead of JSON.
     pub(crate) bare: bool,
 }
 
@@ -45,45 +45,45 @@ struct ErrorBody<'a> {
 }
 
 impl ApiError {
-    /// Makes a refusal.
+    /// Creates an error.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let (message, headers) = (message.into(), Box::default());
         Self { status, message, code: None, headers, unparsed: false, bare: false }
     }
 
-    /// The request itself is wrong.
+    /// Returns the error for an invalid request.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A body that is not what it should be.
+    /// Returns the error for a body that cannot be parsed.
     pub(crate) fn unparsed(message: impl Into<String>) -> Self {
         Self { unparsed: true, ..Self::invalid(message) }
     }
 
-    /// There is no such sandbox.
+    /// Returns the error for an unknown sandbox.
     pub(crate) fn no_sandbox(key: &str) -> Self {
         let message = format!("Sandbox with ID or name {key} not found");
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// Something else is under way.
+    /// Returns the error for another operation in progress.
     pub(crate) fn in_progress() -> Self {
         Self::new(StatusCode::CONFLICT, "Sandbox state change in progress")
     }
 
-    /// The daemon in the sandbox is not there: the proxy answers, and says no more.
+    /// Returns the bare response of the proxy for a daemon that does not run.
     pub(crate) fn no_daemon() -> Self {
         Self { bare: true, ..Self::new(StatusCode::BAD_GATEWAY, "Bad Gateway") }
     }
 
-    /// Marks it as the toolbox daemon's.
+    /// Marks the error as the toolbox daemon's.
     pub(crate) fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// Writes it down for a path.
+    /// Renders the error for a path.
     pub(crate) fn render(&self, path: &str) -> Response {
         if self.bare {
             return (self.status, self.message.clone()).into_response();
@@ -108,7 +108,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        // The gate, which knows the path, writes the body.
+        // The gate knows the path, so it renders the body.
         let mut response = self.status.into_response();
         response.extensions_mut().insert(self);
         response

@@ -1,8 +1,8 @@
-//! Faults: what goes wrong, where, for whom, and how often.
+//! Faults: what goes wrong, where, for which sandboxes, and how often.
 //!
-//! A fault strikes while its count lasts, with its probability, on the
-//! operations and sandboxes it names. How often each has struck is kept, so a
-//! test can prove that what it survived did happen.
+//! A fault fires while its count lasts, with its probability, on the operations and sandboxes it
+//! names. The server counts how often each has fired, so a test can prove that the fault did
+//! happen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::route::Operation;
 
-/// How long the list lies after a delete, unless the fault says otherwise.
+/// How long the list is wrong after a delete, unless the fault sets it.
 const FLAP: Duration = Duration::from_millis(2700);
 
-/// A fault as it is ordered.
+/// A requested fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FaultOrder {
-    /// Where it strikes.
+pub struct FaultSpec {
+    /// The operations it applies to.
     #[serde(default)]
     pub at: At,
-    /// Which sandboxes it strikes; all of them without it.
+    /// The sandboxes it applies to; all of them if it is `None`.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matching: Option<Match>,
     /// What goes wrong.
-    pub fault: Kind,
-    /// The status of the answer, for `status` and `html`.
+    pub fault: FaultKind,
+    /// The status of the response, for `status` and `html`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Headers of the answer, for `status`.
+    /// Headers of the response, for `status`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The message of the answer, for `status`, or of the sandbox's error.
+    /// The message of the response, for `status`, or of the sandbox's error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether the sandbox of a failed create can be recovered; it can without it.
+    /// Whether the sandbox of a failed create can be recovered; it can if this is `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recoverable: Option<bool>,
-    /// How long it lasts, for `latency`, `flap` and what gets stuck; after
-    /// which time it strikes, for `cut_stream`.
+    /// The duration, for `latency`, `flap` and what gets stuck. For `cut_stream`, the time after
+    /// which it fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// How often it strikes; without it there is no end.
+    /// The maximum number of times it fires; unlimited if it is `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// How likely it strikes; always without it.
+    /// The probability that it fires; always if it is `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
 }
 
-/// Where a fault strikes.
+/// The operations a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the operation of its name")]
@@ -67,7 +67,7 @@ pub enum At {
     Any,
 }
 
-/// Which sandboxes a fault strikes: all that is given must fit.
+/// The sandboxes a fault applies to. All given fields must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
@@ -77,7 +77,7 @@ pub struct Match {
     /// The id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The name; a `*` at the end stands for anything.
+    /// The name. A `*` at the end matches anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -85,39 +85,39 @@ pub struct Match {
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The answer comes later.
+pub enum FaultKind {
+    /// The response is delayed.
     Latency,
-    /// The answer is an error of this status; nothing was done.
+    /// The response is an error with this status, and nothing was done.
     Status,
-    /// The connection is closed before anything was done.
+    /// The connection is closed before anything is done.
     CutBefore,
-    /// It was done, but the connection is closed before the answer.
+    /// The request is carried out, but the connection is closed before the response.
     CutAfter,
-    /// It was done, but only half of the answer arrives.
+    /// The request is carried out, but only half of the response arrives.
     HalfBody,
     /// The sandbox never gets beyond `creating` or `starting`.
     StuckStarting,
     /// The sandbox never gets beyond `destroying`.
     StuckDestroying,
-    /// The delete fails at the runner: the record hides from everything but one list flag.
+    /// The delete fails at the runner. Only one list flag still shows the record.
     ErroredDeleted,
-    /// The list forgets a deleted sandbox, then shows it again as it was.
+    /// The list omits a deleted sandbox, and then shows it again in its former state.
     Flap,
     /// The create answers 400 without an id, and the sandbox exists in `error`.
     CreateFailsAfterAlloc,
-    /// A followed log closes with 1011 in the middle of what it has to say first.
+    /// A followed log closes with 1011 in the middle of its first output.
     BreakOff,
-    /// The connection of a followed log is dropped without a word after a while.
+    /// The connection of a followed log is dropped without a close frame after a while.
     CutStream,
-    /// The key is no longer good.
+    /// The key has expired.
     ExpiredKey,
     /// A captive portal answers with HTML.
     Html,
 }
 
-impl Kind {
-    /// Returns whether this fault has a meaning for an operation.
+impl FaultKind {
+    /// Returns whether this fault is meaningful for an operation.
     fn fits(self, operation: Operation) -> bool {
         match self {
             Self::StuckStarting => matches!(operation, Operation::Create | Operation::Start),
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// Whom a request is about, as far as that is known.
+/// The sandbox a request is about, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Subject {
     pub(crate) id: Option<String>,
@@ -144,98 +144,98 @@ pub(crate) struct Subject {
     pub(crate) labels: BTreeMap<String, String>,
 }
 
-/// A fault that struck.
+/// A fault that fired.
 #[derive(Debug, Clone)]
 pub(crate) struct Strike {
-    pub(crate) kind: Kind,
-    pub(crate) order: FaultOrder,
+    pub(crate) kind: FaultKind,
+    pub(crate) spec: FaultSpec,
 }
 
-/// What the gate tells the operation itself to do wrong.
+/// The faults that the gate passes on to the operation itself.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Mischief(pub(crate) Vec<Strike>);
+pub(crate) struct InjectedFaults(pub(crate) Vec<Strike>);
 
-impl Mischief {
-    /// Returns the strike of a kind.
-    pub(crate) fn get(&self, kind: Kind) -> Option<&Strike> {
+impl InjectedFaults {
+    /// Returns the fault of a kind, if it fired.
+    pub(crate) fn get(&self, kind: FaultKind) -> Option<&Strike> {
         self.0.iter().find(|strike| strike.kind == kind)
     }
 }
 
 impl Strike {
-    /// Returns how long it lasts, if it ends by itself.
+    /// Returns its duration, if it ends by itself.
     pub(crate) fn lasting(&self) -> Option<Duration> {
-        Duration::try_from_secs_f64(self.order.seconds?).ok()
+        Duration::try_from_secs_f64(self.spec.seconds?).ok()
     }
 
-    /// Returns how long the list lies.
+    /// Returns how long the list is wrong.
     pub(crate) fn flap(&self) -> Duration {
         self.lasting().unwrap_or(FLAP)
     }
 }
 
-/// A fault and how often it has struck.
+/// A fault, and how often it has fired.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Armed {
+pub(crate) struct ArmedFault {
     id: u64,
     #[serde(flatten)]
-    order: FaultOrder,
+    spec: FaultSpec,
     fired: u64,
 }
 
-/// All faults, in the order they came.
+/// All faults, first armed first.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    armed: Vec<Armed>,
+    armed: Vec<ArmedFault>,
     next_id: u64,
 }
 
 impl Faults {
-    /// Arms a fault; returns its number.
-    pub(crate) fn add(&mut self, order: FaultOrder) -> u64 {
+    /// Arms a fault, and returns its number.
+    pub(crate) fn add(&mut self, spec: FaultSpec) -> u64 {
         self.next_id += 1;
-        self.armed.push(Armed { id: self.next_id, order, fired: 0 });
+        self.armed.push(ArmedFault { id: self.next_id, spec, fired: 0 });
         self.next_id
     }
 
-    /// Disarms all.
+    /// Disarms all faults.
     pub(crate) fn clear(&mut self) {
         self.armed.clear();
     }
 
-    /// Returns all, struck or not.
-    pub(crate) fn all(&self) -> &[Armed] {
+    /// Returns all faults, fired or not.
+    pub(crate) fn all(&self) -> &[ArmedFault] {
         &self.armed
     }
 
-    /// Returns whether any could strike this operation.
+    /// Returns whether any fault could apply to this operation.
     pub(crate) fn concern(&self, operation: Operation) -> bool {
         self.armed.iter().any(|fault| fault.concerns(operation))
     }
 
-    /// Strikes: every delay that fits, and the first of the other faults that does.
-    pub(crate) fn strike(&mut self, operation: Operation, subject: &Subject) -> Mischief {
+    /// Fires every matching delay, and the first of the other matching faults.
+    pub(crate) fn strike(&mut self, operation: Operation, subject: &Subject) -> InjectedFaults {
         let mut strikes = Vec::new();
         let mut struck = false;
         for fault in &mut self.armed {
-            let is_delay = fault.order.fault == Kind::Latency;
+            let is_delay = fault.spec.fault == FaultKind::Latency;
             if (struck && !is_delay) || !fault.concerns(operation) || !fault.fits(subject) {
                 continue;
             }
-            if fault.order.probability.is_some_and(|likely| fastrand::f64() >= likely) {
+            if fault.spec.probability.is_some_and(|likely| fastrand::f64() >= likely) {
                 continue;
             }
             fault.fired += 1;
             struck |= !is_delay;
-            strikes.push(Strike { kind: fault.order.fault, order: fault.order.clone() });
+            strikes.push(Strike { kind: fault.spec.fault, spec: fault.spec.clone() });
         }
-        Mischief(strikes)
+        InjectedFaults(strikes)
     }
 }
 
-impl Armed {
+impl ArmedFault {
     fn concerns(&self, operation: Operation) -> bool {
-        let here = match self.order.at {
+        let here = match self.spec.at {
             At::Any => true,
             At::Create => operation == Operation::Create,
             At::Get => operation == Operation::Get,
@@ -246,12 +246,12 @@ impl Armed {
             At::Exec => operation == Operation::Exec,
             At::Follow => operation == Operation::Follow,
         };
-        let spent = self.order.count.is_some_and(|count| self.fired >= count);
-        here && !spent && self.order.fault.fits(operation)
+        let spent = self.spec.count.is_some_and(|count| self.fired >= count);
+        here && !spent && self.spec.fault.fits(operation)
     }
 
     fn fits(&self, subject: &Subject) -> bool {
-        let Some(matching) = &self.order.matching else { return true };
+        let Some(matching) = &self.spec.matching else { return true };
         let id = matching.id.as_ref().is_none_or(|id| subject.id.as_ref() == Some(id));
         let name = matching.name.as_ref().is_none_or(|name| match name.strip_suffix('*') {
             Some(prefix) => subject.name.as_ref().is_some_and(|name| name.starts_with(prefix)),
@@ -269,14 +269,14 @@ impl Armed {
 mod tests {
     use super::*;
 
-    fn order(text: &str) -> FaultOrder {
+    fn spec(text: &str) -> FaultSpec {
         serde_json::from_str(text).expect("the order is well formed")
     }
 
     #[test]
     fn a_fault_strikes_as_often_as_its_count_says_and_only_where_it_fits() {
         let mut faults = Faults::default();
-        faults.add(order(
+        faults.add(spec(
             r#"{"at":"delete","match":{"label":"run=1"},"fault":"status","status":503,"count":2}"#,
         ));
         let mut subject = Subject::default();
@@ -292,22 +292,22 @@ mod tests {
     #[test]
     fn delays_add_to_another_fault() {
         let mut faults = Faults::default();
-        faults.add(order(r#"{"fault":"cut_after"}"#));
-        faults.add(order(r#"{"fault":"status","status":500}"#));
-        faults.add(order(r#"{"fault":"latency","seconds":0.1}"#));
-        let kinds: Vec<Kind> = faults
+        faults.add(spec(r#"{"fault":"cut_after"}"#));
+        faults.add(spec(r#"{"fault":"status","status":500}"#));
+        faults.add(spec(r#"{"fault":"latency","seconds":0.1}"#));
+        let kinds: Vec<FaultKind> = faults
             .strike(Operation::Get, &Subject::default())
             .0
             .into_iter()
             .map(|strike| strike.kind)
             .collect();
-        assert_eq!(kinds, [Kind::CutAfter, Kind::Latency]);
+        assert_eq!(kinds, [FaultKind::CutAfter, FaultKind::Latency]);
     }
 
     #[test]
     fn a_fault_of_deletes_does_not_strike_elsewhere() {
         let mut faults = Faults::default();
-        faults.add(order(r#"{"fault":"flap"}"#));
+        faults.add(spec(r#"{"fault":"flap"}"#));
         assert!(!faults.concern(Operation::Get));
         assert!(faults.concern(Operation::Delete));
     }

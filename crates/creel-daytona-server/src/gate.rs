@@ -1,9 +1,9 @@
-//! The gate: what happens to every request before and after it is handled.
+//! The gate: the processing of every request before and after its handler.
 //!
-//! Counted, then: the host it names, the key, the limits, the faults, the
-//! scope; then the handler; then the rest of the faults and the headers. A
-//! request that is to be cut off carries a [`Cut`] in its answer, which the
-//! connection turns into a closed socket.
+//! A request is counted first. Then its host, its key, the limits, the faults and the scope are
+//! checked. The handler follows, then the rest of the faults and the headers. A request whose
+//! connection must be cut carries a [`Cut`] in its response, which the connection turns into a
+//! closed socket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,52 +21,52 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 
 use crate::error::{ApiError, Result};
-use crate::fault::{Kind, Mischief, Strike, Subject};
-use crate::limit::Left;
-use crate::route::{Operation, Route, Scope};
-use crate::shared::Shared;
+use crate::fault::{FaultKind, InjectedFaults, Strike, Subject};
+use crate::limit::RemainingQuota;
+use crate::route::{Operation, RequestRoute, Scope};
+use crate::shared::ServerState;
 
-/// The header that names the organisation when a token is used instead of a key.
+/// The header that names the organisation if a token is used instead of a key.
 const ORGANIZATION: &str = "x-daytona-organization-id";
-/// The largest body that is read to see whom a fault is for.
+/// The largest body that is read to find the sandbox a fault applies to.
 const LARGEST_CREATE: usize = 1 << 20;
-/// How long half an answer gets to leave before its connection breaks.
+/// How long half a response gets to leave before its connection breaks.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// Marks an answer that must never arrive.
+/// Marks a response that must never arrive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut;
 
-/// What a request asks for, as errors name it.
+/// The method and address of a request, as errors name them.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RequestLine {
     pub(crate) method: Method,
     /// The path and the query.
     pub(crate) address: String,
 }
 
-/// Takes a request through the gate.
+/// Passes a request through the gate.
 pub(crate) async fn pass(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path().to_owned();
     // Errors name the address with its query.
-    let asked = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
+    let address = request.uri().path_and_query().map_or_else(|| path.clone(), ToString::to_string);
     let method = request.method().clone();
-    request.extensions_mut().insert(Asked { method, address: asked.clone() });
+    request.extensions_mut().insert(RequestLine { method, address: address.clone() });
     if let Err(error) = check_host(&shared, request.headers()) {
-        return error.render(&asked);
+        return error.render(&address);
     }
     if path.trim_start_matches('/').starts_with(&shared.access.admin) {
-        return rendered(next.run(request).await, &asked);
+        return rendered(next.run(request).await, &address);
     }
-    let route = Route::of(request.method(), &path, request.uri().query());
+    let route = RequestRoute::of(request.method(), &path, request.uri().query());
     count_request(&shared, &route);
     let response = match enter(&shared, &route, request.headers()) {
         Ok(left) => {
-            let mut response = rendered(within(&shared, &route, request, next).await, &asked);
+            let mut response = rendered(within(&shared, &route, request, next).await, &address);
             if let Some(left) = left
                 && response.status() != StatusCode::TOO_MANY_REQUESTS
             {
@@ -74,39 +74,44 @@ pub(crate) async fn pass(
             }
             response
         }
-        Err(error) => error.render(&asked),
+        Err(error) => error.render(&address),
     };
-    count_answer(&shared, &response);
+    count_response(&shared, &response);
     response
 }
 
-/// Applies the faults and the scope, then handles.
-async fn within(shared: &Arc<Shared>, route: &Route, request: Request, next: Next) -> Response {
-    let (mut request, mischief) = match strike(shared, route, request).await {
+/// Applies the faults and the scope, and calls the handler.
+async fn within(
+    shared: &Arc<ServerState>,
+    route: &RequestRoute,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut request, faults) = match strike(shared, route, request).await {
         Ok(struck) => struck,
         Err(error) => return error.into_response(),
     };
-    for delay in mischief.0.iter().filter(|strike| strike.kind == Kind::Latency) {
+    for delay in faults.0.iter().filter(|strike| strike.kind == FaultKind::Latency) {
         tokio::time::sleep(delay.lasting().unwrap_or(Duration::from_secs(1))).await;
     }
-    if let Some(response) = instead(&mischief) {
+    if let Some(response) = instead(&faults) {
         return response;
     }
     if let Err(error) = check_scope(shared, route.scope) {
         return error.into_response();
     }
-    request.extensions_mut().insert(mischief.clone());
+    request.extensions_mut().insert(faults.clone());
     let response = next.run(request).await;
-    if mischief.get(Kind::CutAfter).is_some() {
+    if faults.get(FaultKind::CutAfter).is_some() {
         return cut();
     }
-    if mischief.get(Kind::HalfBody).is_some() {
+    if faults.get(FaultKind::HalfBody).is_some() {
         return half(rendered(response, "")).await;
     }
     response
 }
 
-fn check_host(shared: &Shared, headers: &HeaderMap) -> Result<()> {
+fn check_host(shared: &ServerState, headers: &HeaderMap) -> Result<()> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     if shared.access.authorities.iter().any(|known| known.eq_ignore_ascii_case(host)) {
         return Ok(());
@@ -114,56 +119,60 @@ fn check_host(shared: &Shared, headers: &HeaderMap) -> Result<()> {
     Err(ApiError::new(StatusCode::FORBIDDEN, "the Host header names another server"))
 }
 
-/// Checks the key and takes one from the limit.
-fn enter(shared: &Shared, route: &Route, headers: &HeaderMap) -> Result<Option<Left>> {
+/// Checks the key, and takes one request from the limit.
+fn enter(
+    shared: &ServerState,
+    route: &RequestRoute,
+    headers: &HeaderMap,
+) -> Result<Option<RemainingQuota>> {
     if route.public {
         return Ok(None);
     }
     let mut limiter = shared.limiter();
     limiter.check_lockout()?;
     match login_of(shared, headers) {
-        Login::Known => {}
-        Login::OtherOrganization => {
+        ApiLogin::Known => {}
+        ApiLogin::OtherOrganization => {
             return Err(ApiError::new(StatusCode::FORBIDDEN, "Invalid authentication context"));
         }
-        Login::Unknown => {
+        ApiLogin::Unknown => {
             limiter.note_failed_auth();
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid credentials"));
         }
     }
     let Some(throttler) = route.throttler else { return Ok(None) };
-    let taken = limiter.take(throttler);
+    let permit = limiter.take(throttler);
     drop(limiter);
-    if taken.is_err() {
+    if permit.is_err() {
         *shared.counts().throttled.entry(throttler.name().to_owned()).or_default() += 1;
     }
-    taken
+    permit
 }
 
-/// Whose login a request shows.
-enum Login {
+/// The credentials that a request presents.
+enum ApiLogin {
     Known,
-    /// A good token with the name of an organisation that is not its own.
+    /// A valid token with the name of an organisation that is not its own.
     OtherOrganization,
     Unknown,
 }
 
-fn login_of(shared: &Shared, headers: &HeaderMap) -> Login {
+fn login_of(shared: &ServerState, headers: &HeaderMap) -> ApiLogin {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let token = text(AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
     let access = &shared.access;
     let organization = text(ORGANIZATION);
     let own = shared.origin.organization.as_str();
     if token == Some(&access.api_key) || (token == Some(&access.jwt) && organization == Some(own)) {
-        Login::Known
+        ApiLogin::Known
     } else if token == Some(&access.jwt) && organization.is_some() {
-        Login::OtherOrganization
+        ApiLogin::OtherOrganization
     } else {
-        Login::Unknown
+        ApiLogin::Unknown
     }
 }
 
-fn check_scope(shared: &Shared, scope: Scope) -> Result<()> {
+fn check_scope(shared: &ServerState, scope: Scope) -> Result<()> {
     let needed = match scope {
         Scope::None => return Ok(()),
         Scope::Write => "write:sandboxes",
@@ -175,36 +184,40 @@ fn check_scope(shared: &Shared, scope: Scope) -> Result<()> {
     Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden resource"))
 }
 
-/// Lets the faults strike; a create's body is read first, to see whom it is for.
-async fn strike(shared: &Shared, route: &Route, request: Request) -> Result<(Request, Mischief)> {
+/// Fires the faults. Reads the body of a create first, to find the sandbox it is for.
+async fn strike(
+    shared: &ServerState,
+    route: &RequestRoute,
+    request: Request,
+) -> Result<(Request, InjectedFaults)> {
     if route.public || !shared.faults().concern(route.operation) {
-        return Ok((request, Mischief::default()));
+        return Ok((request, InjectedFaults::default()));
     }
     let (request, subject) = if route.operation == Operation::Create {
         let (parts, body) = request.into_parts();
         let read = axum::body::to_bytes(body, LARGEST_CREATE).await;
         let bytes = read.map_err(|_| ApiError::unparsed("request entity too large"))?;
-        let subject = ordered(&bytes);
+        let subject = requested(&bytes);
         (Request::from_parts(parts, Body::from(bytes)), subject)
     } else {
-        (request, named(shared, route))
+        (request, existing(shared, route))
     };
-    let mischief = shared.faults().strike(route.operation, &subject);
-    Ok((request, mischief))
+    let faults = shared.faults().strike(route.operation, &subject);
+    Ok((request, faults))
 }
 
-fn ordered(body: &Bytes) -> Subject {
+fn requested(body: &Bytes) -> Subject {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Ordered {
+    struct Requested {
         name: Option<String>,
         labels: BTreeMap<String, String>,
     }
-    let ordered: Ordered = serde_json::from_slice(body).unwrap_or_default();
-    Subject { id: None, name: ordered.name, labels: ordered.labels }
+    let requested: Requested = serde_json::from_slice(body).unwrap_or_default();
+    Subject { id: None, name: requested.name, labels: requested.labels }
 }
 
-fn named(shared: &Shared, route: &Route) -> Subject {
+fn existing(shared: &ServerState, route: &RequestRoute) -> Subject {
     let Some(key) = &route.subject else { return Subject::default() };
     match shared.registry().find(key) {
         Some(sandbox) => Subject {
@@ -216,37 +229,37 @@ fn named(shared: &Shared, route: &Route) -> Subject {
     }
 }
 
-/// Returns the answer of a fault that lets nothing be done.
-fn instead(mischief: &Mischief) -> Option<Response> {
-    let strike = mischief.0.iter().find(|strike| strike.kind != Kind::Latency)?;
+/// Returns the response of a fault that prevents the operation.
+fn instead(faults: &InjectedFaults) -> Option<Response> {
+    let strike = faults.0.iter().find(|strike| strike.kind != FaultKind::Latency)?;
     match strike.kind {
-        Kind::CutBefore => Some(cut()),
-        Kind::Status => Some(refusal(strike).into_response()),
-        Kind::ExpiredKey => {
+        FaultKind::CutBefore => Some(cut()),
+        FaultKind::Status => Some(refusal(strike).into_response()),
+        FaultKind::ExpiredKey => {
             Some(ApiError::new(StatusCode::UNAUTHORIZED, "API key has expired").into_response())
         }
-        Kind::Html => Some(portal(strike)),
-        Kind::Latency
-        | Kind::CutAfter
-        | Kind::HalfBody
-        | Kind::StuckStarting
-        | Kind::StuckDestroying
-        | Kind::ErroredDeleted
-        | Kind::Flap
-        | Kind::BreakOff
-        | Kind::CutStream
-        | Kind::CreateFailsAfterAlloc => None,
+        FaultKind::Html => Some(portal(strike)),
+        FaultKind::Latency
+        | FaultKind::CutAfter
+        | FaultKind::HalfBody
+        | FaultKind::StuckStarting
+        | FaultKind::StuckDestroying
+        | FaultKind::ErroredDeleted
+        | FaultKind::Flap
+        | FaultKind::BreakOff
+        | FaultKind::CutStream
+        | FaultKind::CreateFailsAfterAlloc => None,
     }
 }
 
 fn refusal(strike: &Strike) -> ApiError {
-    let status = strike.order.status.and_then(|status| StatusCode::from_u16(status).ok());
+    let status = strike.spec.status.and_then(|status| StatusCode::from_u16(status).ok());
     let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let message = strike.order.message.clone();
+    let message = strike.spec.message.clone();
     let message =
         message.unwrap_or_else(|| status.canonical_reason().unwrap_or("Error").to_owned());
     let mut error = ApiError::new(status, message);
-    for (name, value) in &strike.order.headers {
+    for (name, value) in &strike.spec.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             error.headers.insert(name, value);
         }
@@ -255,7 +268,7 @@ fn refusal(strike: &Strike) -> ApiError {
 }
 
 fn portal(strike: &Strike) -> Response {
-    let status = strike.order.status.and_then(|status| StatusCode::from_u16(status).ok());
+    let status = strike.spec.status.and_then(|status| StatusCode::from_u16(status).ok());
     let page = "<!DOCTYPE html><html><head><title>Sign in to the network</title></head>\
                 <body><h1>Welcome</h1></body></html>";
     let html = [(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"))];
@@ -268,14 +281,14 @@ fn cut() -> Response {
     response
 }
 
-/// Sends half of a body under the length of the whole, then breaks off.
+/// Sends half of a body with the length of the whole, then breaks the connection.
 async fn half(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len().max(2)));
     let first = bytes.slice(..bytes.len() / 2);
     let broken = stream::once(async {
-        // What was written before must leave before the connection breaks.
+        // The part already written must leave before the connection breaks.
         tokio::time::sleep(FLUSH).await;
         Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe))
     });
@@ -283,7 +296,7 @@ async fn half(response: Response) -> Response {
     Response::from_parts(parts, Body::from_stream(body))
 }
 
-/// Writes the body of a refusal, which needs the path.
+/// Renders the body of an error, which needs the path.
 fn rendered(mut response: Response, path: &str) -> Response {
     match response.extensions_mut().remove::<ApiError>() {
         Some(error) => error.render(path),
@@ -291,13 +304,13 @@ fn rendered(mut response: Response, path: &str) -> Response {
     }
 }
 
-fn count_request(shared: &Shared, route: &Route) {
+fn count_request(shared: &ServerState, route: &RequestRoute) {
     let mut counts = shared.counts();
     counts.total += 1;
     *counts.by_route.entry(route.pattern.clone()).or_default() += 1;
 }
 
-fn count_answer(shared: &Shared, response: &Response) {
+fn count_response(shared: &ServerState, response: &Response) {
     let mut counts = shared.counts();
     if response.extensions().get::<Cut>().is_some() {
         counts.cut += 1;

@@ -1,11 +1,9 @@
-//! A loopback server that speaks the Daytona API, v1.
+//! A loopback server that implements the Daytona API, v1.
 //!
-//! It stands in for the real service where that cannot be reached or must not
-//! be hurt: `creel dev daytona` and the tests use the same one. Sandboxes are
-//! real (process trees or containers) or hollow (records only); the toolbox
-//! really executes; states take their time; limits and errors have the shapes
-//! of the real service; and everything that is known to go wrong there can be
-//! ordered.
+//! It replaces the real service where that cannot be reached or must not be harmed. `creel dev
+//! daytona` and the tests use the same server. Sandboxes are real (process trees or containers) or
+//! hollow (records only). The toolbox really executes commands. State changes take time. Limits and
+//! errors have the shapes of the real service, and every failure known from it can be injected.
 //!
 //! ```text
 //!   client ──▶ gate ───────────────▶ api ──▶ registry ◀── lifecycle, timers
@@ -14,10 +12,10 @@
 //!   test ────▶ admin: faults, seed, requests
 //! ```
 //!
-//! The server answers only on loopback, only under the authority it listens
-//! on, and only to the key it made up at its start. It keeps nothing: a crash
-//! leaves what its supervisor's ledger says, and the processes of a sandbox
-//! end by themselves when the server is gone (see the `backend` module).
+//! The server answers only on loopback, only under the authority it listens on, and only to the key
+//! it generates at its start. It stores nothing: after a crash, its supervisor's ledger lists what
+//! is left, and the processes of a sandbox end by themselves when the server is gone (see the
+//! `backend` module).
 //!
 //! # Example
 //!
@@ -52,7 +50,7 @@ mod state;
 mod timers;
 mod toolbox;
 
-pub use fault::{At, FaultOrder, Kind, Match};
+pub use fault::{At, FaultKind, FaultSpec, Match};
 pub use route::Operation;
 pub use server::{Running, Server, StartError};
 pub use settings::{
@@ -60,5 +58,5 @@ pub use settings::{
 };
 pub use state::State;
 
-/// The version of the API that is spoken.
+/// The implemented version of the API.
 pub(crate) const VERSION: &str = "0.205.1";

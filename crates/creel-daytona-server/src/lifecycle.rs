@@ -1,11 +1,10 @@
-//! How sandboxes come, move and go.
+//! The life of a sandbox: creation, state changes and deletion.
 //!
-//! An order changes the state at once and starts a task that settles it later:
-//! it waits, lets the backend act, and enters the final state, unless another
-//! order came in between. A stop or a delete is pending first: the state stays
-//! until the runner takes it up. A delete in error is accepted and sent to nobody;
-//! the row is purged days later. The task belongs to the server, not to the request,
-//! so a client that hangs up changes nothing.
+//! An action changes the state at once, and starts a task that finishes the transition later. The
+//! task waits, lets the backend act, and enters the final state, unless another action came in
+//! between. A stop or a delete is pending first: the state stays until the runner takes it up. A
+//! delete in error is accepted, but not sent to the runner; the row is purged days later. The task
+//! belongs to the server, not to the request, so a client that hangs up changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,47 +15,47 @@ use uuid::Uuid;
 
 use crate::backend;
 use crate::error::{ApiError, Result};
-use crate::fault::{Kind, Mischief};
+use crate::fault::{FaultKind, InjectedFaults};
 use crate::moment::Moment;
-use crate::sandbox::{Sandbox, Shadow};
-use crate::shared::Shared;
-use crate::state::{Desired, Order, Refusal, State};
+use crate::sandbox::{SandboxRecord, Shadow};
+use crate::shared::ServerState;
+use crate::state::{Action, ActionRefusal, Desired, State};
 
-/// Why a sandbox whose start was made to fail is in error.
+/// The error reason of a sandbox whose start was made to fail.
 const START_FAILURE: &str = "runner could not start the container";
 
-/// How a transition goes.
+/// How a transition proceeds.
 #[derive(Debug, Clone, Default)]
-struct Course {
-    /// It lasts so long instead of the usual time; `None` inside means for ever.
+struct TransitionPlan {
+    /// How long it lasts instead of the usual time. `Some(None)` means for ever.
     stuck: Option<Option<Duration>>,
     /// It ends in an error with this reason.
-    fails: Option<Failure>,
+    fails: Option<TransitionFailure>,
 }
 
 /// How a transition fails.
 #[derive(Debug, Clone)]
-struct Failure {
+struct TransitionFailure {
     reason: String,
-    /// Whether a recover helps.
+    /// Whether the sandbox can be recovered.
     recoverable: bool,
 }
 
-/// An order that was accepted.
+/// An accepted action.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     /// The sandbox.
     pub(crate) id: Uuid,
-    /// Ends when the transition has, if there is one.
-    pub(crate) settled: Option<JoinHandle<()>>,
+    /// Completes when the transition has ended, if there is one.
+    pub(crate) finished: Option<JoinHandle<()>>,
 }
 
-impl Shared {
-    /// Adds a sandbox and lets it start.
+impl ServerState {
+    /// Adds a sandbox, and starts it.
     pub(crate) fn create(
         self: &Arc<Self>,
-        sandbox: Sandbox,
-        mischief: &Mischief,
+        sandbox: SandboxRecord,
+        faults: &InjectedFaults,
     ) -> Result<Accepted> {
         let (id, name) = (sandbox.id, sandbox.name.clone());
         let (state, generation) = (sandbox.state, sandbox.generation);
@@ -64,27 +63,27 @@ impl Shared {
             let message = format!("Sandbox with name {name} already exists");
             return Err(ApiError::new(axum::http::StatusCode::CONFLICT, message));
         }
-        let course = self.course_of_start(mischief);
-        Ok(Accepted { id, settled: Some(self.settle_later(id, generation, state, course)) })
+        let plan = self.start_plan(faults);
+        Ok(Accepted { id, finished: Some(self.finish_later(id, generation, state, plan)) })
     }
 
-    fn course_of_start(&self, mischief: &Mischief) -> Course {
-        let failing = mischief.get(Kind::CreateFailsAfterAlloc);
-        Course {
-            stuck: mischief.get(Kind::StuckStarting).map(|strike| strike.lasting()),
-            fails: failing.map(|strike| Failure {
-                reason: strike.order.message.clone().unwrap_or_else(|| START_FAILURE.to_owned()),
-                recoverable: strike.order.recoverable.unwrap_or(true),
+    fn start_plan(&self, faults: &InjectedFaults) -> TransitionPlan {
+        let failing = faults.get(FaultKind::CreateFailsAfterAlloc);
+        TransitionPlan {
+            stuck: faults.get(FaultKind::StuckStarting).map(|strike| strike.lasting()),
+            fails: failing.map(|strike| TransitionFailure {
+                reason: strike.spec.message.clone().unwrap_or_else(|| START_FAILURE.to_owned()),
+                recoverable: strike.spec.recoverable.unwrap_or(true),
             }),
         }
     }
 
-    /// Gives a sandbox an order; `None` means that it is so already.
-    pub(crate) fn order(
+    /// Applies an action to a sandbox. Returns `None` if the sandbox already is in that state.
+    pub(crate) fn apply_action(
         self: &Arc<Self>,
         key: &str,
-        order: Order,
-        mischief: &Mischief,
+        action: Action,
+        faults: &InjectedFaults,
     ) -> Result<Option<Accepted>> {
         let mut registry = self.registry();
         let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
@@ -92,17 +91,17 @@ impl Shared {
         if sandbox.pending.is_some() {
             return Err(ApiError::in_progress());
         }
-        let next = match sandbox.state.obey(order) {
+        let next = match sandbox.state.apply(action) {
             Ok(next) => next,
-            Err(Refusal::AlreadySo) => return Ok(None),
-            Err(Refusal::InProgress) => return Err(ApiError::in_progress()),
-            Err(Refusal::Absent) => return Err(ApiError::no_sandbox(key)),
-            Err(Refusal::NotNow(message)) => return Err(ApiError::invalid(message)),
+            Err(ActionRefusal::AlreadySo) => return Ok(None),
+            Err(ActionRefusal::InProgress) => return Err(ApiError::in_progress()),
+            Err(ActionRefusal::Absent) => return Err(ApiError::no_sandbox(key)),
+            Err(ActionRefusal::NotNow(message)) => return Err(ApiError::invalid(message)),
         };
-        if order == Order::Recover && !sandbox.recoverable {
+        if action == Action::Recover && !sandbox.recoverable {
             return Err(ApiError::invalid("Sandbox is not recoverable"));
         }
-        // An ephemeral sandbox is deleted by its stop.
+        // The stop of an ephemeral sandbox deletes it.
         let next = match next {
             State::Stopping if sandbox.intervals.delete == 0 => State::Destroying,
             other => other,
@@ -113,7 +112,7 @@ impl Shared {
             sandbox.updated_at = Moment::now();
             let name = sandbox.name.clone();
             registry.rename(&id, deleted_name(&name));
-            return Ok(Some(Accepted { id, settled: None }));
+            return Ok(Some(Accepted { id, finished: None }));
         }
         sandbox.error_reason = None;
         sandbox.desired = next.desired();
@@ -124,11 +123,11 @@ impl Shared {
         } else {
             sandbox.enter(next);
         }
-        let (generation, mut course) = (sandbox.generation, self.course_of_start(mischief));
+        let (generation, mut plan) = (sandbox.generation, self.start_plan(faults));
         if next == State::Destroying {
-            course = self.course_of_destroy(mischief);
+            plan = self.destroy_plan(faults);
             let name = sandbox.name.clone();
-            let flap = mischief.get(Kind::Flap).map(|strike| strike.flap());
+            let flap = faults.get(FaultKind::Flap).map(|strike| strike.flap());
             sandbox.shadow = flap.map(|flap| Shadow {
                 name: name.clone(),
                 state: before,
@@ -138,39 +137,39 @@ impl Shared {
             registry.rename(&id, deleted_name(&name));
         }
         drop(registry);
-        let settled = Some(self.settle_later(id, generation, next, course));
-        Ok(Some(Accepted { id, settled }))
+        let finished = Some(self.finish_later(id, generation, next, plan));
+        Ok(Some(Accepted { id, finished }))
     }
 
-    fn course_of_destroy(&self, mischief: &Mischief) -> Course {
+    fn destroy_plan(&self, faults: &InjectedFaults) -> TransitionPlan {
         let reason = "runner could not destroy the container";
-        Course {
-            stuck: mischief.get(Kind::StuckDestroying).map(|strike| strike.lasting()),
-            fails: mischief
-                .get(Kind::ErroredDeleted)
-                .map(|_| Failure { reason: reason.to_owned(), recoverable: false }),
+        TransitionPlan {
+            stuck: faults.get(FaultKind::StuckDestroying).map(|strike| strike.lasting()),
+            fails: faults
+                .get(FaultKind::ErroredDeleted)
+                .map(|_| TransitionFailure { reason: reason.to_owned(), recoverable: false }),
         }
     }
 
-    fn settle_later(
+    fn finish_later(
         self: &Arc<Self>,
         id: Uuid,
         generation: u64,
         state: State,
-        course: Course,
+        plan: TransitionPlan,
     ) -> JoinHandle<()> {
         let shared = Arc::clone(self);
         let cancel = self.cancel.clone();
         let work = async move {
             tokio::time::sleep(shared.delays.pending).await;
-            let Some(generation) = shared.take_up(id, generation) else { return };
-            let delay = match course.stuck {
+            let Some(generation) = shared.begin(id, generation) else { return };
+            let delay = match plan.stuck {
                 Some(Some(seconds)) => seconds,
                 Some(None) => std::future::pending().await,
                 None => shared.delay_of(state),
             };
             tokio::time::sleep(delay).await;
-            shared.settle(id, generation, course.fails).await;
+            shared.finish(id, generation, plan.fails).await;
         };
         let work = async move {
             tokio::select! {
@@ -181,8 +180,8 @@ impl Shared {
         task::background(self.tasks.track_future(work))
     }
 
-    /// Lets the runner take up what is pending; `None` when another order came in between.
-    fn take_up(&self, id: Uuid, generation: u64) -> Option<u64> {
+    /// Lets the runner take up a pending state. Returns `None` if another action came in between.
+    fn begin(&self, id: Uuid, generation: u64) -> Option<u64> {
         let mut registry = self.registry();
         let sandbox = registry.get_mut(&id).filter(|sandbox| sandbox.generation == generation)?;
         if let Some(next) = sandbox.pending.take() {
@@ -202,13 +201,13 @@ impl Shared {
     }
 
     /// Lets the backend act, then enters the final state.
-    async fn settle(self: &Arc<Self>, id: Uuid, generation: u64, fails: Option<Failure>) {
-        let is_current = |sandbox: &&Sandbox| sandbox.generation == generation;
+    async fn finish(self: &Arc<Self>, id: Uuid, generation: u64, fails: Option<TransitionFailure>) {
+        let is_current = |sandbox: &&SandboxRecord| sandbox.generation == generation;
         let Some(sandbox) = self.registry().get(&id).filter(is_current).cloned() else { return };
         let acted = match fails {
             Some(failure) => Err(failure),
             None if sandbox.hollow => Ok(()),
-            None => backend::act(self, &sandbox).await.map_err(|reason| Failure {
+            None => backend::act(self, &sandbox).await.map_err(|reason| TransitionFailure {
                 reason,
                 recoverable: sandbox.desired != Desired::Destroyed,
             }),
@@ -217,7 +216,7 @@ impl Shared {
         let current = registry.get_mut(&id).filter(|sandbox| sandbox.generation == generation);
         let Some(sandbox) = current else { return };
         match acted {
-            Ok(()) => sandbox.enter(sandbox.state.settled()),
+            Ok(()) => sandbox.enter(sandbox.state.final_state()),
             Err(failure) => {
                 sandbox.error_reason = Some(failure.reason);
                 sandbox.recoverable = failure.recoverable;
@@ -232,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Removes the row of a sandbox that was deleted in error, and what stands behind it.
+    /// Removes the row of a sandbox that was deleted in error, and its backend.
     pub(crate) fn purge(self: &Arc<Self>, id: Uuid) {
         let mut registry = self.registry();
         let Some(sandbox) = registry.get_mut(&id).filter(|one| one.is_errored_deleted()) else {

@@ -1,38 +1,37 @@
 //! Rate limits: fixed windows, with the headers of the real service.
 //!
-//! The first request opens a window. A success says what is left; a refusal
-//! says only when to come back, and says so in a header of the throttler's own
-//! name. Who asks for more than a window has is refused for the length of a
-//! whole one from then on, as by the real service. Wrong keys have a window
-//! too, and once it is full, good keys are refused with it.
+//! The first request opens a window. A success reports what is left. A refusal reports only when to
+//! retry, in a header with the throttler's own name. A client that exceeds a window is refused for
+//! the length of a whole window from then on, as by the real service. Wrong keys have a window too,
+//! and once it is full, valid keys are refused as well.
 
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::error::ApiError;
-use crate::route::Throttler;
+use crate::route::ThrottlerName;
 use crate::settings::RateLimits;
 
-/// What is left of a window.
+/// The remainder of a window.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Left {
-    throttler: Throttler,
+pub(crate) struct RemainingQuota {
+    throttler: ThrottlerName,
     limit: u32,
     remaining: u32,
     reset: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Window {
+struct LimitWindow {
     opened_at: Option<Instant>,
     used: u32,
-    /// Until when everything is refused.
+    /// The time until which all requests are refused.
     blocked_until: Option<Instant>,
 }
 
-impl Window {
-    /// Takes one from the window; returns what is left, or how long to wait.
+impl LimitWindow {
+    /// Takes one request from the window. Returns what is left, or how long to wait.
     fn take(&mut self, limit: u32, length: Duration) -> Result<(u32, Duration), Duration> {
         let now = Instant::now();
         if let Some(until) = self.blocked_until.filter(|until| now < *until) {
@@ -59,18 +58,19 @@ impl Window {
 
 /// The windows of all throttlers.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub(crate) struct RateLimiter {
     limits: RateLimits,
-    authenticated: Window,
-    create: Window,
-    lifecycle: Window,
-    failed_auth: Window,
+    authenticated: LimitWindow,
+    create: LimitWindow,
+    lifecycle: LimitWindow,
+    failed_auth: LimitWindow,
 }
 
-impl Limiter {
+impl RateLimiter {
     /// Starts with empty windows.
     pub(crate) fn new(limits: RateLimits) -> Self {
-        let [authenticated, create, lifecycle, failed_auth] = [(); 4].map(|()| Window::default());
+        let [authenticated, create, lifecycle, failed_auth] =
+            [(); 4].map(|()| LimitWindow::default());
         Self { limits, authenticated, create, lifecycle, failed_auth }
     }
 
@@ -80,22 +80,27 @@ impl Limiter {
     }
 
     /// Takes one request from a throttler's window.
-    pub(crate) fn take(&mut self, throttler: Throttler) -> Result<Option<Left>, ApiError> {
+    pub(crate) fn take(
+        &mut self,
+        throttler: ThrottlerName,
+    ) -> Result<Option<RemainingQuota>, ApiError> {
         let (limit, window) = match throttler {
-            Throttler::Authenticated => (self.limits.authenticated, &mut self.authenticated),
-            Throttler::SandboxCreate => (self.limits.sandbox_create, &mut self.create),
-            Throttler::SandboxLifecycle => (self.limits.sandbox_lifecycle, &mut self.lifecycle),
+            ThrottlerName::Authenticated => (self.limits.authenticated, &mut self.authenticated),
+            ThrottlerName::SandboxCreate => (self.limits.sandbox_create, &mut self.create),
+            ThrottlerName::SandboxLifecycle => (self.limits.sandbox_lifecycle, &mut self.lifecycle),
         };
         let Some(limit) = limit else { return Ok(None) };
         match window.take(limit, self.limits.window) {
-            Ok((remaining, reset)) => Ok(Some(Left { throttler, limit, remaining, reset })),
+            Ok((remaining, reset)) => {
+                Ok(Some(RemainingQuota { throttler, limit, remaining, reset }))
+            }
             Err(wait) => {
                 Err(too_many(&format!("retry-after-{}", throttler.name()), whole_seconds(wait)))
             }
         }
     }
 
-    /// Refuses everybody while the window of wrong keys is full.
+    /// Refuses all clients while the window of wrong keys is full.
     pub(crate) fn check_lockout(&self) -> Result<(), ApiError> {
         let Some(limit) = self.limits.failed_auth else { return Ok(()) };
         match self.failed_auth.full_for(limit, self.limits.window) {
@@ -104,16 +109,16 @@ impl Limiter {
         }
     }
 
-    /// Notes a wrong key.
+    /// Records a wrong key.
     pub(crate) fn note_failed_auth(&mut self) {
         if let Some(limit) = self.limits.failed_auth {
-            // A full window was refused before.
+            // A full window is refused earlier.
             let _ = self.failed_auth.take(limit, self.limits.window);
         }
     }
 }
 
-impl Left {
+impl RemainingQuota {
     /// Adds the three headers of a success.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         let name = self.throttler.name();
@@ -129,7 +134,7 @@ fn set(headers: &mut HeaderMap, name: &str, value: u64) {
     }
 }
 
-/// Rounds up: whoever waits so long surely finds a new window.
+/// Rounds up, so that a client that waits this long finds a new window.
 fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
@@ -148,23 +153,23 @@ mod tests {
     #[test]
     fn a_full_window_refuses_with_nothing_but_the_throttlers_own_header() {
         let limits = RateLimits { sandbox_create: Some(2), ..RateLimits::default() };
-        let mut limiter = Limiter::new(limits);
+        let mut limiter = RateLimiter::new(limits);
         for _ in 0..2 {
-            assert!(limiter.take(Throttler::SandboxCreate).expect("two are allowed").is_some());
+            assert!(limiter.take(ThrottlerName::SandboxCreate).expect("two are allowed").is_some());
         }
-        let error = limiter.take(Throttler::SandboxCreate).expect_err("the third is not");
+        let error = limiter.take(ThrottlerName::SandboxCreate).expect_err("the third is not");
         assert_eq!(error.headers.len(), 1);
         assert!(error.headers.contains_key("retry-after-sandbox-create"));
-        assert!(limiter.take(Throttler::Authenticated).expect("it has no limit").is_none());
+        assert!(limiter.take(ThrottlerName::Authenticated).expect("it has no limit").is_none());
     }
 
     #[test]
     fn an_overdrawn_window_costs_a_whole_one() {
         let length = Duration::from_secs(60);
         let half_over = Instant::now().checked_sub(length / 2);
-        let mut window = Window { opened_at: half_over, used: 5, blocked_until: None };
+        let mut window = LimitWindow { opened_at: half_over, used: 5, blocked_until: None };
         assert_eq!(window.take(5, length), Err(length));
-        // The old window would have ended; the refusal has not.
+        // The old window has ended, but the refusal has not.
         let soon = Instant::now() + length / 2;
         window.blocked_until = Some(soon);
         assert!(window.take(5, length).is_err_and(|wait| wait <= length / 2));
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn wrong_keys_lock_good_ones_out() {
         let limits = RateLimits { failed_auth: Some(1), ..RateLimits::default() };
-        let mut limiter = Limiter::new(limits);
+        let mut limiter = RateLimiter::new(limits);
         assert!(limiter.check_lockout().is_ok());
         limiter.note_failed_auth();
         let error = limiter.check_lockout().expect_err("the window is full");

@@ -1,4 +1,4 @@
-//! Moments in milliseconds since the epoch, and how the API writes them.
+//! Moments in milliseconds since the epoch, and their format in the API.
 
 use serde::{Serialize, Serializer};
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 pub(crate) struct Moment(pub(crate) i64);
 
 impl Moment {
-    /// Returns the present.
+    /// Returns the current moment.
     pub(crate) fn now() -> Self {
         Self(jiff::Timestamp::now().as_millisecond())
     }
@@ -17,7 +17,7 @@ impl Moment {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// Reads a moment as a query names it.
+    /// Parses a moment from a query.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         text.parse::<jiff::Timestamp>().ok().map(|at| Self(at.as_millisecond()))
     }

@@ -1,6 +1,6 @@
 //! Percent-encoding in paths and queries.
 
-/// Decodes a path segment; what is not encoded well stays as it is.
+/// Decodes a path segment. Invalid escapes stay unchanged.
 pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -21,7 +21,7 @@ pub(crate) fn decode(text: &str) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-/// Splits a query into its pairs, in order; a key may come more than once.
+/// Splits a query into its pairs, in their original sequence. A key may occur more than once.
 pub(crate) fn pairs(query: &str) -> Vec<(String, String)> {
     query
         .split('&')

@@ -1,8 +1,7 @@
-//! The list: filters, order and cursor.
+//! The list: filters, sorting and cursor.
 //!
-//! Sorted by creation, a page is read off the index and costs what it shows.
-//! Any other order sorts everything for each page, as rows move between pages
-//! in the real service too.
+//! Sorted by creation, a page is read from the index and costs only its own rows. Any other sorting
+//! sorts everything for each page; rows move between pages then, as in the real service.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -12,18 +11,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::percent;
-use crate::registry::{Age, Registry};
-use crate::sandbox::{Full, Origin, Pairs, Sandbox};
+use crate::registry::{Age, SandboxRegistry};
+use crate::sandbox::{Full, Pairs, SandboxRecord, ServerInfo};
 use crate::state::State;
 
-/// The page size without a limit.
+/// The default page size.
 const DEFAULT_LIMIT: usize = 100;
-/// The largest page.
+/// The maximum page size.
 const LARGEST_LIMIT: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Sort {
+enum SortField {
     Name,
     Cpu,
     MemoryGib,
@@ -32,12 +31,12 @@ enum Sort {
     CreatedAt,
 }
 
-/// What a list asks for.
+/// A list request.
 #[derive(Debug)]
-pub(crate) struct Query {
+pub(crate) struct SandboxListQuery {
     limit: usize,
     cursor: Option<Cursor<'static>>,
-    sort: Sort,
+    sort: SortField,
     descending: bool,
     id: Option<String>,
     name: Option<String>,
@@ -46,19 +45,19 @@ pub(crate) struct Query {
     snapshots: Vec<String>,
     regions: Vec<String>,
     include_errored_deleted: bool,
-    created: Span,
-    last_event: Span,
-    auto_destroy: Span,
+    created: TimeSpan,
+    last_event: TimeSpan,
+    auto_destroy: TimeSpan,
 }
 
-/// Two bounds in time, both open.
+/// A time span. Both bounds are optional and exclusive.
 #[derive(Debug, Default)]
-struct Span {
+struct TimeSpan {
     after: Option<Moment>,
     before: Option<Moment>,
 }
 
-impl Span {
+impl TimeSpan {
     fn has(&self, at: Option<Moment>) -> bool {
         if self.after.is_none() && self.before.is_none() {
             return true;
@@ -70,18 +69,18 @@ impl Span {
     }
 }
 
-/// What rows are sorted by; one list has only one of the two.
+/// The sort key of a row. One list uses only one of the two.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Key<'a> {
+enum SortKey<'a> {
     Number(i64),
     Text(Cow<'a, str>),
 }
 
-/// Where a row stands, and where the page before ended.
+/// The position of a row, and the end of the previous page.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Cursor<'a> {
-    /// The value that is sorted by.
-    key: Key<'a>,
+    /// The value of the sort field.
+    key: SortKey<'a>,
     /// The tie-breaker.
     age: Age,
 }
@@ -90,8 +89,8 @@ impl Cursor<'_> {
     fn write(&self) -> String {
         let (millisecond, sequence) = self.age;
         let text = match &self.key {
-            Key::Number(number) => format!("{millisecond}:{sequence}:n{number}"),
-            Key::Text(text) => format!("{millisecond}:{sequence}:t{text}"),
+            SortKey::Number(number) => format!("{millisecond}:{sequence}:n{number}"),
+            SortKey::Text(text) => format!("{millisecond}:{sequence}:t{text}"),
         };
         text.bytes().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -109,20 +108,20 @@ impl Cursor<'_> {
         let age = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let key = parts.next()?;
         let key = match key.strip_prefix('t') {
-            Some(text) => Key::Text(Cow::Owned(text.to_owned())),
-            None => Key::Number(key.strip_prefix('n')?.parse().ok()?),
+            Some(text) => SortKey::Text(Cow::Owned(text.to_owned())),
+            None => SortKey::Number(key.strip_prefix('n')?.parse().ok()?),
         };
         Some(Cursor { key, age })
     }
 }
 
-impl Query {
-    /// Reads a query, refusing what the real service refuses.
+impl SandboxListQuery {
+    /// Parses a query, and refuses what the real service refuses.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut query = Self {
             limit: DEFAULT_LIMIT,
             cursor: None,
-            sort: Sort::LastActivityAt,
+            sort: SortField::LastActivityAt,
             descending: true,
             id: None,
             name: None,
@@ -131,9 +130,9 @@ impl Query {
             snapshots: Vec::new(),
             regions: Vec::new(),
             include_errored_deleted: false,
-            created: Span::default(),
-            last_event: Span::default(),
-            auto_destroy: Span::default(),
+            created: TimeSpan::default(),
+            last_event: TimeSpan::default(),
+            auto_destroy: TimeSpan::default(),
         };
         for (key, value) in percent::pairs(text) {
             query.set(key.trim_end_matches("[]"), value)?;
@@ -173,15 +172,16 @@ impl Query {
             "lastEventBefore" => self.last_event.before = Some(moment(key, &value)?),
             "autoDestroyAtAfter" => self.auto_destroy.after = Some(moment(key, &value)?),
             "autoDestroyAtBefore" => self.auto_destroy.before = Some(moment(key, &value)?),
-            // The other filters of the service are accepted and let everything through.
+            // Other filters of the service are accepted, but match everything.
             _ => {}
         }
         Ok(())
     }
 
-    /// Writes one page.
-    pub(crate) fn page(&self, registry: &Registry, origin: &Origin) -> Result<Vec<u8>> {
-        let mut rows: Vec<&Sandbox> = if self.sort == Sort::CreatedAt && !self.descending {
+    /// Renders one page.
+    pub(crate) fn page(&self, registry: &SandboxRegistry, origin: &ServerInfo) -> Result<Vec<u8>> {
+        let mut rows: Vec<&SandboxRecord> = if self.sort == SortField::CreatedAt && !self.descending
+        {
             let from = self.cursor.as_ref().map(|cursor| cursor.age.0);
             registry
                 .after_millisecond(from)
@@ -207,23 +207,24 @@ impl Query {
         Ok(body)
     }
 
-    fn sorted<'a>(&self, registry: &'a Registry) -> Vec<&'a Sandbox> {
+    fn sorted<'a>(&self, registry: &'a SandboxRegistry) -> Vec<&'a SandboxRecord> {
         let after = |at: &Cursor<'_>| match &self.cursor {
             Some(from) => self.compare(at, from) == Ordering::Greater,
             None => true,
         };
         let fitting = registry.all().filter(|one| self.fits(one));
-        let mut rows: Vec<(Cursor<'_>, &Sandbox)> =
+        let mut rows: Vec<(Cursor<'_>, &SandboxRecord)> =
             fitting.map(|one| (self.cursor_at(one), one)).filter(|(at, _)| after(at)).collect();
-        let order = |left: &(Cursor<'_>, &Sandbox), right: &(Cursor<'_>, &Sandbox)| {
+        let by_cursor = |left: &(Cursor<'_>, &SandboxRecord),
+                         right: &(Cursor<'_>, &SandboxRecord)| {
             self.compare(&left.0, &right.0)
         };
         if rows.len() > self.limit + 1 {
-            // Only this page has to be in order.
-            rows.select_nth_unstable_by(self.limit, order);
+            // Only this page has to be sorted.
+            rows.select_nth_unstable_by(self.limit, by_cursor);
             rows.truncate(self.limit + 1);
         }
-        rows.sort_unstable_by(order);
+        rows.sort_unstable_by(by_cursor);
         rows.into_iter().map(|(_, sandbox)| sandbox).collect()
     }
 
@@ -231,30 +232,30 @@ impl Query {
         if self.descending { right.cmp(left) } else { left.cmp(right) }
     }
 
-    fn cursor_at<'a>(&self, sandbox: &'a Sandbox) -> Cursor<'a> {
+    fn cursor_at<'a>(&self, sandbox: &'a SandboxRecord) -> Cursor<'a> {
         let key = match self.sort {
-            Sort::Name => Key::Text(Cow::Borrowed(&sandbox.name)),
-            Sort::Cpu => Key::Number(sandbox.size.cpu.into()),
-            Sort::MemoryGib => Key::Number(sandbox.size.memory.into()),
-            Sort::DiskGib => Key::Number(sandbox.size.disk.into()),
-            Sort::LastActivityAt => Key::Number(sandbox.active_at.0),
-            // The tie-breaker is the order.
-            Sort::CreatedAt => Key::Number(0),
+            SortField::Name => SortKey::Text(Cow::Borrowed(&sandbox.name)),
+            SortField::Cpu => SortKey::Number(sandbox.size.cpu.into()),
+            SortField::MemoryGib => SortKey::Number(sandbox.size.memory.into()),
+            SortField::DiskGib => SortKey::Number(sandbox.size.disk.into()),
+            SortField::LastActivityAt => SortKey::Number(sandbox.active_at.0),
+            // The tie-breaker alone determines the position.
+            SortField::CreatedAt => SortKey::Number(0),
         };
         Cursor { key, age: (sandbox.created_at.0, sandbox.sequence) }
     }
 
-    /// Returns the cursor behind a row. Sorted by creation it carries milliseconds while rows have
+    /// Returns the cursor after a row. Sorted by creation, it carries milliseconds while rows have
     /// microseconds, so the rest of that millisecond comes again on the next page.
-    fn written_cursor(&self, last: &Sandbox) -> String {
+    fn written_cursor(&self, last: &SandboxRecord) -> String {
         let mut cursor = self.cursor_at(last);
-        if self.sort == Sort::CreatedAt && !self.descending {
+        if self.sort == SortField::CreatedAt && !self.descending {
             cursor.age.1 = 0;
         }
         cursor.write()
     }
 
-    fn fits(&self, sandbox: &Sandbox) -> bool {
+    fn fits(&self, sandbox: &SandboxRecord) -> bool {
         let Some((name, state)) = self.seen(sandbox) else { return false };
         let any = |wanted: &[String], value: Option<&str>| {
             wanted.is_empty() || value.is_some_and(|value| wanted.iter().any(|one| one == value))
@@ -270,8 +271,8 @@ impl Query {
             && self.auto_destroy.has(sandbox.destroy_at)
     }
 
-    /// Returns name and state as this list sees them; `None` when it does not see it at all.
-    fn seen<'a>(&self, sandbox: &'a Sandbox) -> Option<(&'a str, State)> {
+    /// Returns the name and state that this list shows, or `None` if it does not show the sandbox.
+    fn seen<'a>(&self, sandbox: &'a SandboxRecord) -> Option<(&'a str, State)> {
         if let Some(shadow) = &sandbox.shadow {
             let now = Moment::now();
             if now < shadow.hidden_until {
@@ -287,10 +288,10 @@ impl Query {
     }
 }
 
-/// What the older list asks for: a page by its number.
+/// A request to the older list: a page by its number.
 #[derive(Debug)]
 pub(crate) struct NumberedQuery {
-    query: Query,
+    query: SandboxListQuery,
     number: usize,
 }
 
@@ -305,9 +306,9 @@ pub(crate) struct NumberedPage<'a> {
 }
 
 impl NumberedQuery {
-    /// Reads a query, refusing what the real service refuses.
+    /// Parses a query, and refuses what the real service refuses.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let query = Query::parse(text)?;
+        let query = SandboxListQuery::parse(text)?;
         let given = percent::pairs(text).into_iter().find(|(key, _)| key == "page");
         let number = given.map_or(Ok(1), |(_, value)| value.parse());
         match number {
@@ -318,12 +319,16 @@ impl NumberedQuery {
     }
 
     /// Returns the page.
-    pub(crate) fn page<'a>(&self, registry: &'a Registry, origin: &'a Origin) -> NumberedPage<'a> {
+    pub(crate) fn page<'a>(
+        &self,
+        registry: &'a SandboxRegistry,
+        origin: &'a ServerInfo,
+    ) -> NumberedPage<'a> {
         let limit = self.query.limit;
-        let fitting: Vec<&Sandbox> =
+        let fitting: Vec<&SandboxRecord> =
             registry.after(None).filter(|one| self.query.fits(one)).collect();
         let total = fitting.len();
-        // The newest first, as this list always did.
+        // Newest first, as this list always did.
         let from = (self.number - 1).saturating_mul(limit);
         let rows = fitting.into_iter().rev().skip(from).take(limit);
         NumberedPage {
@@ -335,7 +340,7 @@ impl NumberedQuery {
     }
 }
 
-fn shown<'a>(sandbox: &'a Sandbox, origin: &'a Origin) -> crate::sandbox::Row<'a> {
+fn shown<'a>(sandbox: &'a SandboxRecord, origin: &'a ServerInfo) -> crate::sandbox::SandboxRow<'a> {
     let mut row = sandbox.row(origin);
     if let Some(shadow) = &sandbox.shadow
         && Moment::now() < shadow.shown_until
@@ -377,15 +382,15 @@ mod tests {
         for bad in
             ["limit=0", "limit=201", "states=destroyed", "states=started,error", "cursor=nonsense"]
         {
-            assert!(Query::parse(bad).is_err(), "{bad}");
+            assert!(SandboxListQuery::parse(bad).is_err(), "{bad}");
         }
-        assert!(Query::parse("limit=200&states=started&states=error&cursor=").is_err());
-        assert!(Query::parse("limit=200&states=started&states=error").is_ok());
+        assert!(SandboxListQuery::parse("limit=200&states=started&states=error&cursor=").is_err());
+        assert!(SandboxListQuery::parse("limit=200&states=started&states=error").is_ok());
     }
 
     #[test]
-    fn a_cursor_survives_the_way_out_and_back() {
-        for key in [Key::Text("a:b".into()), Key::Number(-3)] {
+    fn a_cursor_survives_a_round_trip() {
+        for key in [SortKey::Text("a:b".into()), SortKey::Number(-3)] {
             let cursor = Cursor { key, age: (17, 4) };
             assert_eq!(Cursor::read(&cursor.write()), Some(cursor));
         }

@@ -5,30 +5,30 @@ use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
 use crate::moment::Moment;
-use crate::sandbox::Sandbox;
+use crate::sandbox::SandboxRecord;
 use crate::state::State;
 
-/// Where a sandbox stands in the order of creation.
+/// The position of a sandbox by creation: milliseconds and sequence number.
 pub(crate) type Age = (i64, u64);
 
 /// All sandboxes.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
-    sandboxes: HashMap<Uuid, Sandbox>,
+pub(crate) struct SandboxRegistry {
+    sandboxes: HashMap<Uuid, SandboxRecord>,
     names: HashMap<String, Uuid>,
     by_age: BTreeMap<Age, Uuid>,
     sequence: u64,
 }
 
-impl Registry {
-    /// Returns the next number in the order of creation.
+impl SandboxRegistry {
+    /// Returns the next sequence number.
     pub(crate) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Adds a sandbox; `false` when the name is taken.
-    pub(crate) fn add(&mut self, sandbox: Sandbox) -> bool {
+    /// Adds a sandbox. Returns `false` if the name is taken.
+    pub(crate) fn add(&mut self, sandbox: SandboxRecord) -> bool {
         if self.names.contains_key(&sandbox.name) {
             return false;
         }
@@ -39,28 +39,28 @@ impl Registry {
     }
 
     /// Finds a sandbox by id or name, as the API does.
-    pub(crate) fn find(&self, key: &str) -> Option<&Sandbox> {
+    pub(crate) fn find(&self, key: &str) -> Option<&SandboxRecord> {
         let by_id = Uuid::try_parse(key).ok().and_then(|id| self.sandboxes.get(&id));
         let found = by_id.or_else(|| self.sandboxes.get(self.names.get(key)?));
         found.filter(|sandbox| sandbox.is_visible())
     }
 
-    /// Returns the id of a sandbox that the API knows.
+    /// Returns the id of a sandbox that the API shows.
     pub(crate) fn id_of(&self, key: &str) -> Option<Uuid> {
         self.find(key).map(|sandbox| sandbox.id)
     }
 
     /// Returns a sandbox, whatever its state.
-    pub(crate) fn get(&self, id: &Uuid) -> Option<&Sandbox> {
+    pub(crate) fn get(&self, id: &Uuid) -> Option<&SandboxRecord> {
         self.sandboxes.get(id)
     }
 
-    /// Returns a sandbox to change; its name must be changed by [`Registry::rename`].
-    pub(crate) fn get_mut(&mut self, id: &Uuid) -> Option<&mut Sandbox> {
+    /// Returns a mutable sandbox. Change its name only with [`SandboxRegistry::rename`].
+    pub(crate) fn get_mut(&mut self, id: &Uuid) -> Option<&mut SandboxRecord> {
         self.sandboxes.get_mut(id)
     }
 
-    /// Gives a sandbox another name.
+    /// Renames a sandbox.
     pub(crate) fn rename(&mut self, id: &Uuid, name: String) {
         if let Some(sandbox) = self.sandboxes.get_mut(id) {
             self.names.remove(&sandbox.name);
@@ -69,10 +69,10 @@ impl Registry {
         }
     }
 
-    /// Forgets a sandbox that is gone, unless the list still has to lie about it.
+    /// Removes a sandbox that is gone, unless the list still has to show it.
     pub(crate) fn forget(&mut self, id: &Uuid) {
         let now = Moment::now();
-        let may_go = |sandbox: &Sandbox| {
+        let may_go = |sandbox: &SandboxRecord| {
             let shown = sandbox.shadow.as_ref().is_some_and(|shadow| shadow.shown_until > now);
             sandbox.state == State::Destroyed && !shown
         };
@@ -84,16 +84,19 @@ impl Registry {
         }
     }
 
-    /// Returns the sandboxes after an age, the oldest first.
-    pub(crate) fn after(&self, age: Option<Age>) -> impl Iterator<Item = &Sandbox> {
+    /// Returns the sandboxes after an age, oldest first.
+    pub(crate) fn after(&self, age: Option<Age>) -> impl Iterator<Item = &SandboxRecord> {
         let from = age.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let ids = self.by_age.range((from, std::ops::Bound::Unbounded));
         ids.filter_map(|(_, id)| self.sandboxes.get(id))
     }
 
-    /// Returns the sandboxes after a millisecond, the oldest first. Rows have microseconds: of
-    /// those within that millisecond only the first is not after it.
-    pub(crate) fn after_millisecond(&self, from: Option<i64>) -> impl Iterator<Item = &Sandbox> {
+    /// Returns the sandboxes after a millisecond, oldest first. Rows have microseconds, so within
+    /// that millisecond only the first row is excluded.
+    pub(crate) fn after_millisecond(
+        &self,
+        from: Option<i64>,
+    ) -> impl Iterator<Item = &SandboxRecord> {
         let first = from.and_then(|at| self.by_age.range((at, 0)..).next()).map(|(age, _)| *age);
         match (from, first) {
             (Some(at), Some(first)) if first.0 == at => self.after(Some(first)),
@@ -102,8 +105,8 @@ impl Registry {
         }
     }
 
-    /// Returns all sandboxes in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Sandbox> {
+    /// Returns all sandboxes, unsorted.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &SandboxRecord> {
         self.sandboxes.values()
     }
 }

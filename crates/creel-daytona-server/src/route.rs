@@ -1,9 +1,9 @@
-//! Which operation a request asks for: what faults, limits and counts go by.
+//! The operation of a request, which determines its faults, limits and counts.
 
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
 
-/// An operation that a fault can strike.
+/// An operation that a fault can apply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the operation of its name")]
@@ -19,16 +19,16 @@ pub enum Operation {
     Other,
 }
 
-/// Which budget a request is taken from.
+/// The rate limit that a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Throttler {
+pub(crate) enum ThrottlerName {
     Authenticated,
     SandboxCreate,
     SandboxLifecycle,
 }
 
-impl Throttler {
-    /// Returns the name that ends the headers' names.
+impl ThrottlerName {
+    /// Returns the suffix of the header names.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Authenticated => "authenticated",
@@ -46,28 +46,28 @@ pub(crate) enum Scope {
     Delete,
 }
 
-/// What a request asks for.
+/// The classification of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Route {
+pub(crate) struct RequestRoute {
     /// The operation.
     pub(crate) operation: Operation,
-    /// The budget it is taken from; toolbox calls have none.
-    pub(crate) throttler: Option<Throttler>,
+    /// The rate limit it counts against; toolbox calls have none.
+    pub(crate) throttler: Option<ThrottlerName>,
     /// The scope it needs.
     pub(crate) scope: Scope,
-    /// Whether it needs a key at all.
+    /// Whether it needs no key.
     pub(crate) public: bool,
     /// The sandbox it names, by id or name.
     pub(crate) subject: Option<String>,
-    /// How it is counted.
+    /// The pattern under which it is counted.
     pub(crate) pattern: String,
 }
 
-impl Route {
-    /// Reads a request's method, path and query.
+impl RequestRoute {
+    /// Classifies a request by its method, path and query.
     pub(crate) fn of(method: &Method, path: &str, query: Option<&str>) -> Self {
-        let words: Vec<&str> = path.trim_matches('/').split('/').collect();
-        match words.as_slice() {
+        let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+        match segments.as_slice() {
             ["api", "sandbox"] => Self::of_collection(method),
             ["api", "sandbox", subject, rest @ ..] => Self::of_sandbox(method, subject, rest),
             ["toolbox", subject, rest @ ..] => Self::of_toolbox(method, subject, rest, query),
@@ -86,7 +86,7 @@ impl Route {
     fn other(method: &Method, pattern: &str) -> Self {
         Self {
             operation: Operation::Other,
-            throttler: Some(Throttler::Authenticated),
+            throttler: Some(ThrottlerName::Authenticated),
             scope: Scope::None,
             public: false,
             subject: None,
@@ -99,7 +99,7 @@ impl Route {
         match *method {
             Method::POST => Self {
                 operation: Operation::Create,
-                throttler: Some(Throttler::SandboxCreate),
+                throttler: Some(ThrottlerName::SandboxCreate),
                 scope: Scope::Write,
                 ..other
             },
@@ -108,14 +108,14 @@ impl Route {
     }
 
     fn of_sandbox(method: &Method, subject: &str, rest: &[&str]) -> Self {
-        let tail: Vec<&str> = rest.iter().map(|word| placeholder(word)).collect();
+        let tail: Vec<&str> = rest.iter().map(|segment| placeholder(segment)).collect();
         let pattern = ["/sandbox/{s}"].into_iter().chain(tail).collect::<Vec<_>>().join("/");
         let other = Self {
             subject: Some(crate::percent::decode(subject)),
             scope: if *method == Method::GET { Scope::None } else { Scope::Write },
             ..Self::other(method, &pattern)
         };
-        let lifecycle = Some(Throttler::SandboxLifecycle);
+        let lifecycle = Some(ThrottlerName::SandboxLifecycle);
         match (method, rest) {
             (&Method::GET, []) => Self { operation: Operation::Get, ..other },
             (&Method::DELETE, []) => Self {
@@ -164,9 +164,9 @@ impl Route {
     }
 }
 
-/// Numbers in a path are no part of the pattern.
-fn placeholder(word: &str) -> &str {
-    if word.parse::<i64>().is_ok() { "{n}" } else { word }
+/// Replaces numbers in a path with a placeholder.
+fn placeholder(segment: &str) -> &str {
+    if segment.parse::<i64>().is_ok() { "{n}" } else { segment }
 }
 
 #[cfg(test)]
@@ -175,17 +175,17 @@ mod tests {
 
     #[test]
     fn requests_are_known_by_method_and_path() {
-        let route = Route::of(&Method::DELETE, "/api/sandbox/my%20box", None);
+        let route = RequestRoute::of(&Method::DELETE, "/api/sandbox/my%20box", None);
         assert_eq!(route.operation, Operation::Delete);
-        assert_eq!(route.throttler, Some(Throttler::SandboxLifecycle));
+        assert_eq!(route.throttler, Some(ThrottlerName::SandboxLifecycle));
         assert_eq!(route.scope, Scope::Delete);
         assert_eq!(route.subject.as_deref(), Some("my box"));
-        let route = Route::of(&Method::POST, "/api/sandbox/x/autostop/15", None);
+        let route = RequestRoute::of(&Method::POST, "/api/sandbox/x/autostop/15", None);
         assert_eq!(route.pattern, "POST /sandbox/{s}/autostop/{n}");
         let logs = "/toolbox/x/process/session/s/command/c/logs";
-        let follow = Route::of(&Method::GET, logs, Some("follow=true"));
+        let follow = RequestRoute::of(&Method::GET, logs, Some("follow=true"));
         assert_eq!(follow.operation, Operation::Follow);
-        let route = Route::of(&Method::GET, logs, None);
+        let route = RequestRoute::of(&Method::GET, logs, None);
         assert_eq!(route.operation, Operation::Other);
         assert_eq!(
             route.pattern,

@@ -1,4 +1,4 @@
-//! One sandbox as the server keeps it, and as the API shows it.
+//! One sandbox as the server stores it, and as the API shows it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ pub(crate) type Pairs = BTreeMap<String, String>;
 
 /// One sandbox.
 #[derive(Debug, Clone)]
-pub(crate) struct Sandbox {
+pub(crate) struct SandboxRecord {
     /// Its id.
     pub(crate) id: Uuid,
-    /// Its name; it changes when the sandbox is deleted.
+    /// Its name, which changes when the sandbox is deleted.
     pub(crate) name: String,
-    /// The order of creation among those of one millisecond.
+    /// The sequence number among sandboxes created in the same millisecond.
     pub(crate) sequence: u64,
-    /// The snapshot it was made of.
+    /// The snapshot it was created from.
     pub(crate) snapshot: Option<String>,
-    /// The build it was made of.
+    /// The build it was created from.
     pub(crate) build: Option<Value>,
     /// The user in it.
     pub(crate) user: String,
     /// Its environment.
     pub(crate) env: Arc<Pairs>,
-    /// Its labels; those of one seed share them.
+    /// Its labels, shared by the sandboxes of one seed.
     pub(crate) labels: Arc<Pairs>,
-    /// Whether its ports are open to everybody.
+    /// Whether its ports are public.
     pub(crate) public: bool,
     /// Whether it has no network.
     pub(crate) network_block_all: bool,
-    /// The addresses and domains it may reach, where it may not reach all.
+    /// The addresses and domains it may reach, if they are restricted.
     pub(crate) allowed: Allowed,
     /// The region.
     pub(crate) target: Arc<str>,
     /// Processors, graphics processors, memory and disk.
-    pub(crate) size: Size,
+    pub(crate) size: SandboxSize,
     /// Its state.
     pub(crate) state: State,
-    /// Where it is meant to end up.
+    /// The desired state.
     pub(crate) desired: Desired,
     /// The state it enters when the runner takes up an accepted stop or delete.
     pub(crate) pending: Option<State>,
@@ -55,38 +55,38 @@ pub(crate) struct Sandbox {
     pub(crate) recoverable: bool,
     /// The intervals, in minutes.
     pub(crate) intervals: Intervals,
-    /// When it ends whatever its state.
+    /// When it is destroyed, whatever its state.
     pub(crate) destroy_at: Option<Moment>,
-    /// When it was made.
+    /// When it was created.
     pub(crate) created_at: Moment,
     /// When it last changed.
     pub(crate) updated_at: Moment,
     /// When it was last used.
     pub(crate) active_at: Moment,
-    /// Counts changes of state: what was begun under an older number must not finish.
+    /// Counts state changes. A task that was started under an older number must not finish.
     pub(crate) generation: u64,
-    /// Whether nothing stands behind it.
+    /// Whether it has no backend.
     pub(crate) hollow: bool,
-    /// What the list shows instead of the truth.
+    /// The outdated state that the list shows instead.
     pub(crate) shadow: Option<Shadow>,
 }
 
-/// What a sandbox may use.
+/// The resources of a sandbox.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
+pub(crate) struct SandboxSize {
     pub(crate) cpu: u32,
     pub(crate) gpu: u32,
     pub(crate) memory: u32,
     pub(crate) disk: u32,
 }
 
-impl Default for Size {
+impl Default for SandboxSize {
     fn default() -> Self {
         Self { cpu: 1, gpu: 0, memory: 1, disk: 3 }
     }
 }
 
-/// What a sandbox may reach, where it may not reach everything.
+/// The addresses and domains that a sandbox may reach, if they are restricted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Allowed {
     pub(crate) addresses: Option<String>,
@@ -96,11 +96,11 @@ pub(crate) struct Allowed {
 /// Intervals in minutes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Intervals {
-    /// Stop when idle; 0 is never.
+    /// Stop when idle; 0 means never.
     pub(crate) stop: i64,
-    /// Archive when stopped; 0 is the longest there is.
+    /// Archive when stopped; 0 means the maximum.
     pub(crate) archive: i64,
-    /// Delete when stopped; negative is never, 0 is at once.
+    /// Delete when stopped; negative means never, 0 means at once.
     pub(crate) delete: i64,
 }
 
@@ -110,32 +110,32 @@ impl Default for Intervals {
     }
 }
 
-/// A lie of the list about a deleted sandbox.
+/// An outdated state that the list shows for a deleted sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Shadow {
-    /// The name it had.
+    /// The former name.
     pub(crate) name: String,
-    /// The state it had.
+    /// The former state.
     pub(crate) state: State,
-    /// Until when the list does not show it at all.
+    /// The time until which the list omits it.
     pub(crate) hidden_until: Moment,
-    /// Until when the list shows it as it was.
+    /// The time until which the list shows its former state.
     pub(crate) shown_until: Moment,
 }
 
-impl Sandbox {
-    /// Returns whether get and delete know it.
+impl SandboxRecord {
+    /// Returns whether get and delete find it.
     pub(crate) fn is_visible(&self) -> bool {
         self.state != State::Destroyed && !self.is_errored_deleted()
     }
 
-    /// Returns whether it was deleted in error, or its destruction failed: only one flag of the
-    /// list shows it then.
+    /// Returns whether it was deleted in error, or its destruction failed. Then only one flag of
+    /// the list shows it.
     pub(crate) fn is_errored_deleted(&self) -> bool {
         self.retention_minutes().is_some() && self.desired == Desired::Destroyed
     }
 
-    /// Returns for how many minutes the row of one that is deleted in this state is kept.
+    /// Returns how many minutes the row is kept if the sandbox is deleted in this state.
     pub(crate) fn retention_minutes(&self) -> Option<u32> {
         match self.state {
             State::Error => Some(7 * 24 * 60),
@@ -144,15 +144,15 @@ impl Sandbox {
         }
     }
 
-    /// Moves it to a state, and the record of when with it.
+    /// Enters a state, and records the time.
     pub(crate) fn enter(&mut self, state: State) {
         self.state = state;
         self.generation += 1;
         self.updated_at = Moment::now();
     }
 
-    /// Writes it as get and the lifecycle operations answer.
-    pub(crate) fn full<'a>(&'a self, origin: &'a Origin) -> Full<'a> {
+    /// Returns its JSON form for get and the lifecycle operations.
+    pub(crate) fn full<'a>(&'a self, origin: &'a ServerInfo) -> Full<'a> {
         let mut row = self.row(origin);
         row.network_block_all = Some(self.network_block_all);
         Full {
@@ -166,9 +166,9 @@ impl Sandbox {
         }
     }
 
-    /// Writes it as the list answers.
-    pub(crate) fn row<'a>(&'a self, origin: &'a Origin) -> Row<'a> {
-        Row {
+    /// Returns its JSON form for the list.
+    pub(crate) fn row<'a>(&'a self, origin: &'a ServerInfo) -> SandboxRow<'a> {
+        SandboxRow {
             id: self.id,
             runner_id: origin.runner,
             organization_id: &origin.organization,
@@ -202,21 +202,21 @@ impl Sandbox {
     }
 }
 
-/// What all sandboxes of a server have in common.
+/// The data that all sandboxes of a server share.
 #[derive(Debug)]
-pub(crate) struct Origin {
+pub(crate) struct ServerInfo {
     pub(crate) organization: String,
     pub(crate) toolbox_url: String,
     /// The machine that all sandboxes are on.
     pub(crate) runner: Uuid,
-    /// Which version's answers are given.
+    /// The API version whose responses are imitated.
     pub(crate) api: ApiVersion,
 }
 
-/// A sandbox as the list shows it.
+/// A sandbox in the list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Row<'a> {
+pub(crate) struct SandboxRow<'a> {
     id: Uuid,
     runner_id: Uuid,
     organization_id: &'a str,
@@ -257,7 +257,7 @@ pub(crate) struct Row<'a> {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Full<'a> {
     #[serde(flatten)]
-    row: Row<'a>,
+    row: SandboxRow<'a>,
     env: &'a Pairs,
     #[serde(skip_serializing_if = "Option::is_none")]
     kvm: Option<bool>,
@@ -269,7 +269,7 @@ pub(crate) struct Full<'a> {
 }
 
 impl Full<'_> {
-    /// Leaves out what is known only once the daemon in the sandbox has answered.
+    /// Omits fields that are known only after the daemon in the sandbox has answered.
     pub(crate) fn before_its_daemon(mut self) -> Self {
         self.row.daemon_version = None;
         self

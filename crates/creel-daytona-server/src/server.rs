@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Starts and stops the server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use tower_service::Service;
 use uuid::Uuid;
 
 use crate::gate::{self, Cut};
-use crate::limit::Limiter;
-use crate::sandbox::Origin;
+use crate::limit::RateLimiter;
+use crate::sandbox::ServerInfo;
 use crate::settings::Settings;
-use crate::shared::{Access, Known, Parts, Shared};
+use crate::shared::{Credentials, KnownNames, ServerParts, ServerState};
 use crate::{admin, api, backend, timers, toolbox};
 
 /// How long open connections may take to end when the server stops.
@@ -30,7 +30,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address could be reached from elsewhere.
+    /// The address can be reached from other machines.
     #[error("{0} is not a loopback address, and this server is for this machine only")]
     NotLoopback(SocketAddr),
     /// The address cannot be listened on.
@@ -38,7 +38,7 @@ pub enum StartError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         #[source]
         source: io::Error,
     },
@@ -52,14 +52,14 @@ pub struct Server;
 #[derive(Debug)]
 #[must_use]
 pub struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     address: SocketAddr,
     connections: TaskTracker,
     keep_alive: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts to listen; requests are answered when this returns.
+    /// Starts to listen. Requests are answered when this returns.
     ///
     /// # Errors
     ///
@@ -84,12 +84,12 @@ impl Server {
 }
 
 impl Running {
-    /// Returns the base of the API, what `DAYTONA_API_URL` is set to.
+    /// Returns the base URL of the API, for `DAYTONA_API_URL`.
     pub fn url(&self) -> String {
         format!("http://{}/api", self.address)
     }
 
-    /// Returns the key, what `DAYTONA_API_KEY` is set to.
+    /// Returns the key, for `DAYTONA_API_KEY`.
     pub fn api_key(&self) -> &str {
         &self.shared.access.api_key
     }
@@ -99,17 +99,17 @@ impl Running {
         &self.shared.access.jwt
     }
 
-    /// Returns the organisation all sandboxes belong to.
+    /// Returns the organisation that owns all sandboxes.
     pub fn organization_id(&self) -> &str {
         &self.shared.origin.organization
     }
 
-    /// Returns the base of the admin routes; who knows it may do anything.
+    /// Returns the base URL of the admin routes. A client that knows it may do anything.
     pub fn admin_url(&self) -> String {
         format!("http://{}/{}", self.address, self.shared.access.admin)
     }
 
-    /// Stops: closes every connection and gives back every sandbox, verified.
+    /// Stops the server: closes every connection, and releases every sandbox, verified.
     pub async fn stop(self) {
         self.shared.cancel.cancel();
         self.shared.tasks.close();
@@ -125,17 +125,17 @@ impl Running {
     }
 }
 
-fn prepare(settings: Settings, address: SocketAddr) -> Shared {
+fn prepare(settings: Settings, address: SocketAddr) -> ServerState {
     let scenario = settings.scenario;
     let permissions = scenario.permissions.unwrap_or(settings.permissions);
-    let shared = Shared::new(Parts {
-        origin: Origin {
+    let shared = ServerState::new(ServerParts {
+        origin: ServerInfo {
             organization: Uuid::new_v4().to_string(),
             toolbox_url: format!("http://{address}/toolbox"),
             runner: Uuid::new_v4(),
             api: settings.api,
         },
-        access: Access {
+        access: Credentials {
             authorities: [address.to_string(), format!("localhost:{}", address.port())],
             api_key: format!("dtn_{}", secret()),
             jwt: format!("{}.{}.{}", secret(), secret(), secret()),
@@ -144,11 +144,11 @@ fn prepare(settings: Settings, address: SocketAddr) -> Shared {
         },
         backend: settings.backend,
         delays: settings.delays,
-        known: Known { snapshots: settings.snapshots, regions: settings.regions },
-        limiter: Limiter::new(scenario.rate_limits.unwrap_or(settings.rate_limits)),
+        known: KnownNames { snapshots: settings.snapshots, regions: settings.regions },
+        limiter: RateLimiter::new(scenario.rate_limits.unwrap_or(settings.rate_limits)),
     });
-    for order in scenario.faults {
-        shared.faults().add(order);
+    for fault in scenario.faults {
+        shared.faults().add(fault);
     }
     for seed in &scenario.seeds {
         admin::plant(&shared, seed);
@@ -160,7 +160,7 @@ fn secret() -> String {
     Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string()
 }
 
-fn app(shared: &Arc<Shared>) -> Router {
+fn app(shared: &Arc<ServerState>) -> Router {
     Router::new()
         .nest("/api", api::routes())
         .nest("/toolbox/{sandbox}", toolbox::routes())
@@ -170,7 +170,12 @@ fn app(shared: &Arc<Shared>) -> Router {
         .with_state(Arc::clone(shared))
 }
 
-async fn accept(listener: TcpListener, app: Router, shared: Arc<Shared>, connections: TaskTracker) {
+async fn accept(
+    listener: TcpListener,
+    app: Router,
+    shared: Arc<ServerState>,
+    connections: TaskTracker,
+) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -178,24 +183,24 @@ async fn accept(listener: TcpListener, app: Router, shared: Arc<Shared>, connect
         };
         match accepted {
             Ok((stream, _)) => {
-                // Small answers on a kept connection would wait for each other otherwise.
+                // Without this, small answers on a kept connection would wait for each other.
                 let _ = stream.set_nodelay(true);
                 let serving = serve(stream, app.clone(), Arc::clone(&shared));
                 task::background(connections.track_future(serving));
             }
-            // Out of descriptors: others end and give theirs back.
+            // Out of file descriptors. Other connections end and free theirs.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-async fn serve(stream: TcpStream, app: Router, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, app: Router, shared: Arc<ServerState>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let mut app = app.clone();
         async move {
             let Ok(response) = app.call(request).await;
             match response.extensions().get::<Cut>() {
-                // The connection ends without a word.
+                // The connection ends without a response.
                 Some(Cut) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
                 None => Ok(response),
             }
@@ -206,7 +211,7 @@ async fn serve(stream: TcpStream, app: Router, shared: Arc<Shared>) {
         .with_upgrades();
     tokio::pin!(connection);
     tokio::select! {
-        // A client that breaks off, or one that was cut off: neither is worth a word.
+        // A client that disconnects, or one that was cut off, is not worth a log line.
         _ = connection.as_mut() => return,
         () = shared.cancel.cancelled() => {}
     }

@@ -1,4 +1,4 @@
-//! What a server is told when it starts.
+//! The settings of a server.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,18 +9,18 @@ use creel_core::provider::process::ProcessProvider;
 use creel_core::scope::Supervisor;
 use serde::Deserialize;
 
-use crate::fault::FaultOrder;
+use crate::fault::FaultSpec;
 use crate::state::State;
 
-/// The snapshot of a sandbox that names none.
+/// The default snapshot of a sandbox.
 pub(crate) const DEFAULT_SNAPSHOT: &str = "daytonaio/sandbox:0.6.0";
-/// The region of a sandbox that names none.
+/// The default region of a sandbox.
 pub(crate) const DEFAULT_REGION: &str = "us";
 
-/// Which answers the server gives where versions of the service differ.
+/// The responses to give where versions of the service differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApiVersion {
-    /// Exactly as v0.190.0, the last open release: SDKs newer than that refuse its answers.
+    /// Exactly as v0.190.0, the last open release. Newer SDKs refuse its answers.
     V0_190,
     /// As v0.190.0, with the fields that newer SDKs require.
     #[default]
@@ -30,7 +30,7 @@ pub enum ApiVersion {
 }
 
 impl ApiVersion {
-    /// Returns whether answers hold the fields that SDKs newer than 0.190 require.
+    /// Returns whether answers contain the fields that SDKs newer than 0.190 require.
     pub(crate) fn has_newer_fields(self) -> bool {
         self != Self::V0_190
     }
@@ -54,22 +54,22 @@ impl std::str::FromStr for ApiVersion {
     }
 }
 
-/// What a server is told when it starts.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where it listens; only loopback addresses are accepted.
+    /// The address it listens on. Only loopback addresses are accepted.
     pub listen: SocketAddr,
-    /// What stands behind a sandbox.
+    /// The backend of the sandboxes.
     pub backend: Backend,
-    /// How many requests a minute it takes.
+    /// The rate limits.
     pub rate_limits: RateLimits,
-    /// How long things take.
+    /// The delays of operations.
     pub delays: Delays,
-    /// What the API key may do.
+    /// The permissions of the API key.
     pub permissions: Vec<String>,
     /// The faults and sandboxes it starts with.
     pub scenario: Scenario,
-    /// Which version's answers it gives.
+    /// The API version whose responses it gives.
     pub api: ApiVersion,
     /// The snapshots that a create may name.
     pub snapshots: Vec<String>,
@@ -78,7 +78,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A server on a free port, with realistic delays and no limits.
+    /// Returns settings for a server on a free port, with realistic delays and no limits.
     pub fn new(backend: Backend) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -93,46 +93,46 @@ impl Settings {
         }
     }
 
-    /// A server for tests: no process behind any sandbox, and nothing takes long.
+    /// Returns settings for tests: hollow sandboxes and short delays.
     pub fn hollow() -> Self {
         Self { delays: Delays::fast(), ..Self::new(Backend::Hollow) }
     }
 }
 
-/// What stands behind a sandbox.
+/// The backend of the sandboxes.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// Nothing: sandboxes are records. The toolbox answers as a dead daemon does.
+    /// No backend: sandboxes are records. The toolbox answers as with a dead daemon.
     Hollow,
-    /// A directory and a process tree on this machine, on the ledger of the supervisor.
+    /// A directory and a process tree on this machine, on the supervisor's ledger.
     Process {
-        /// Takes and gives back.
+        /// Creates and releases the directory and the tree.
         supervisor: Supervisor,
         /// The same provider that the supervisor uses.
         provider: ProcessProvider,
     },
-    /// A container, on the ledger of the supervisor; commands go through the `docker` program.
+    /// A container, on the supervisor's ledger. Commands run through the `docker` program.
     Docker {
-        /// Takes and gives back.
+        /// Creates and releases the container.
         supervisor: Supervisor,
         /// The engine's address, as `DOCKER_HOST` names it.
         host: String,
-        /// The image of every sandbox; `None` takes the snapshot's name.
+        /// The image of every sandbox. `None` uses the snapshot's name.
         image: Option<String>,
     },
 }
 
-/// How many requests a window takes, by throttler; `None` is without limit.
+/// The number of requests per window, by throttler. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimits {
-    /// All requests but those below.
+    /// All requests except those below.
     pub authenticated: Option<u32>,
     /// Creates.
     pub sandbox_create: Option<u32>,
     /// Start, stop, delete and the like.
     pub sandbox_lifecycle: Option<u32>,
-    /// Wrong keys; beyond it good keys from the same address are locked out too.
+    /// Wrong keys. Beyond the limit, valid keys from the same address are locked out too.
     pub failed_auth: Option<u32>,
     /// The length of the window.
     #[serde(with = "seconds")]
@@ -152,7 +152,7 @@ impl Default for RateLimits {
 }
 
 impl RateLimits {
-    /// The limits that Daytona documents for its first paid tier.
+    /// Returns the limits that Daytona documents for its first paid tier.
     pub fn documented() -> Self {
         Self {
             authenticated: Some(10_000),
@@ -164,7 +164,7 @@ impl RateLimits {
     }
 }
 
-/// How long things take.
+/// The delays of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
     /// From `creating` to `started`.
@@ -177,18 +177,18 @@ pub struct Delays {
     pub archive: Duration,
     /// From `destroying` until the sandbox is gone.
     pub destroy: Duration,
-    /// From an accepted stop or delete until the runner takes it up; the state stays until then.
+    /// From an accepted stop or delete until the runner takes it up. The state stays until then.
     pub pending: Duration,
-    /// How long a create or start waits before it answers with the state it has.
+    /// How long a create or start waits before it answers with the current state.
     pub answer: Duration,
-    /// How often auto-stop, auto-delete and TTL are looked at.
+    /// The interval at which auto-stop, auto-delete and TTL are checked.
     pub timer_period: Duration,
-    /// How long a minute of these intervals takes.
+    /// The length of a minute in these intervals.
     pub minute: Duration,
 }
 
 impl Delays {
-    /// Delays as the real service has them.
+    /// Returns the delays of the real service.
     pub fn realistic() -> Self {
         Self {
             create: Duration::from_millis(900),
@@ -203,7 +203,7 @@ impl Delays {
         }
     }
 
-    /// Delays for tests: long enough that every state can be seen.
+    /// Returns delays for tests, long enough that every state can be observed.
     pub fn fast() -> Self {
         let moment = Duration::from_millis(20);
         Self {
@@ -219,17 +219,17 @@ impl Delays {
     }
 }
 
-/// What a server starts with, as a TOML file tells it.
+/// The initial state of a server, read from a TOML file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
-    /// What the API key may do; the server's own setting without it.
+    /// The permissions of the API key. `None` keeps the server's setting.
     pub permissions: Option<Vec<String>>,
-    /// How many requests a minute it takes; the server's own setting without it.
+    /// The rate limits. `None` keeps the server's setting.
     pub rate_limits: Option<RateLimits>,
-    /// Faults, as `POST {admin_url}/faults` takes them.
-    pub faults: Vec<FaultOrder>,
-    /// Sandboxes without a process, as `POST {admin_url}/seed` takes them.
+    /// Faults, in the format of `POST {admin_url}/faults`.
+    pub faults: Vec<FaultSpec>,
+    /// Sandboxes without a process, in the format of `POST {admin_url}/seed`.
     pub seeds: Vec<Seed>,
 }
 
@@ -241,16 +241,16 @@ pub enum ScenarioError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is not a valid scenario.
     #[error("the scenario {} is not understood", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: toml::de::Error,
     },
@@ -274,33 +274,33 @@ impl Scenario {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seed {
-    /// How many.
+    /// The number of sandboxes.
     pub count: usize,
     /// The labels of each.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The state of each; one in transition stays in it.
+    /// The state of each. A state in transition stays.
     #[serde(default = "started")]
     pub state: State,
-    /// The name of the first; names are taken once, so there is no second.
+    /// The name of the first. Names are unique, so it applies to only one.
     #[serde(default)]
     pub name: Option<String>,
-    /// What their names begin with, a number follows; without it the id is the name.
+    /// The prefix of their names, followed by a number. Without it, the id is the name.
     #[serde(default)]
     pub name_prefix: Option<String>,
-    /// How long ago the last of them was created, in seconds; the others a millisecond apart.
+    /// The age of the newest, in seconds. The others are a millisecond apart.
     #[serde(default)]
     pub age_seconds: u64,
-    /// Creates all of them within one millisecond instead.
+    /// Whether all are created within one millisecond instead.
     #[serde(default)]
     pub same_millisecond: bool,
-    /// Why they are in error, where their state is one.
+    /// The reason of their error, if their state is one.
     #[serde(default)]
     pub error_reason: Option<String>,
-    /// Whether one in error can be recovered from.
+    /// Whether an error can be recovered from.
     #[serde(default)]
     pub recoverable: bool,
-    /// How long ago they were last active, in seconds; at their creation without it.
+    /// The seconds since their last activity. `None` means at their creation.
     #[serde(default)]
     pub idle_seconds: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What all requests of a server share.
+//! The state that all requests of a server share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,97 +8,97 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::backend::Body;
+use crate::backend::SandboxBody;
 use crate::fault::Faults;
-use crate::limit::Limiter;
-use crate::registry::Registry;
-use crate::sandbox::Origin;
+use crate::limit::RateLimiter;
+use crate::registry::SandboxRegistry;
+use crate::sandbox::ServerInfo;
 use crate::settings::{Backend, Delays};
-use crate::toolbox::{Pty, Session, Shelf};
+use crate::toolbox::{PerSandbox, Pty, ShellSession};
 
-/// What all requests of a server share.
+/// The state that all requests of a server share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// What is the same for all sandboxes.
-    pub(crate) origin: Origin,
-    /// Whom the server answers, and what they may.
-    pub(crate) access: Access,
-    /// What stands behind a sandbox.
+pub(crate) struct ServerState {
+    /// The data that is the same for all sandboxes.
+    pub(crate) origin: ServerInfo,
+    /// The credentials and their permissions.
+    pub(crate) access: Credentials,
+    /// The backend of the sandboxes.
     pub(crate) backend: Backend,
-    /// How long things take.
+    /// The delays of operations.
     pub(crate) delays: Delays,
-    /// What a create may name.
-    pub(crate) known: Known,
+    /// The names that a create may use.
+    pub(crate) known: KnownNames,
     /// All sandboxes.
-    registry: Mutex<Registry>,
-    /// What stands behind those that are not hollow.
-    bodies: Mutex<HashMap<Uuid, Arc<Body>>>,
-    /// The sessions in them.
-    pub(crate) sessions: Shelf<Session>,
-    /// The terminals in them.
-    pub(crate) ptys: Shelf<Pty>,
+    registry: Mutex<SandboxRegistry>,
+    /// The backends of sandboxes that are not hollow.
+    bodies: Mutex<HashMap<Uuid, Arc<SandboxBody>>>,
+    /// The sessions in the sandboxes.
+    pub(crate) sessions: PerSandbox<ShellSession>,
+    /// The terminals in the sandboxes.
+    pub(crate) ptys: PerSandbox<Pty>,
     /// The faults.
     faults: Mutex<Faults>,
     /// The rate limits.
-    limiter: Mutex<Limiter>,
-    /// What was asked.
+    limiter: Mutex<RateLimiter>,
+    /// The request counts.
     counts: Mutex<Counts>,
-    /// Ends everything.
+    /// Ends the server.
     pub(crate) cancel: CancellationToken,
-    /// What runs beside the requests.
+    /// The background tasks.
     pub(crate) tasks: TaskTracker,
 }
 
-/// What a create may name.
+/// The names that a create may use.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownNames {
     pub(crate) snapshots: Vec<String>,
     pub(crate) regions: Vec<String>,
 }
 
-/// Whom the server answers, and what they may.
+/// The credentials and their permissions.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct Credentials {
     /// The authorities that a request may name.
     pub(crate) authorities: [String; 2],
     /// The key.
     pub(crate) api_key: String,
     /// The token that goes with the organisation's header instead of a key.
     pub(crate) jwt: String,
-    /// What the key may do.
+    /// The permissions of the key.
     pub(crate) permissions: Mutex<Vec<String>>,
     /// The first segment of the admin paths.
     pub(crate) admin: String,
 }
 
-/// How often what was asked.
+/// The request counts.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Counts {
     /// All requests of clients.
     pub(crate) total: u64,
     /// By method and path pattern.
     pub(crate) by_route: BTreeMap<String, u64>,
-    /// By status of the answer.
+    /// By status of the response.
     pub(crate) by_status: BTreeMap<u16, u64>,
-    /// Requests that were cut off without an answer.
+    /// Requests that were cut off without a response.
     pub(crate) cut: u64,
     /// Requests that a limit refused, by throttler.
     pub(crate) throttled: BTreeMap<String, u64>,
 }
 
-/// What a [`Shared`] is made of.
-pub(crate) struct Parts {
-    pub(crate) origin: Origin,
-    pub(crate) access: Access,
+/// The parts of a new [`ServerState`].
+pub(crate) struct ServerParts {
+    pub(crate) origin: ServerInfo,
+    pub(crate) access: Credentials,
     pub(crate) backend: Backend,
     pub(crate) delays: Delays,
-    pub(crate) known: Known,
-    pub(crate) limiter: Limiter,
+    pub(crate) known: KnownNames,
+    pub(crate) limiter: RateLimiter,
 }
 
-impl Shared {
-    /// Starts with nothing.
-    pub(crate) fn new(parts: Parts) -> Self {
+impl ServerState {
+    /// Creates a state without sandboxes.
+    pub(crate) fn new(parts: ServerParts) -> Self {
         Self {
             origin: parts.origin,
             access: parts.access,
@@ -107,8 +107,8 @@ impl Shared {
             known: parts.known,
             registry: Mutex::default(),
             bodies: Mutex::default(),
-            sessions: Shelf::default(),
-            ptys: Shelf::default(),
+            sessions: PerSandbox::default(),
+            ptys: PerSandbox::default(),
             faults: Mutex::default(),
             limiter: Mutex::new(parts.limiter),
             counts: Mutex::default(),
@@ -118,12 +118,12 @@ impl Shared {
     }
 
     /// Locks the sandboxes.
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+    pub(crate) fn registry(&self) -> MutexGuard<'_, SandboxRegistry> {
         lock(&self.registry)
     }
 
-    /// Locks what stands behind the sandboxes.
-    pub(crate) fn bodies(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<Body>>> {
+    /// Locks the backends of the sandboxes.
+    pub(crate) fn bodies(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<SandboxBody>>> {
         lock(&self.bodies)
     }
 
@@ -133,7 +133,7 @@ impl Shared {
     }
 
     /// Locks the limits.
-    pub(crate) fn limiter(&self) -> MutexGuard<'_, Limiter> {
+    pub(crate) fn limiter(&self) -> MutexGuard<'_, RateLimiter> {
         lock(&self.limiter)
     }
 
@@ -142,7 +142,7 @@ impl Shared {
         lock(&self.counts)
     }
 
-    /// Forgets what was open in a sandbox that ends.
+    /// Drops the sessions and terminals of a sandbox that ends.
     pub(crate) fn forget_sessions(&self, sandbox: &Uuid) {
         self.sessions.forget(sandbox);
         self.ptys.forget(sandbox);
@@ -154,7 +154,7 @@ impl Shared {
     }
 }
 
-/// Locks; every value here is whole at every moment, so a panic elsewhere does not spoil it.
+/// Locks a mutex. Every value here is consistent at all times, so a poisoned lock is usable.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! The states of a sandbox and the orders that move it.
+//! The states of a sandbox and the actions that change them.
 //!
-//! One total function, [`State::obey`], says what each order does in each
-//! state; [`State::settled`] says where a state in transition ends. Live
-//! requests and timers go through the same two functions.
+//! One total function, [`State::apply`], defines the effect of each action in each state.
+//! [`State::final_state`] defines the end of each state in transition. Requests and timers use the
+//! same two functions.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub enum State {
     Resuming,
 }
 
-/// Where a sandbox is meant to end up.
+/// The desired state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Desired {
@@ -46,34 +46,34 @@ pub(crate) enum Desired {
     Paused,
 }
 
-/// What somebody wants done with a sandbox.
+/// A requested change of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Action {
     Start,
     Stop,
     Archive,
     Pause,
     Recover,
     Destroy,
-    /// The end of a time to live, which looks at no state.
+    /// The end of a time to live, which ignores the state.
     Expire,
 }
 
-/// Why an order is refused.
+/// Why an action is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Something else is under way.
+pub(crate) enum ActionRefusal {
+    /// Another transition is in progress.
     InProgress,
-    /// It makes no sense in this state.
+    /// The action is not possible in this state.
     NotNow(&'static str),
-    /// There is nothing to order.
+    /// The sandbox does not exist.
     Absent,
-    /// It is so already; the answer is the sandbox as it is.
+    /// The sandbox is already in that state. The response is the sandbox as it is.
     AlreadySo,
 }
 
 impl State {
-    /// Returns whether something is under way.
+    /// Returns whether a transition is in progress.
     pub(crate) fn is_in_transition(self) -> bool {
         match self {
             Self::Creating
@@ -101,36 +101,36 @@ impl State {
         }
     }
 
-    /// Returns the state an order leads to at once, or why it is refused.
-    pub(crate) fn obey(self, order: Order) -> Result<Self, Refusal> {
-        match (order, self) {
-            (_, Self::Destroyed) => Err(Refusal::Absent),
+    /// Returns the state that an action leads to at once, or why it is refused.
+    pub(crate) fn apply(self, action: Action) -> Result<Self, ActionRefusal> {
+        match (action, self) {
+            (_, Self::Destroyed) => Err(ActionRefusal::Absent),
             // A sandbox that is being archived may be deleted; nothing else in transition may.
-            (Order::Destroy | Order::Expire, Self::Archiving) => Ok(Self::Destroying),
-            (_, state) if state.is_in_transition() => Err(Refusal::InProgress),
-            // Nothing is sent to the runner: the row stays as it is until it is purged.
-            (Order::Destroy, Self::Error | Self::BuildFailed) => Ok(self),
-            (Order::Destroy | Order::Expire, _) => Ok(Self::Destroying),
-            (Order::Start, Self::Started) => Err(Refusal::AlreadySo),
-            (Order::Start, Self::Stopped) => Ok(Self::Starting),
-            (Order::Start, Self::Archived) => Ok(Self::Restoring),
-            (Order::Start, Self::Paused) => Ok(Self::Resuming),
-            (Order::Start, _) => Err(Refusal::NotNow("Sandbox is not in valid state")),
-            (Order::Stop, Self::Started | Self::Paused) => Ok(Self::Stopping),
-            (Order::Stop, _) => Err(Refusal::NotNow("Sandbox is not in a stoppable state")),
-            (Order::Archive, Self::Stopped) => Ok(Self::Archiving),
-            (Order::Archive, _) => Err(Refusal::NotNow("Sandbox is not stopped")),
-            (Order::Pause, Self::Started) => Ok(Self::Pausing),
-            (Order::Pause, _) => Err(Refusal::NotNow("Sandbox is not started")),
-            (Order::Recover, Self::Error) => Ok(Self::Starting),
-            (Order::Recover, _) => {
-                Err(Refusal::NotNow("Sandbox must be in error state to recover"))
+            (Action::Destroy | Action::Expire, Self::Archiving) => Ok(Self::Destroying),
+            (_, state) if state.is_in_transition() => Err(ActionRefusal::InProgress),
+            // Nothing is sent to the runner. The row stays until it is purged.
+            (Action::Destroy, Self::Error | Self::BuildFailed) => Ok(self),
+            (Action::Destroy | Action::Expire, _) => Ok(Self::Destroying),
+            (Action::Start, Self::Started) => Err(ActionRefusal::AlreadySo),
+            (Action::Start, Self::Stopped) => Ok(Self::Starting),
+            (Action::Start, Self::Archived) => Ok(Self::Restoring),
+            (Action::Start, Self::Paused) => Ok(Self::Resuming),
+            (Action::Start, _) => Err(ActionRefusal::NotNow("Sandbox is not in valid state")),
+            (Action::Stop, Self::Started | Self::Paused) => Ok(Self::Stopping),
+            (Action::Stop, _) => Err(ActionRefusal::NotNow("Sandbox is not in a stoppable state")),
+            (Action::Archive, Self::Stopped) => Ok(Self::Archiving),
+            (Action::Archive, _) => Err(ActionRefusal::NotNow("Sandbox is not stopped")),
+            (Action::Pause, Self::Started) => Ok(Self::Pausing),
+            (Action::Pause, _) => Err(ActionRefusal::NotNow("Sandbox is not started")),
+            (Action::Recover, Self::Error) => Ok(Self::Starting),
+            (Action::Recover, _) => {
+                Err(ActionRefusal::NotNow("Sandbox must be in error state to recover"))
             }
         }
     }
 
-    /// Returns where a state in transition ends when nothing goes wrong.
-    pub(crate) fn settled(self) -> Self {
+    /// Returns the end of a state in transition when nothing goes wrong.
+    pub(crate) fn final_state(self) -> Self {
         match self {
             Self::Creating
             | Self::Restoring
@@ -150,9 +150,9 @@ impl State {
         }
     }
 
-    /// Returns what a sandbox in this state is meant to become.
+    /// Returns the desired state of a sandbox in this state.
     pub(crate) fn desired(self) -> Desired {
-        match self.settled() {
+        match self.final_state() {
             Self::Stopped => Desired::Stopped,
             Self::Archived => Desired::Archived,
             Self::Paused => Desired::Paused,
@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// Reads a state by its name.
+    /// Parses the name of a state.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
     }
@@ -174,22 +174,25 @@ mod tests {
     #[test]
     fn delete_is_a_conflict_in_transition_and_fine_while_archiving() {
         for state in [State::Creating, State::Starting, State::Stopping, State::Destroying] {
-            assert_eq!(state.obey(Order::Destroy), Err(Refusal::InProgress), "{state:?}");
+            assert_eq!(state.apply(Action::Destroy), Err(ActionRefusal::InProgress), "{state:?}");
         }
         for state in [State::Started, State::Stopped, State::Archiving, State::Unknown] {
-            assert_eq!(state.obey(Order::Destroy), Ok(State::Destroying), "{state:?}");
+            assert_eq!(state.apply(Action::Destroy), Ok(State::Destroying), "{state:?}");
         }
         for state in [State::Error, State::BuildFailed] {
-            assert_eq!(state.obey(Order::Destroy), Ok(state), "it stays");
-            assert_eq!(state.obey(Order::Expire), Ok(State::Destroying), "{state:?}");
+            assert_eq!(state.apply(Action::Destroy), Ok(state), "it stays");
+            assert_eq!(state.apply(Action::Expire), Ok(State::Destroying), "{state:?}");
         }
-        assert_eq!(State::Destroyed.obey(Order::Destroy), Err(Refusal::Absent));
+        assert_eq!(State::Destroyed.apply(Action::Destroy), Err(ActionRefusal::Absent));
     }
 
     #[test]
     fn stop_is_refused_when_stopped_or_errored() {
         for state in [State::Stopped, State::Error, State::Archived] {
-            assert!(matches!(state.obey(Order::Stop), Err(Refusal::NotNow(_))), "{state:?}");
+            assert!(
+                matches!(state.apply(Action::Stop), Err(ActionRefusal::NotNow(_))),
+                "{state:?}"
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! One HTTP/1.1 request over a unix socket.
 //!
-//! Tests need thousands of objects quickly and must not depend on the client
-//! library under test, so this speaks just enough HTTP: one request per
-//! connection, the answer read to its end.
+//! Tests need thousands of objects quickly, and must not depend on the client library under test.
+//! So this implements just enough HTTP: one request per connection, with the response read to its
+//! end.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The API version every request names: the oldest engine we test against.
+/// The API version of every request: that of the oldest engine we test against.
 pub const API_VERSION: &str = "v1.41";
 
-/// How long one answer may take; force-removals on a loaded machine take a while.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(120);
+/// The time limit of one response. Forced removals on a loaded machine take a while.
+const RESPONSE_DEADLINE: Duration = Duration::from_secs(120);
 
 /// An engine's API at a unix socket.
 #[derive(Debug, Clone)]
@@ -24,18 +24,18 @@ pub struct Api {
     socket: PathBuf,
 }
 
-/// A complete answer.
+/// A complete response.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The HTTP status code.
     pub status: u16,
     /// The header lines, without the status line.
     pub headers: Vec<(String, String)>,
-    /// The body with any transfer coding undone.
+    /// The body, with any transfer coding decoded.
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Returns the body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -51,7 +51,7 @@ impl Answer {
             .with_context(|| format!("answer {} is not JSON: {}", self.status, self.text()))
     }
 
-    /// Returns the named header, whatever its case.
+    /// Returns the named header, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
         Some(&found.1)
@@ -74,27 +74,27 @@ impl Api {
         &self.socket
     }
 
-    /// Sends a request with a JSON body, or none, and returns whatever is answered.
+    /// Sends a request with a JSON body, or none, and returns the response, whatever its status.
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be reached or the answer is cut.
-    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        // A body that the engine does not read resets the connection, and the answer is lost.
+    /// Fails when the socket cannot be reached or the response is cut.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpResponse> {
+        // A body that the engine does not read resets the connection, and the response is lost.
         let body = body.filter(|body| !body.is_null()).map(Value::to_string).unwrap_or_default();
         self.send(method, path, "application/json", body.as_bytes())
     }
 
-    /// Sends a request with any body and returns whatever is answered.
+    /// Sends a request with any body, and returns the response, whatever its status.
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be reached or the answer is cut.
-    pub fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Answer> {
+    /// Fails when the socket cannot be reached or the response is cut.
+    pub fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<HttpResponse> {
         self.exchange(method, path, kind, body).with_context(|| format!("{method} {path}"))
     }
 
-    /// Reads JSON; any status but 2xx is an error.
+    /// Reads JSON. Any status but 2xx is an error.
     ///
     /// # Errors
     ///
@@ -103,33 +103,33 @@ impl Api {
         expect_success(path, self.request("GET", path, None)?)?.json()
     }
 
-    /// Posts JSON, or nothing for `null`, and returns the answer; any status but 2xx is an error.
+    /// Posts JSON, or nothing for `null`, and returns the response. Any status but 2xx is an error.
     ///
     /// # Errors
     ///
     /// Fails on any other status, and as [`Api::request`] does.
-    pub fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+    pub fn post(&self, path: &str, body: &Value) -> Result<HttpResponse> {
         expect_success(path, self.request("POST", path, Some(body))?)
     }
 
-    /// Deletes; 404 counts as done, any other status but 2xx is an error.
+    /// Deletes an object. 404 counts as done; any other status but 2xx is an error.
     ///
     /// # Errors
     ///
     /// Fails on any other status, and as [`Api::request`] does.
     pub fn delete(&self, path: &str) -> Result<()> {
-        let answer = self.request("DELETE", path, None)?;
-        if answer.status != 404 {
-            expect_success(path, answer)?;
+        let response = self.request("DELETE", path, None)?;
+        if response.status != 404 {
+            expect_success(path, response)?;
         }
         Ok(())
     }
 
-    fn exchange(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Answer> {
+    fn exchange(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<HttpResponse> {
         let mut stream = UnixStream::connect(&self.socket)
             .with_context(|| format!("cannot connect to {}", self.socket.display()))?;
-        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-        stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        stream.set_read_timeout(Some(RESPONSE_DEADLINE))?;
+        stream.set_write_timeout(Some(RESPONSE_DEADLINE))?;
         let head = format!(
             "{method} /{API_VERSION}{path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\
              Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
@@ -139,18 +139,18 @@ impl Api {
         stream.write_all(body)?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).context("the answer was cut")?;
-        parse_answer(&bytes)
+        parse_response(&bytes)
     }
 }
 
-fn expect_success(path: &str, answer: Answer) -> Result<Answer> {
-    if !answer.is_success() {
-        bail!("{path} answered {}: {}", answer.status, answer.text().trim());
+fn expect_success(path: &str, response: HttpResponse) -> Result<HttpResponse> {
+    if !response.is_success() {
+        bail!("{path} answered {}: {}", response.status, response.text().trim());
     }
-    Ok(answer)
+    Ok(response)
 }
 
-pub(crate) fn parse_answer(bytes: &[u8]) -> Result<Answer> {
+pub(crate) fn parse_response(bytes: &[u8]) -> Result<HttpResponse> {
     let end = find(bytes, b"\r\n\r\n").context("the answer has no complete head")?;
     let head = std::str::from_utf8(&bytes[..end]).context("the answer's head is not text")?;
     let mut lines = head.split("\r\n");
@@ -164,16 +164,16 @@ pub(crate) fn parse_answer(bytes: &[u8]) -> Result<Answer> {
         .filter_map(|line| line.split_once(':'))
         .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
         .collect();
-    let mut answer = Answer { status, headers, body: Vec::new() };
-    answer.body = decode_body(&answer, &bytes[end + 4..])?;
-    Ok(answer)
+    let mut response = HttpResponse { status, headers, body: Vec::new() };
+    response.body = decode_body(&response, &bytes[end + 4..])?;
+    Ok(response)
 }
 
-fn decode_body(answer: &Answer, bytes: &[u8]) -> Result<Vec<u8>> {
-    if answer.header("transfer-encoding").is_some_and(|value| value == "chunked") {
+fn decode_body(response: &HttpResponse, bytes: &[u8]) -> Result<Vec<u8>> {
+    if response.header("transfer-encoding").is_some_and(|value| value == "chunked") {
         return decode_chunks(bytes);
     }
-    let Some(length) = answer.header("content-length") else { return Ok(bytes.to_vec()) };
+    let Some(length) = response.header("content-length") else { return Ok(bytes.to_vec()) };
     let length: usize = length.parse().context("content-length is not a number")?;
     let body = bytes.get(..length).context("the body was cut")?;
     Ok(body.to_vec())
@@ -194,7 +194,7 @@ fn decode_chunks(mut bytes: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns where the needle begins.
+/// Returns the position of the needle.
 pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }
@@ -219,16 +219,16 @@ mod tests {
     #[test]
     fn a_chunked_body_is_put_together() {
         let bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
-        let answer = parse_answer(bytes).unwrap();
-        assert_eq!((answer.status, answer.text().as_str()), (200, "abcde"));
+        let response = parse_response(bytes).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (200, "abcde"));
     }
 
     #[test]
     fn a_cut_body_is_an_error() {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc";
-        assert!(parse_answer(bytes).is_err());
+        assert!(parse_response(bytes).is_err());
         let bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nabc";
-        assert!(parse_answer(bytes).is_err());
+        assert!(parse_response(bytes).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs the real binary, always with a deadline.
 //!
-//! The environment is built from nothing, so a developer's own settings never
-//! reach a test, and the state directory is the test's.
+//! The environment is built from scratch, so a developer's own settings never reach a test, and the
+//! state directory belongs to the test.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::wait::eventually_some;
 
-/// How long one command may take unless a test says otherwise.
+/// The default time limit of a command.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How to run the binary.
+/// The configuration to run the binary with.
 #[derive(Debug, Clone)]
 pub struct Creel {
     binary: PathBuf,
@@ -28,7 +28,7 @@ pub struct Creel {
     namespace: Option<PathBuf>,
 }
 
-/// What a finished command printed and how it ended.
+/// The output and the exit status of a finished command.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// The command line, for messages.
@@ -53,17 +53,17 @@ impl Output {
     ///
     /// # Panics
     ///
-    /// Panics with everything printed when it is not JSON.
+    /// Panics with all output when it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("stdout is not JSON ({error})\n{self}"))
     }
 
-    /// Checks the exit code and returns the output for more checks.
+    /// Checks the exit code, and returns the output for more checks.
     ///
     /// # Panics
     ///
-    /// Panics with everything printed when the code is another.
+    /// Panics with all output when the code differs.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Self {
         assert!(self.code() == Some(code), "expected exit code {code}\n{self}");
@@ -80,7 +80,7 @@ impl std::fmt::Display for Output {
 }
 
 impl Creel {
-    /// Returns a way to run `binary` with its state in `home`, against `docker_host`.
+    /// Returns a runner of `binary` with its state in `home`, against `docker_host`.
     pub fn new(
         binary: impl Into<PathBuf>,
         home: impl Into<PathBuf>,
@@ -90,7 +90,7 @@ impl Creel {
         creel.env("DOCKER_HOST", docker_host)
     }
 
-    /// Returns a way to run `binary` with no engine named.
+    /// Returns a runner of `binary` without an engine.
     pub fn without_docker(binary: impl Into<PathBuf>, home: impl Into<PathBuf>) -> Self {
         let home = home.into();
         let creel = Self {
@@ -119,7 +119,7 @@ impl Creel {
         self
     }
 
-    /// Returns an environment variable as it is set here.
+    /// Returns the value of an environment variable.
     pub fn variable(&self, key: impl AsRef<OsStr>) -> Option<&OsStr> {
         let known = self.environment.iter().find(|(known, _)| known == key.as_ref());
         known.map(|(_, value)| value.as_os_str())
@@ -135,21 +135,21 @@ impl Creel {
         self.env("PATH", path)
     }
 
-    /// Sets how long a command may take.
+    /// Sets the time limit of a command.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Runs the binary inside a network namespace, where a private engine's TCP ports are.
+    /// Runs the binary in a network namespace, in which a private engine has its TCP ports.
     #[must_use]
     pub fn within(mut self, namespace: impl Into<PathBuf>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// Returns the directory that is `HOME`; the state lives in `state` below it.
+    /// Returns the directory that is `HOME`. The state is in `state` below it.
     pub fn home(&self) -> &Path {
         &self.home
     }
@@ -163,7 +163,7 @@ impl Creel {
     ///
     /// # Panics
     ///
-    /// Panics with everything printed when the deadline passes.
+    /// Panics with all output when the deadline passes.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.spawn(arguments).wait()
@@ -179,7 +179,7 @@ impl Creel {
         let mut command = self.command();
         command.args(arguments).env_clear().envs(self.environment.iter().cloned());
         let line = describe(&command);
-        // Files, not pipes: a child that outlives the command cannot hold the test up.
+        // Files, not pipes: a child that outlives the command cannot block the test.
         let stdout = tempfile::tempfile().expect("temporary files can be made");
         let stderr = tempfile::tempfile().expect("temporary files can be made");
         let clone = |file: &File| file.try_clone().expect("a descriptor is free");
@@ -191,7 +191,7 @@ impl Creel {
 
     fn command(&self) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(&self.binary) };
-        // It replaces itself by the binary, so the pid is the binary's.
+        // `nsenter` replaces itself with the binary, so the pid is the binary's.
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", namespace.display())).arg(&self.binary);
         command
@@ -222,22 +222,22 @@ impl Running {
         self.poll().is_some()
     }
 
-    /// Returns whether it runs longer than it may; [`Running::wait`] ends it then.
+    /// Returns whether it exceeds its time limit; [`Running::wait`] then ends it.
     pub fn is_overdue(&self) -> bool {
         self.started_at.elapsed() >= self.deadline
     }
 
-    /// Returns what it printed on standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)
     }
 
-    /// Returns what it printed on standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.stderr)
     }
 
-    /// Kills the process with SIGKILL, only it, and waits for it.
+    /// Kills only this process with SIGKILL, and waits for it.
     pub fn kill(mut self) -> Output {
         self.end();
         let status = self.poll().expect("a killed child was waited for");
@@ -250,7 +250,7 @@ impl Running {
     ///
     /// Panics when `kill` does not know the signal.
     pub fn signal(&self, name: &str) {
-        // Our own child that is not waited for yet keeps its pid.
+        // A child that is not waited for yet keeps its pid.
         let pid = self.pid().to_string();
         let status = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(status.is_ok_and(|status| status.success()), "kill -s {name} {pid} failed");
@@ -260,7 +260,7 @@ impl Running {
     ///
     /// # Panics
     ///
-    /// Kills the command and panics with everything printed when the deadline passes.
+    /// Kills the command and panics with all output when the deadline passes.
     #[track_caller]
     pub fn wait(mut self) -> Output {
         let left = self.deadline.saturating_sub(self.started_at.elapsed());
@@ -304,7 +304,7 @@ impl Drop for Running {
 fn read(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 8192];
-    // Read by position: the child writes at the offset that our descriptor shares.
+    // Read by position, because the child shares the offset of our descriptor.
     while let Ok(count @ 1..) = file.read_at(&mut buffer, bytes.len() as u64) {
         bytes.extend_from_slice(&buffer[..count]);
     }

@@ -1,4 +1,4 @@
-//! `creel dev daytona`, run by the real binary: started, told what to do, looked into.
+//! `creel dev daytona`, run by the real binary: start it, control it, inspect it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::api::parse_answer;
+use crate::api::parse_response;
 use crate::creel::{Creel, Running};
 use crate::wait::eventually_some;
 
-/// How long the server may take to be ready, and an answer to come.
+/// The time limit for the server to start, and for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a server may serve and then stop; it is killed on drop in any case.
+/// The time limit for the whole run of a server. It is killed on drop in any case.
 const LIFETIME: Duration = Duration::from_secs(2 * 3600);
 
 /// A running server.
@@ -26,18 +26,18 @@ pub struct LocalDaytona {
 }
 
 impl LocalDaytona {
-    /// Starts a server with these further arguments and waits until it is ready.
+    /// Starts a server with these additional arguments, and waits until it is ready.
     ///
     /// # Errors
     ///
-    /// Fails when it does not get ready.
+    /// Fails when it does not become ready.
     pub fn start(creel: &Creel, arguments: &[&str]) -> Result<Self> {
         let command = [&["dev", "daytona"], arguments].concat();
         let running = creel.clone().deadline(LIFETIME).spawn(command);
-        let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
-        let told: Value = told.with_context(|| format!("not ready: {}", running.stderr()))?;
+        let ready = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
+        let ready: Value = ready.with_context(|| format!("not ready: {}", running.stderr()))?;
         let text = |name: &str| {
-            let value = told[name].as_str().with_context(|| format!("no {name} in {told}"));
+            let value = ready[name].as_str().with_context(|| format!("no {name} in {ready}"));
             value.map(str::to_owned)
         };
         Ok(Self {
@@ -59,20 +59,20 @@ impl LocalDaytona {
     ///
     /// Fails when it does not answer with success.
     pub fn admin(&self, method: &str, route: &str, body: &Value) -> Result<Value> {
-        self.ask(method, &format!("{}/{route}", self.admin_url), body)
+        self.send(method, &format!("{}/{route}", self.admin_url), body)
     }
 
-    /// Makes sandboxes without a process; returns how many.
+    /// Creates sandboxes without a process, and returns how many.
     ///
     /// # Errors
     ///
-    /// Fails when the server does not make them.
-    pub fn seed(&self, order: &Value) -> Result<usize> {
-        let made = self.admin("POST", "seed", order)?;
-        Ok(made["ids"].as_array().map_or(0, Vec::len))
+    /// Fails when the server does not create them.
+    pub fn seed(&self, seed: &Value) -> Result<usize> {
+        let created = self.admin("POST", "seed", seed)?;
+        Ok(created["ids"].as_array().map_or(0, Vec::len))
     }
 
-    /// Returns how many sandboxes have these labels, those whose destroy failed included.
+    /// Returns how many sandboxes have these labels, including those whose destroy failed.
     ///
     /// # Errors
     ///
@@ -85,18 +85,18 @@ impl LocalDaytona {
         );
         let (mut count, mut next) = (0, first.clone());
         loop {
-            let page = self.ask("GET", &next, &json!(null))?;
+            let page = self.send("GET", &next, &json!(null))?;
             count += page["items"].as_array().context("a page has items")?.len();
             let Some(cursor) = page["nextCursor"].as_str() else { return Ok(count) };
             next = format!("{first}&cursor={cursor}");
         }
     }
 
-    /// Asks the server to end and waits for it.
+    /// Asks the server to end, and waits for it.
     ///
     /// # Errors
     ///
-    /// Fails when it ends with another code than zero.
+    /// Fails when its exit code is not zero.
     pub fn stop(self) -> Result<()> {
         self.running.signal("TERM");
         let output = self.running.wait();
@@ -106,7 +106,7 @@ impl LocalDaytona {
         Ok(())
     }
 
-    fn ask(&self, method: &str, url: &str, body: &Value) -> Result<Value> {
+    fn send(&self, method: &str, url: &str, body: &Value) -> Result<Value> {
         let address = url.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
         let (authority, path) = address.with_context(|| format!("{url} is no address"))?;
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -121,10 +121,10 @@ impl LocalDaytona {
         )?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).context("the answer was cut")?;
-        let answer = parse_answer(&bytes)?;
-        if !answer.is_success() {
-            bail!("{method} answered {}: {}", answer.status, answer.text().trim());
+        let response = parse_response(&bytes)?;
+        if !response.is_success() {
+            bail!("{method} answered {}: {}", response.status, response.text().trim());
         }
-        answer.json()
+        response.json()
     }
 }

@@ -1,9 +1,8 @@
-//! Look-alikes that must survive.
+//! Decoys: objects that resemble a test's own and must survive.
 //!
-//! A sweep that matches by substring, ignores case, trusts an inherited label
-//! or follows a name prefix takes one of these with it. Each decoy differs from
-//! the real object in one small way; [`Decoys::assert_untouched`] proves that
-//! none was removed, made anew, stopped or restarted.
+//! A sweep that matches by substring, ignores case, trusts an inherited label or follows a name
+//! prefix removes one of them. Each decoy differs from the real object in one small detail.
+//! [`Decoys::assert_untouched`] proves that none was removed, recreated, stopped or restarted.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -12,10 +11,10 @@ use crate::docker::{ContainerSpec, Docker, Labels, concurrently};
 use crate::engine::Engine;
 use crate::world::Kind;
 
-/// How many decoys are planted or removed at a time.
+/// The number of decoys that are planted or removed at a time.
 const CONCURRENCY: usize = 6;
 
-/// The objects a test will release, and so what the decoys resemble.
+/// The objects that a test will release, and that the decoys resemble.
 #[derive(Debug, Clone)]
 pub struct Lookalike {
     /// The name, or name prefix, of the test's own objects.
@@ -26,12 +25,12 @@ pub struct Lookalike {
     pub label_value: String,
 }
 
-/// Planted decoys; they are removed again on drop.
+/// Planted decoys. They are removed on drop.
 #[derive(Debug)]
 pub struct Decoys {
     docker: Docker,
     planted: Vec<Planted>,
-    /// The repository of the image that inherited a label.
+    /// The repository of the image with an inherited label.
     image: String,
 }
 
@@ -40,7 +39,7 @@ struct Planted {
     kind: Kind,
     id: String,
     name: String,
-    /// What would change if somebody touched it.
+    /// The properties that change if the object is touched.
     print: Vec<(&'static str, String)>,
 }
 
@@ -64,7 +63,7 @@ impl Decoys {
         Ok(decoys)
     }
 
-    /// Plants only objects that carry exactly these labels; see [`Decoys::plant_copies`].
+    /// Plants only objects with exactly these labels; see [`Decoys::plant_copies`].
     ///
     /// # Errors
     ///
@@ -76,8 +75,8 @@ impl Decoys {
         Ok(decoys)
     }
 
-    /// Plants objects of every kind that carry exactly these labels, as somebody does who copies
-    /// them: under names of their own, and under names that the engine makes up.
+    /// Plants objects of every kind with exactly these labels, as if a user copied them: under
+    /// their own names, and under names that the engine generates.
     ///
     /// # Errors
     ///
@@ -90,6 +89,17 @@ impl Decoys {
         self.planted.push(planted(&self.docker, Kind::Volume, "nobody named it", volume)?);
         let container = self.docker.run(&ContainerSpec::sleeping("").labels(labels))?;
         self.planted.push(planted(&self.docker, Kind::Container, "nobody named it", container)?);
+        self.plant_labelled_images(name, labels)
+    }
+
+    /// Plants two images with exactly these labels: one with a name, and one without.
+    fn plant_labelled_images(&mut self, name: &str, labels: &Labels) -> Result<()> {
+        let source = self.docker.create(&ContainerSpec::exiting("").labels(labels))?;
+        let named = self.docker.commit(&source, &name.to_lowercase(), "copied")?;
+        let nameless = self.docker.commit(&source, "", "")?;
+        self.docker.remove_container(&source)?;
+        self.planted.push(planted(&self.docker, Kind::Image, name, named)?);
+        self.planted.push(planted(&self.docker, Kind::Image, "nobody named it", nameless)?);
         Ok(())
     }
 
@@ -103,7 +113,7 @@ impl Decoys {
         assert!(touched.is_empty(), "decoys were touched:\n{}", touched.join("\n"));
     }
 
-    /// Returns a line for each decoy that is not as it was planted.
+    /// Returns a line for each decoy that has changed.
     pub fn touched(&self) -> Vec<String> {
         self.planted.iter().filter_map(|planted| self.difference(planted)).collect()
     }
@@ -113,8 +123,8 @@ impl Decoys {
         self.planted.iter().map(|planted| planted.id.as_str()).collect()
     }
 
-    /// Plants an image that was committed from a labelled container, and a container of that
-    /// image: both carry the test's own label without being the test's own.
+    /// Plants an image committed from a labelled container, and a container of that image. Both
+    /// carry the test's label without being the test's own.
     fn plant_inheriting(&mut self, original: &Lookalike) -> Result<()> {
         let source = ContainerSpec::exiting(&format!("{}-source", original.name))
             .label(&original.label_key, &original.label_value);
@@ -142,11 +152,11 @@ impl Decoys {
     }
 
     fn remove(&self) {
-        // Containers first: they hold the others.
+        // Containers first, because they use the others.
         for kind in [Kind::Container, Kind::Network, Kind::Volume, Kind::Image] {
             let ids = self.planted.iter().filter(|planted| planted.kind == kind);
             let ids: Vec<&str> = ids.map(|planted| planted.id.as_str()).collect();
-            // The engine is thrown away after the suite; a failed removal only costs space.
+            // The engine is discarded after the suite, so a failed removal only costs space.
             let _ = concurrently(&ids, CONCURRENCY, |id| match kind {
                 Kind::Container => self.docker.remove_container(id),
                 Kind::Network => self.docker.remove_network(id),
@@ -183,7 +193,7 @@ fn planted(docker: &Docker, kind: Kind, name: &str, id: String) -> Result<Plante
     Ok(Planted { kind, id, name: name.to_owned(), print })
 }
 
-/// Returns names and labels that are one character away from the original's.
+/// Returns names and labels that differ slightly from the original's.
 fn variants(original: &Lookalike) -> Vec<(String, Labels)> {
     let Lookalike { name, label_key: key, label_value: value } = original;
     let label = |key: &str, value: &str| Labels::from([(key.to_owned(), value.to_owned())]);
@@ -206,7 +216,7 @@ fn inspect(docker: &Docker, kind: Kind, id: &str) -> Result<Option<Value>> {
     }
 }
 
-/// Returns what changes when somebody removes, remakes, stops or restarts the object.
+/// Returns the properties that change when the object is removed, recreated, stopped or restarted.
 fn fingerprint(kind: Kind, found: &Value) -> Vec<(&'static str, String)> {
     let paths: &[&'static str] = match kind {
         Kind::Container => &[

@@ -1,7 +1,7 @@
-//! Creates and inspects objects on an engine, by its API or the docker CLI.
+//! Creates and inspects objects on an engine, through its API or the docker CLI.
 //!
-//! The API is for speed: hundreds of objects, several at a time. The CLI is for
-//! what a user would type, and for the ways creel is measured against.
+//! The API is for speed: hundreds of objects, several at a time. The CLI is for what a user would
+//! type, and for the methods that creel is measured against.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -17,23 +17,23 @@ use crate::engine::Engine;
 use crate::image;
 use crate::wait::eventually;
 
-/// Labels as given to and read from an engine.
+/// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// How long a started container may take to exit when it should.
+/// The time limit for a container to exit.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Makes and inspects objects on one engine.
+/// Creates and inspects objects on one engine.
 #[derive(Debug, Clone)]
 pub struct Docker {
     engine: Engine,
     api: Api,
 }
 
-/// A container to be created.
+/// A container to create.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
-    /// The name; the engine invents one when there is none.
+    /// The name. The engine generates one if it is `None`.
     pub name: Option<String>,
     /// The image's reference.
     pub image: String,
@@ -43,9 +43,9 @@ pub struct ContainerSpec {
     pub labels: Labels,
     /// The network; `none` is the fastest.
     pub network: String,
-    /// Bind or named-volume mounts as the CLI's `-v` takes them.
+    /// Bind or named-volume mounts, in the format of the CLI's `-v`.
     pub binds: Vec<String>,
-    /// Places that get an anonymous volume.
+    /// Paths that get an anonymous volume.
     pub anonymous_volumes: Vec<String>,
     /// Whether an init runs as PID 1.
     pub init: bool,
@@ -248,7 +248,7 @@ impl Docker {
         id_in(&self.api.post(&path, &json!({}))?.json()?, "Id")
     }
 
-    /// Returns what inspect says of a container, or `None` when there is none.
+    /// Returns the inspect result of a container, or `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl Docker {
         self.inspect(&format!("/containers/{id}/json"))
     }
 
-    /// Returns what inspect says of a network, or `None` when there is none.
+    /// Returns the inspect result of a network, or `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl Docker {
         self.inspect(&format!("/networks/{id}"))
     }
 
-    /// Returns what inspect says of a volume, or `None` when there is none.
+    /// Returns the inspect result of a volume, or `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -275,7 +275,7 @@ impl Docker {
         self.inspect(&format!("/volumes/{name}"))
     }
 
-    /// Returns what inspect says of an image, or `None` when there is none.
+    /// Returns the inspect result of an image, or `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl Docker {
     ///
     /// # Errors
     ///
-    /// Fails when the engine refuses; an absent container is fine.
+    /// Fails when the engine refuses. A missing container is not an error.
     pub fn remove_container(&self, id: &str) -> Result<()> {
         self.api.delete(&format!("/containers/{id}?force=true&v=true"))
     }
@@ -297,7 +297,7 @@ impl Docker {
     ///
     /// # Errors
     ///
-    /// Fails when the engine refuses; an absent network is fine.
+    /// Fails when the engine refuses. A missing network is not an error.
     pub fn remove_network(&self, id: &str) -> Result<()> {
         self.api.delete(&format!("/networks/{id}"))
     }
@@ -306,7 +306,7 @@ impl Docker {
     ///
     /// # Errors
     ///
-    /// Fails when the engine refuses; an absent volume is fine.
+    /// Fails when the engine refuses. A missing volume is not an error.
     pub fn remove_volume(&self, name: &str) -> Result<()> {
         self.api.delete(&format!("/volumes/{name}"))
     }
@@ -315,16 +315,16 @@ impl Docker {
     ///
     /// # Errors
     ///
-    /// Fails when the engine refuses; an absent image is fine.
+    /// Fails when the engine refuses. A missing image is not an error.
     pub fn remove_image(&self, reference: &str) -> Result<()> {
         self.api.delete(&format!("/images/{reference}?force=true"))
     }
 
-    /// Runs the docker CLI against this engine and returns what it printed.
+    /// Runs the docker CLI against this engine, and returns its output.
     ///
     /// # Errors
     ///
-    /// Fails when the CLI cannot be run; its own exit code is in the output.
+    /// Fails when the CLI cannot be run. Its own exit code is in the output.
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
         Command::new("docker")
             .args(arguments)
@@ -335,25 +335,26 @@ impl Docker {
     }
 
     fn inspect(&self, path: &str) -> Result<Option<Value>> {
-        let answer = self.api.request("GET", path, None)?;
-        match answer.status {
-            200 => answer.json().map(Some),
+        let response = self.api.request("GET", path, None)?;
+        match response.status {
+            200 => response.json().map(Some),
             404 => Ok(None),
-            status => bail!("{path} answered {status}: {}", answer.text()),
+            status => bail!("{path} answered {status}: {}", response.text()),
         }
     }
 }
 
-fn id_in(answer: &Value, key: &str) -> Result<String> {
-    let id = answer[key].as_str().with_context(|| format!("no {key} in {answer}"))?;
+fn id_in(response: &Value, key: &str) -> Result<String> {
+    let id = response[key].as_str().with_context(|| format!("no {key} in {response}"))?;
     Ok(id.to_owned())
 }
 
-/// Applies a fallible act to every item, several at a time, and returns the results in order.
+/// Applies a fallible function to every item, several at a time. The results keep the sequence of
+/// the items.
 ///
 /// # Errors
 ///
-/// Fails with the first error after all acts have ended.
+/// Fails with the first error after all calls have ended.
 pub fn concurrently<T: Sync, R: Send>(
     items: &[T],
     concurrency: usize,

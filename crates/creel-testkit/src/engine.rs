@@ -1,14 +1,13 @@
-//! A Docker Engine of our own, and how tests find it.
+//! A private Docker Engine, and how tests find it.
 //!
-//! A private engine has its own socket, data root, exec root, control group and
-//! network namespace, all named by one directory. The namespace is what lets
-//! several engines live on one machine: each has its own `docker0`, bridges and
-//! address pool, and all of them vanish with it. Published ports are therefore
-//! reachable only inside the namespace.
+//! A private engine has its own socket, data root, exec root, control group and network namespace,
+//! all named by one directory. The namespace allows several engines on one machine: each has its
+//! own `docker0`, bridges and address pool, and all of them vanish with it. Therefore, published
+//! ports are reachable only inside the namespace.
 //!
-//! A killed test run leaves the engine running. The next start in the same
-//! directory finds it by that directory and clears it first, see [`leftovers`];
-//! a lock on the directory keeps two live runs apart.
+//! A killed test run leaves the engine running. The next start in the same directory finds it by
+//! that directory and clears it first, see [`leftovers`]. A lock on the directory prevents two live
+//! runs from using it.
 
 use std::env;
 use std::fs::{self, File};
@@ -29,14 +28,14 @@ use crate::{image, leftovers};
 
 /// The environment variable with the address of the engine under test.
 pub const HOST_VARIABLE: &str = "CREEL_TEST_DOCKER_HOST";
-/// The file by which a network namespace is held.
+/// The file that keeps a network namespace alive.
 const NAMESPACE: &str = "netns";
 /// The environment variable with the directory below which tests start more engines.
 pub const DIRECTORY_VARIABLE: &str = "CREEL_TEST_ENGINE_DIR";
 
-/// How long an engine may take until it answers.
+/// The time limit for an engine to answer.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// How long an engine may take to end when asked.
+/// The time limit for an engine to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The address of an engine.
@@ -50,7 +49,7 @@ impl Engine {
     ///
     /// # Panics
     ///
-    /// Panics when there is none: a test that needs an engine never skips.
+    /// Panics when there is none: a test that needs an engine is never skipped.
     pub fn from_env() -> Self {
         let host = env::var(HOST_VARIABLE).unwrap_or_default();
         let Some(socket) = host.strip_prefix("unix://") else {
@@ -63,7 +62,7 @@ impl Engine {
         Self::at(socket)
     }
 
-    /// Returns the engine at a socket; nothing is sent yet.
+    /// Returns the engine at a socket. Nothing is sent yet.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
@@ -73,8 +72,8 @@ impl Engine {
         &self.socket
     }
 
-    /// Returns the network namespace in which a private engine and the containers with its own
-    /// network are; it lies beside the socket.
+    /// Returns the network namespace of a private engine and of the containers that share its
+    /// network. Its file is beside the socket.
     pub fn namespace(&self) -> PathBuf {
         self.socket.with_file_name(NAMESPACE)
     }
@@ -89,34 +88,34 @@ impl Engine {
         Api::at(&self.socket)
     }
 
-    /// Returns the maker and inspector of objects.
+    /// Returns a helper to create and inspect objects.
     pub fn docker(&self) -> Docker {
         Docker::of(self)
     }
 
     /// Returns whether the engine answers a ping.
     pub fn answers(&self) -> bool {
-        self.api().request("GET", "/_ping", None).is_ok_and(|answer| answer.is_success())
+        self.api().request("GET", "/_ping", None).is_ok_and(|response| response.is_success())
     }
 }
 
-/// How a private engine differs from the usual one.
+/// The options of a private engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The range that user-defined networks get their addresses from.
+    /// The address range for user-defined networks.
     pub address_pool: String,
     /// Whether the test image is imported at the start.
     pub with_image: bool,
-    /// More arguments for `dockerd`.
+    /// Additional arguments for `dockerd`.
     pub arguments: Vec<String>,
-    /// Whether test programs that a killed run left behind are ended before the start. Only
-    /// for a directory that nobody but the suite ever names in its environment.
+    /// Whether to end test programs left by a killed run before the start. Use it only for a
+    /// directory that no process outside the suite names in its environment.
     pub end_orphaned_tests: bool,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        // 1,024 networks: the default pools end after 31.
+        // 1,024 networks; the default pools end after 31.
         let address_pool = "base=10.213.0.0/16,size=26".to_owned();
         Self { address_pool, with_image: true, arguments: Vec::new(), end_orphaned_tests: false }
     }
@@ -125,13 +124,13 @@ impl Default for EngineOptions {
 /// A Docker Engine that this process started and will stop.
 #[derive(Debug)]
 pub struct PrivateEngine {
-    /// Holds everything of this engine; its name is how leftovers are found.
+    /// Holds all files of this engine. Leftovers are found by its name.
     directory: PathBuf,
-    /// What the daemon is started with, also after a restart.
+    /// The options of the daemon, also used after a restart.
     options: EngineOptions,
     /// The daemon, while it runs as our child.
     daemon: Option<Child>,
-    /// Held for as long as this process uses the directory; `None` once stopped or detached.
+    /// Held as long as this process uses the directory. `None` once stopped or detached.
     lock: Option<File>,
 }
 
@@ -140,8 +139,8 @@ impl PrivateEngine {
     ///
     /// # Errors
     ///
-    /// Fails when another process uses the directory, or the engine does not
-    /// come up; the error holds the end of its log.
+    /// Fails when another process uses the directory, or the engine does not start. The error holds
+    /// the end of its log.
     pub fn start(directory: impl Into<PathBuf>, options: EngineOptions) -> Result<Self> {
         let directory = directory.into();
         let lock = lock_empty(&directory, options.end_orphaned_tests)?;
@@ -155,10 +154,10 @@ impl PrivateEngine {
         Ok(engine)
     }
 
-    /// Starts one more engine for a test that has to break it.
+    /// Starts another engine, for a test that has to break it.
     ///
-    /// It lives below the directory of the suite's engine, so that it is
-    /// cleared with it even when the test is killed.
+    /// It is below the directory of the suite's engine, so that it is cleared with it even when the
+    /// test is killed.
     ///
     /// # Errors
     ///
@@ -172,22 +171,22 @@ impl PrivateEngine {
         Engine::at(self.path("docker.sock"))
     }
 
-    /// Returns the directory that holds everything of this engine.
+    /// Returns the directory that holds all files of this engine.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the network namespace, inside which the engine's TCP and published ports are.
+    /// Returns the network namespace that contains the engine's TCP and published ports.
     pub fn namespace(&self) -> PathBuf {
         self.path(NAMESPACE)
     }
 
-    /// Returns the daemon's process, while it runs.
+    /// Returns the process id of the daemon, while it runs.
     pub fn process(&self) -> Option<u32> {
         self.daemon.as_ref().map(Child::id)
     }
 
-    /// Kills the daemon with SIGKILL; its containers go on until a restart.
+    /// Kills the daemon with SIGKILL. Its containers keep running until a restart.
     ///
     /// # Errors
     ///
@@ -200,17 +199,17 @@ impl PrivateEngine {
         Ok(())
     }
 
-    /// Starts the daemon again on the same data, after ending it if it runs.
+    /// Restarts the daemon on the same data, after ending it if it runs.
     ///
     /// # Errors
     ///
-    /// Fails when the engine does not come up.
+    /// Fails when the engine does not start.
     pub fn restart(&mut self) -> Result<()> {
         self.end_daemon()?;
         self.launch()
     }
 
-    /// Ends the engine and its containers and removes everything it kept.
+    /// Ends the engine and its containers, and removes all its files.
     ///
     /// # Errors
     ///
@@ -256,17 +255,17 @@ impl PrivateEngine {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C at the terminal is for us; we end the daemon ourselves.
+            // Ctrl-C at the terminal is for this process, which ends the daemon itself.
             .process_group(0);
         let daemon = command.spawn().context("cannot run nsenter (package util-linux)")?;
         self.daemon = Some(daemon);
-        self.await_answer()
+        self.await_response()
     }
 
-    /// Clears what a killed daemon leaves in the way of the next one.
+    /// Removes what a killed daemon leaves and the next one would trip over.
     fn forget_predecessor(&self) -> Result<()> {
-        // Its containerd dies with it; what nobody reaps still counts as running for the next
-        // daemon, which then waits for it in vain. The same goes for a pid that was reused.
+        // Its containerd dies with it. A containerd that is not reaped still counts as running for
+        // the next daemon, which then waits for it in vain. The same applies to a reused pid.
         leftovers::kill_program("containerd", &self.path("exec"))?;
         for pidfile in ["dockerd.pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.path(pidfile));
@@ -285,8 +284,8 @@ impl PrivateEngine {
             format!("--cgroup-parent={}", leftovers::cgroup_of(&self.directory)),
             format!("--default-address-pool={}", self.options.address_pool),
         ];
-        // The namespace leads nowhere, so there is nothing to filter or translate;
-        // the control-group driver is the one that needs no systemd.
+        // The namespace has no route to the outside, so there is nothing to filter or translate.
+        // The control-group driver is the one that needs no systemd.
         let fixed = [
             "--iptables=false",
             "--ip6tables=false",
@@ -298,7 +297,7 @@ impl PrivateEngine {
         arguments
     }
 
-    fn await_answer(&mut self) -> Result<()> {
+    fn await_response(&mut self) -> Result<()> {
         let engine = self.engine();
         let started_at = Instant::now();
         let mut ended = None;
@@ -325,7 +324,7 @@ impl PrivateEngine {
     fn end_daemon(&mut self) -> Result<()> {
         let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
         let pid = i32::try_from(daemon.id()).ok().and_then(Pid::from_raw);
-        // Our own child, not yet waited for: the pid cannot be another process's.
+        // The pid cannot belong to another process, because this child is not waited for yet.
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::TERM);
         }
@@ -340,7 +339,7 @@ impl PrivateEngine {
         if self.lock.is_none() {
             return Ok(());
         }
-        // Containers that ignore SIGTERM would make the daemon wait 15 s for them.
+        // The daemon would wait 15 s for containers that ignore SIGTERM.
         leftovers::kill_containers(&self.directory)?;
         self.end_daemon()?;
         leftovers::clear(&self.directory)?;
@@ -351,12 +350,12 @@ impl PrivateEngine {
 
 impl Drop for PrivateEngine {
     fn drop(&mut self) {
-        // A courtesy to tests that fail: whatever stays is cleared by the next start.
+        // Best effort for failing tests. The next start clears whatever stays.
         let _ = self.shut_down();
     }
 }
 
-/// Ends whatever engine runs in the directory and removes everything it kept.
+/// Ends any engine that runs in the directory, and removes all its files.
 ///
 /// # Errors
 ///
@@ -368,14 +367,14 @@ pub fn clear(directory: &Path) -> Result<()> {
     cleared
 }
 
-/// Returns a directory for something temporary that is cleared with the suite's engine.
+/// Returns a temporary directory that is cleared with the suite's engine.
 ///
 /// # Errors
 ///
-/// Fails when the directory cannot be made.
+/// Fails when the directory cannot be created.
 pub fn temporary_directory() -> Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Socket paths end at 108 bytes, so every name here is short.
+    // Socket paths are limited to 108 bytes, so every name here is short.
     let parent = env::var_os(DIRECTORY_VARIABLE).map_or_else(default_parent, PathBuf::from);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let directory = parent.join("t").join(format!("{}-{number}", std::process::id()));
@@ -384,7 +383,7 @@ pub fn temporary_directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Locks the directory and clears what is in it.
+/// Locks the directory, and clears its content.
 fn lock_empty(directory: &Path, end_orphaned_tests: bool) -> Result<File> {
     let lock = lock(directory)?;
     if end_orphaned_tests {
@@ -395,7 +394,7 @@ fn lock_empty(directory: &Path, end_orphaned_tests: bool) -> Result<File> {
     }
     leftovers::clear(directory)?;
     drop(lock);
-    // Clearing removed the locked directory: the new one needs its own lock.
+    // Clearing removed the locked directory, so the new one needs its own lock.
     self::lock(directory)
 }
 
@@ -419,7 +418,7 @@ fn argument(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }
 
-/// Returns the search path with the directories where Debian keeps daemons.
+/// Returns the search path with the directories in which Debian installs daemons.
 pub(crate) fn path_with_sbin() -> String {
     let path = env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin")

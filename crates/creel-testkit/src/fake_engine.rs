@@ -1,8 +1,8 @@
-//! Scripted answers that a real engine cannot be made to give.
+//! Scripted responses that a real engine cannot be made to give.
 //!
-//! Only for states that the real one does not hold still for: ten thousand
-//! containers, one that stays in `removing`, a removal in progress, a busy
-//! daemon that recovers. Everything else is tested on the real engine.
+//! Use it only for states that a real engine does not keep: ten thousand containers, one that stays
+//! in `removing`, a removal in progress, a busy daemon that recovers. Everything else is tested on
+//! the real engine.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,26 +14,26 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::listener::Listener;
+use crate::listener::UnixServer;
 use crate::wire::Head;
 
-/// One scripted answer.
+/// One scripted response.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// A status and a JSON body.
     Json(u16, Value),
     /// A status without a body.
     Empty(u16),
-    /// An error in the engine's form.
+    /// An error in the engine's format.
     Error(u16, String),
-    /// A status and a body that begins so and then repeats itself for ever.
+    /// A status, and a body with a beginning and a part that repeats for ever.
     Endless(u16, String, String),
-    /// No answer for as long as the fake lives.
+    /// No response as long as the fake lives.
     Hang,
 }
 
 impl Reply {
-    /// Returns an error in the engine's form.
+    /// Returns an error in the engine's format.
     pub fn error(status: u16, message: &str) -> Self {
         Self::Error(status, message.to_owned())
     }
@@ -42,15 +42,15 @@ impl Reply {
 struct Route {
     method: String,
     path: Regex,
-    /// The answers in order; the last one is given for ever.
+    /// The responses, one per request. The last one repeats for ever.
     replies: Vec<Reply>,
-    asked: usize,
+    served: usize,
 }
 
-/// A running fake; it ends on drop, and what hangs on it is cut.
+/// A running fake. It ends on drop, and cuts hanging connections.
 pub struct FakeEngine {
-    listener: Listener,
-    shared: Arc<Shared>,
+    listener: UnixServer,
+    shared: Arc<EngineState>,
 }
 
 impl fmt::Debug for FakeEngine {
@@ -65,23 +65,23 @@ impl fmt::Debug for FakeEngine {
 }
 
 #[derive(Default)]
-struct Shared {
+struct EngineState {
     routes: Mutex<Vec<Route>>,
     requests: Mutex<Vec<String>>,
     hanging: Mutex<Vec<UnixStream>>,
 }
 
 impl FakeEngine {
-    /// Starts a fake of an empty engine of API 1.41.
+    /// Starts a fake of an empty engine with API 1.41.
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be made.
+    /// Fails when the socket cannot be created.
     pub fn start() -> Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<EngineState>::default();
         let served = Arc::clone(&shared);
-        // An error ends this one connection, which is what its client sees.
-        let listener = Listener::start("fake.sock", move |client| drop(serve(client, &served)))?;
+        // An error ends only this connection, which its client notices.
+        let listener = UnixServer::start("fake.sock", move |client| drop(serve(client, &served)))?;
         let fake = Self { listener, shared };
         fake.route("GET", "/_ping$", [Reply::Json(200, json!("OK"))]);
         fake.route("HEAD", "/_ping$", [Reply::Empty(200)]);
@@ -95,16 +95,16 @@ impl FakeEngine {
         Ok(fake)
     }
 
-    /// Scripts the answers to a method and a path expression; the newest matching route decides.
+    /// Scripts the responses to a method and a path expression. The newest matching route applies.
     ///
     /// # Panics
     ///
-    /// Panics when the expression is not one or there is no answer: both are written in the test.
+    /// Panics when the expression is invalid or there is no response; both are written in the test.
     pub fn route(&self, method: &str, path: &str, replies: impl IntoIterator<Item = Reply>) {
         let replies: Vec<Reply> = replies.into_iter().collect();
         assert!(!replies.is_empty(), "a route needs an answer");
         let path = Regex::new(path).expect("the route's path is a regular expression");
-        let route = Route { method: method.to_owned(), path, replies, asked: 0 };
+        let route = Route { method: method.to_owned(), path, replies, served: 0 };
         if let Ok(mut routes) = self.shared.routes.lock() {
             routes.push(route);
         }
@@ -140,8 +140,8 @@ impl Drop for FakeEngine {
     }
 }
 
-/// Returns a row of the container listing as an engine gives it for a container of Compose:
-/// about two kilobytes.
+/// Returns a row of the container listing, as an engine shows a Compose container; about two
+/// kilobytes.
 pub fn container_row(number: usize, state: &str) -> Value {
     let project = format!("fake-{}", number / 10);
     json!({
@@ -187,7 +187,7 @@ pub fn container_row(number: usize, state: &str) -> Value {
     })
 }
 
-/// Returns the labels that Compose gives, and two of the image.
+/// Returns the labels that Compose sets, and two of the image.
 fn compose_labels(number: usize, project: &str) -> Value {
     let directory = format!("/home/user/suites/fake/tasks/{project}");
     json!({
@@ -206,7 +206,7 @@ fn compose_labels(number: usize, project: &str) -> Value {
     })
 }
 
-/// Returns what inspect says of the same container.
+/// Returns the inspect result of the same container.
 pub fn container_detail(number: usize, state: &str) -> Value {
     json!({
         "Id": container_id(number),
@@ -259,7 +259,7 @@ fn info() -> Value {
     })
 }
 
-fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(mut client: UnixStream, shared: &EngineState) -> io::Result<()> {
     let Some(head) = Head::read(&mut client)? else { return Ok(()) };
     head.drain_body(&mut client)?;
     if let Ok(mut requests) = shared.requests.lock() {
@@ -283,7 +283,7 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-impl Shared {
+impl EngineState {
     fn reply(&self, head: &Head) -> Reply {
         let mut routes = self.routes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let route = routes
@@ -293,8 +293,8 @@ impl Shared {
         let Some(route) = route else {
             return Reply::error(404, &format!("no such object: {}", head.path));
         };
-        let index = route.asked.min(route.replies.len() - 1);
-        route.asked += 1;
+        let index = route.served.min(route.replies.len() - 1);
+        route.served += 1;
         route.replies[index].clone()
     }
 }
@@ -313,7 +313,7 @@ fn respond(client: &mut UnixStream, status: u16, body: &str) -> io::Result<()> {
     write!(client, "\r\n{body}")
 }
 
-/// Writes for as long as somebody reads.
+/// Writes until the client stops reading.
 fn respond_endlessly(
     client: &mut UnixStream,
     status: u16,
@@ -325,9 +325,9 @@ fn respond_endlessly(
         "HTTP/1.1 {status} Scripted\r\nApi-Version: 1.41\r\nOstype: linux\r\n\
          Content-Type: application/json\r\nConnection: close\r\n\r\n{first}"
     )?;
-    let piece = again.repeat((64 * 1024 / again.len()).max(1));
+    let chunk = again.repeat((64 * 1024 / again.len()).max(1));
     loop {
-        client.write_all(piece.as_bytes())?;
+        client.write_all(chunk.as_bytes())?;
     }
 }
 
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_follow_the_script_and_the_last_one_stays() {
+    fn replies_follow_the_script_and_the_last_one_repeats() {
         let fake = FakeEngine::start().unwrap();
         assert!(fake.engine().answers());
         let busy = Reply::error(500, "busy");
@@ -358,15 +358,15 @@ mod tests {
     }
 
     #[test]
-    fn a_hanging_answer_ends_with_the_fake() {
+    fn a_hanging_request_ends_with_the_fake() {
         let fake = FakeEngine::start().unwrap();
         fake.route("GET", "/info$", [Reply::Hang]);
         let api = fake.engine().api();
-        let asking = std::thread::spawn(move || api.get("/info"));
-        let asked = || fake.requests().iter().any(|request| request.ends_with("/info"));
-        assert!(crate::wait::eventually(std::time::Duration::from_secs(5), asked));
-        assert!(!asking.is_finished());
+        let request = std::thread::spawn(move || api.get("/info"));
+        let is_requested = || fake.requests().iter().any(|request| request.ends_with("/info"));
+        assert!(crate::wait::eventually(std::time::Duration::from_secs(5), is_requested));
+        assert!(!request.is_finished());
         drop(fake);
-        assert!(asking.join().unwrap().is_err());
+        assert!(request.join().unwrap().is_err());
     }
 }

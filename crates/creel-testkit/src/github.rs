@@ -1,8 +1,7 @@
-//! A stand-in for the one thing of GitHub's that creel asks for: a token of an app's installation.
+//! A fake of the one GitHub endpoint that creel uses: tokens for an app's installation.
 //!
-//! It believes nothing that GitHub does not believe: the statement must be
-//! signed with the app's key, say who the app is, have begun, and end within
-//! ten minutes.
+//! It accepts only what GitHub accepts: the JWT must be signed with the app's key, name the app,
+//! already be valid, and expire within ten minutes.
 
 use std::fs;
 use std::io;
@@ -17,29 +16,29 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::web::{Request, Web, answer};
+use crate::web::{Web, WebRequest, respond};
 
-/// How far ahead the end of a statement may be.
+/// How far in the future a JWT may expire, in seconds.
 const LONGEST: u64 = 600;
 
-/// An app as its owner knows it.
+/// An app, with the data that its owner has.
 #[derive(Debug, Clone)]
 pub struct App {
-    /// Its number.
+    /// The app's id.
     pub id: u64,
-    /// The number of its installation.
+    /// The id of its installation.
     pub installation: u64,
-    /// The key it signs with, as GitHub hands it out.
+    /// The private key, in the format that GitHub issues.
     pub private_key: String,
     public_key: String,
 }
 
 impl App {
-    /// Makes an app with a key of its own.
+    /// Creates an app with its own key.
     ///
     /// # Errors
     ///
-    /// Fails when the key cannot be made.
+    /// Fails when the key cannot be created.
     pub fn make() -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let key = directory.path().join("key");
@@ -50,7 +49,7 @@ impl App {
     }
 }
 
-/// Runs `ssh-keygen` on a key, and returns what it prints.
+/// Runs `ssh-keygen` on a key, and returns its output.
 fn keygen(arguments: &[&str], key: &Path) -> Result<String> {
     let output = Command::new("ssh-keygen")
         .args(arguments)
@@ -64,31 +63,31 @@ fn keygen(arguments: &[&str], key: &Path) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A running stand-in; it ends on drop.
+/// A running fake. It ends on drop.
 #[derive(Debug)]
 pub struct Github {
     web: Web,
-    shared: Arc<Shared>,
+    shared: Arc<GithubState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GithubState {
     app: App,
     token: String,
-    /// What is answered instead of a token, in order.
+    /// The statuses to answer instead of a token, one per request.
     refusals: Mutex<Vec<u16>>,
-    /// The status of every answer.
+    /// The status of every response.
     answered: Mutex<Vec<u16>>,
 }
 
 impl Github {
-    /// Starts a stand-in that knows one app and has one token for it.
+    /// Starts a fake with one app and one token for it.
     ///
     /// # Errors
     ///
     /// Fails when it cannot listen.
     pub fn start(app: &App, token: &str) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GithubState {
             app: app.clone(),
             token: token.to_owned(),
             refusals: Mutex::default(),
@@ -99,24 +98,24 @@ impl Github {
         Ok(Self { web, shared })
     }
 
-    /// Returns where its interface is.
+    /// Returns the base URL of the API.
     pub fn url(&self) -> String {
         self.web.url()
     }
 
-    /// Answers the next request with this status, whoever asks.
+    /// Answers the next request with this status, whatever it is.
     pub fn refuse_once(&self, status: u16) {
         self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(status);
     }
 
-    /// Returns the status of every answer so far.
+    /// Returns the status of every response so far.
     pub fn answered(&self) -> Vec<u16> {
         self.shared.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Shared {
-    fn serve(&self, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+impl GithubState {
+    fn serve(&self, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let scripted = {
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             if refusals.is_empty() { None } else { Some(refusals.remove(0)) }
@@ -128,11 +127,11 @@ impl Shared {
             _ => json!({ "message": "no" }),
         };
         let kind = "Content-Type: application/json\r\n";
-        answer(client, status, kind, body.to_string().as_bytes())
+        respond(client, status, kind, body.to_string().as_bytes())
     }
 
     /// Returns the status that GitHub would answer with.
-    fn judge(&self, request: &Request) -> u16 {
+    fn judge(&self, request: &WebRequest) -> u16 {
         let place = format!("/app/installations/{}/access_tokens", self.app.installation);
         let statement = request
             .header("authorization")
@@ -148,18 +147,20 @@ impl Shared {
 }
 
 #[derive(Debug, Deserialize)]
-struct Claims {
+struct AppClaims {
     iat: u64,
     exp: u64,
     iss: String,
 }
 
-/// Returns whether a statement is the app's own, and good now.
+/// Returns whether a JWT is the app's own and currently valid.
 fn is_believed(statement: &str, app: &App) -> bool {
     let Ok(key) = DecodingKey::from_rsa_pem(app.public_key.as_bytes()) else { return false };
     let mut wanted = Validation::new(Algorithm::RS256);
     wanted.leeway = 0;
-    let Ok(read) = jsonwebtoken::decode::<Claims>(statement, &key, &wanted) else { return false };
+    let Ok(read) = jsonwebtoken::decode::<AppClaims>(statement, &key, &wanted) else {
+        return false;
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let claims = read.claims;
     claims.iss == app.id.to_string() && claims.iat <= now && claims.exp <= now + LONGEST

@@ -1,7 +1,6 @@
-//! The images test containers run: busybox and its links, and the same with git.
+//! The images of test containers: busybox and its links, and the same with git.
 //!
-//! No registry is reachable from the tests, so the images are made of the
-//! machine's own programs.
+//! The tests cannot reach a registry, so the images are built from this machine's own programs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,9 +17,9 @@ pub const REPOSITORY: &str = "creel-test";
 /// The image's reference.
 pub const REFERENCE: &str = "creel-test:latest";
 
-/// The reference of the image that has git.
+/// The reference of the image with git.
 pub const WITH_GIT: &str = "creel-test-git:latest";
-/// Where Debian has git's own programs.
+/// The directory of git's own programs on Debian.
 const GIT_PROGRAMS: &str = "/usr/lib/git-core";
 
 /// Imports the test image into an engine.
@@ -32,7 +31,7 @@ pub fn import(engine: &Engine) -> Result<()> {
     send(engine, REPOSITORY, &archive()?)
 }
 
-/// Imports the image that has git into an engine.
+/// Imports the image with git into an engine.
 ///
 /// # Errors
 ///
@@ -50,11 +49,11 @@ fn send(engine: &Engine, repository: &str, archive: &[u8]) -> Result<()> {
         "/images/create?fromSrc=-&repo={repository}&tag=latest&changes={}",
         escape("CMD [\"sh\"]")
     );
-    let answer = engine.api().send("POST", &path, "application/x-tar", archive)?;
-    // The engine answers 200 first and tells of a failure in the stream.
-    let text = answer.text();
-    if !answer.is_success() || text.contains("\"error\"") {
-        bail!("the engine did not import {repository}: {} {text}", answer.status);
+    let response = engine.api().send("POST", &path, "application/x-tar", archive)?;
+    // The engine answers 200 first, and reports a failure in the stream.
+    let text = response.text();
+    if !response.is_success() || text.contains("\"error\"") {
+        bail!("the engine did not import {repository}: {} {text}", response.status);
     }
     Ok(())
 }
@@ -98,7 +97,7 @@ fn lay_out(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds git as Debian packages it, what clones over HTTP, and all libraries they need.
+/// Adds git as Debian packages it, its HTTP helpers, and all libraries they need.
 fn lay_out_git(root: &Path) -> Result<()> {
     let programs = ["git", "git-remote-http", "git-remote-https"];
     let mut files: Vec<PathBuf> =
@@ -109,20 +108,20 @@ fn lay_out_git(root: &Path) -> Result<()> {
     for file in files {
         let place = root.join(file.strip_prefix("/")?);
         fs::create_dir_all(place.parent().context("a file has a directory")?)?;
-        // Follows links: what is there under a name is what counts.
+        // Copying follows links, so each name gets the file's content.
         fs::copy(&file, &place).with_context(|| format!("cannot copy {}", file.display()))?;
     }
     symlink(Path::new(GIT_PROGRAMS).join("git"), root.join("bin/git"))?;
     Ok(())
 }
 
-/// Returns the libraries of a program, and what loads them.
+/// Returns the libraries of a program, and their loader.
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
-    let told = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
-    if !told.status.success() {
+    let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
+    if !output.status.success() {
         bail!("ldd does not know {} (package git)", program.display());
     }
-    let words = String::from_utf8_lossy(&told.stdout).into_owned();
-    let is_path = |word: &&str| word.starts_with('/');
-    Ok(words.split_whitespace().filter(is_path).map(PathBuf::from).collect())
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_path = |part: &&str| part.starts_with('/');
+    Ok(text.split_whitespace().filter(is_path).map(PathBuf::from).collect())
 }

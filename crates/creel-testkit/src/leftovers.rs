@@ -1,10 +1,9 @@
-//! Ends everything that lives below a directory of ours.
+//! Ends all processes below one of our directories.
 //!
-//! A killed test run leaves an engine, its shims, its containers and its mounts
-//! behind. All of them name the engine's directory: the daemons in their
-//! arguments, the containers in their root mount, the mounts in their place,
-//! the control groups in their path. Nothing else is a reason to end anything,
-//! and a signal goes through a pidfd opened before the check, so a process that
+//! A killed test run leaves an engine, its shims, its containers and its mounts behind. All of them
+//! name the engine's directory: the daemons in their arguments, the containers in their root mount,
+//! the mounts in their mount point, the control groups in their path. Nothing else is a reason to
+//! end a process. A signal is sent through a pidfd opened before the check, so a process that
 //! merely got the same pid is never hit.
 
 use std::ffi::OsStr;
@@ -20,10 +19,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::wait::eventually;
 
-/// The top control group of all private engines; the engine's directory follows.
+/// The top control group of all private engines. The engine's directory follows.
 const CGROUP_ROOT: &str = "/creel-engine";
 
-/// The programs that may name our directory in their arguments and be ended for it.
+/// The programs that are ended if their arguments name our directory.
 const DAEMONS: [&str; 9] = [
     "dockerd",
     "containerd",
@@ -39,12 +38,12 @@ const DAEMONS: [&str; 9] = [
 /// How long killed processes may take to disappear.
 const KILL_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Returns the control group below which an engine in `directory` puts its containers.
+/// Returns the control group of the containers of an engine in `directory`.
 pub fn cgroup_of(directory: &Path) -> String {
     format!("{CGROUP_ROOT}{}", directory.display())
 }
 
-/// Kills the processes below the directory, unmounts what is mounted there and removes it.
+/// Kills the processes below the directory, unmounts everything there, and removes it.
 ///
 /// # Errors
 ///
@@ -62,7 +61,7 @@ pub fn clear(directory: &Path) -> Result<()> {
     }
 }
 
-/// Kills every process whose root file system lies below the directory.
+/// Kills every process whose root file system is below the directory.
 ///
 /// # Errors
 ///
@@ -104,7 +103,7 @@ fn kill_daemons(directory: &Path) -> Result<()> {
 
 fn kill_all(matches: impl Fn(i32) -> bool) -> Result<()> {
     let mut survivors = Vec::new();
-    // A dying daemon may start one more child: look until a round finds nobody.
+    // A dying daemon may start one more child, so repeat until a round finds no process.
     let gone = eventually(KILL_DEADLINE, || {
         survivors = pids().into_iter().filter(|pid| kill_if(*pid, &matches)).collect();
         survivors.is_empty()
@@ -115,13 +114,13 @@ fn kill_all(matches: impl Fn(i32) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Kills the process if it matches and returns whether it did.
+/// Kills the process if it matches, and returns whether it matched.
 fn kill_if(pid: i32, matches: &impl Fn(i32) -> bool) -> bool {
     let Some(handle) = open(pid) else { return false };
     if !matches(pid) {
         return false;
     }
-    // It may have ended meanwhile, which is what we want.
+    // It may have ended meanwhile, which is fine.
     let _ = pidfd_send_signal(&handle, Signal::KILL);
     true
 }
@@ -169,7 +168,7 @@ fn unmount_below(directory: &Path) -> Result<()> {
     // The deepest and latest first.
     mounts.reverse();
     for mount in &mounts {
-        // Lazily: a namespace that is just dying may still hold a copy.
+        // Detach lazily, because a dying namespace may still hold a copy.
         unmount(mount, UnmountFlags::DETACH)
             .with_context(|| format!("cannot unmount {}", mount.display()))?;
     }
@@ -187,7 +186,7 @@ fn remove_cgroups(directory: &Path) {
     for hierarchy in cgroup_hierarchies() {
         let mut place = hierarchy.join(group.trim_start_matches('/'));
         remove_group(&place);
-        // The groups that mirror the directory's parents go when they are empty.
+        // Groups that mirror the directory's parents are removed when they are empty.
         while place.pop() && place != hierarchy && fs::remove_dir(&place).is_ok() {}
     }
 }
@@ -201,7 +200,7 @@ fn cgroup_hierarchies() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes a control group and those below it; what still holds a process stays.
+/// Removes a control group and those below it. A group with a process stays.
 fn remove_group(group: &Path) {
     let Ok(entries) = fs::read_dir(group) else { return };
     for entry in entries.flatten() {
@@ -241,7 +240,7 @@ mod tests {
         };
         let mut orphan = start(directory.path());
         let mut other = start(&directory.path().join("below"));
-        // The killed child stays a zombie of ours, which has no environment any more.
+        // The killed child stays our zombie, which has no environment any more.
         kill_pointed_at("CREEL_LEFTOVERS_TEST", directory.path()).unwrap();
         assert!(!orphan.wait().unwrap().success());
         assert!(other.try_wait().unwrap().is_none());

@@ -1,9 +1,8 @@
 //! Real parts for creel's tests.
 //!
-//! The promise under test is about the world outside the program, so the tests
-//! run against a real Docker Engine and the real binary; a fake stands in only
-//! where the real thing cannot be brought into the wanted state. Nothing here
-//! skips: a missing part is an error that names the command that provides it.
+//! creel promises effects outside of its own process. So the tests run against a real Docker Engine
+//! and the real binary. A fake is used only where a real part cannot be brought into the wanted
+//! state. Nothing here skips: a missing part is an error that names the command that provides it.
 //!
 //! ```text
 //!   test ──▶ Creel (the real binary) ──▶ Wire (faults) ──▶ PrivateEngine
@@ -11,26 +10,26 @@
 //!     └── World, Decoys: what exists, what was touched ────────┘
 //! ```
 //!
-//! | module | what lives there |
+//! | module | content |
 //! |---|---|
-//! | [`engine`] | a Docker Engine of our own, and how tests find it |
+//! | [`engine`] | a private Docker Engine, and how tests find it |
 //! | [`api`] | one HTTP request over a unix socket |
-//! | [`docker`] | creates and inspects objects, by the API or the CLI |
+//! | [`docker`] | creates and inspects objects, through the API or the CLI |
 //! | [`image`] | the busybox image every test container runs |
-//! | [`world`] | what exists on an engine, and what differs from before |
-//! | [`decoys`] | look-alikes that must survive |
-//! | [`wire`] | a proxy that cuts, delays and falsifies answers |
-//! | [`fake_engine`] | scripted answers a real engine cannot give |
+//! | [`world`] | the objects on an engine, and the difference from before |
+//! | [`decoys`] | similar objects that must survive |
+//! | [`wire`] | a proxy that cuts, delays and falsifies responses |
+//! | [`fake_engine`] | scripted responses a real engine cannot give |
 //! | [`http`] | one HTTP request over TCP |
 //! | [`creel`] | runs the real binary with a deadline |
-//! | [`daytona`] | `creel dev daytona`, and what it is told and asked |
+//! | [`daytona`] | `creel dev daytona`, with its admin requests |
 //! | [`git`] | a git server with logins and faults |
-//! | [`github`] | hands out tokens to an app's installation |
-//! | [`machine`] | a whole machine with another kernel, and a plug to pull |
+//! | [`github`] | issues tokens to an app's installation |
+//! | [`machine`] | a virtual machine with another kernel, whose power can be cut |
 //! | [`registry`] | a registry with one image |
-//! | [`podman`], [`sshd`] | the other ways an engine is reached |
+//! | [`podman`], [`sshd`] | the other transports to an engine |
 //! | [`wait`] | polls for a condition with a deadline |
-//! | [`leftovers`] | ends everything that lives below a directory of ours |
+//! | [`leftovers`] | ends all processes below one of our directories |
 
 pub mod api;
 pub mod creel;

@@ -1,4 +1,4 @@
-//! A socket with a thread behind it, for what stands in an engine's place.
+//! A socket with a thread behind it, for replacements of an engine.
 
 use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,16 +11,16 @@ use anyhow::{Context, Result};
 
 use crate::engine::temporary_directory;
 
-/// A socket in a directory of its own; both are gone when it is dropped.
+/// A socket in its own directory. Both are removed on drop.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct UnixServer {
     socket: PathBuf,
     stopped: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-impl Listener {
-    /// Listens under a name, and serves every client on a thread of its own.
+impl UnixServer {
+    /// Listens under a name, and serves every client on its own thread.
     pub(crate) fn start(
         name: &str,
         serve: impl Fn(UnixStream) + Clone + Send + 'static,
@@ -48,7 +48,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for UnixServer {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
         // Wakes the acceptor, which then sees the flag.

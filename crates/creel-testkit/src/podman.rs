@@ -1,7 +1,7 @@
-//! A private Podman service: the other engine that speaks Docker's API.
+//! A private Podman service: the other engine with Docker's API.
 //!
-//! It has its own storage, run root, configuration and network namespace below
-//! one directory, so it meets neither the machine's Podman nor our Docker Engine.
+//! It has its own storage, run root, configuration and network namespace below one directory, so it
+//! conflicts neither with the machine's Podman nor with our Docker Engine.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -16,10 +16,10 @@ use crate::wait::eventually;
 use crate::world::{Kind, World};
 use crate::{image, leftovers};
 
-/// How long the service may take until it answers.
+/// The time limit for the service to answer.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running Podman service; it ends on drop.
+/// A running Podman service. It ends on drop.
 #[derive(Debug)]
 pub struct Podman {
     directory: PathBuf,
@@ -27,13 +27,13 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// Starts a service and imports the test image into it.
+    /// Starts a service, and imports the test image into it.
     ///
     /// # Errors
     ///
-    /// Fails when the service does not come up with any storage driver.
+    /// Fails when the service does not start with any storage driver.
     pub fn start() -> Result<Self> {
-        // Overlay does not work on top of overlay; vfs works everywhere and is slower.
+        // Overlay does not work on top of overlay. vfs works everywhere, but is slower.
         Self::start_with("overlay").or_else(|first| {
             Self::start_with("vfs").with_context(|| format!("overlay failed as well: {first:#}"))
         })
@@ -65,14 +65,14 @@ impl Podman {
             .process_group(0)
             .spawn()
             .context("cannot run unshare (package util-linux)")?;
-        // From here on a failure ends the service, by drop.
+        // From here on, a failure drops the service and ends it.
         let podman = Self { directory, service };
-        podman.await_answer()?;
+        podman.await_response()?;
         image::import(&podman.engine())?;
         Ok(podman)
     }
 
-    fn await_answer(&self) -> Result<()> {
+    fn await_response(&self) -> Result<()> {
         if eventually(START_DEADLINE, || self.engine().answers()) {
             return Ok(());
         }
@@ -84,21 +84,21 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let docker = self.engine().docker();
-        // Removed by Podman itself, so that its network plugins clean up after them.
+        // Removed by Podman itself, so that its network plugins clean up.
         let containers = World::snapshot(&self.engine()).map(|all| all.of_kind(Kind::Container));
         for id in containers.unwrap_or_default().ids() {
             let _ = docker.remove_container(&id);
         }
         let _ = self.service.kill();
         let _ = self.service.wait();
-        // Whatever stays is below the suite's engine and is cleared with it.
+        // Whatever stays is below the suite's engine, and is cleared with it.
         let _ = leftovers::clear(&self.directory);
     }
 }
 
 fn configure(directory: &Path) -> Result<()> {
-    // No systemd and no journal are needed, the default limits are above what a restricted
-    // root may set, and the init is the one that came with docker.io.
+    // Works without systemd and journal. The default limits exceed what a restricted root may set.
+    // The init is the one from docker.io.
     let text = "[containers]\n\
                 default_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n\
                 [engine]\n\

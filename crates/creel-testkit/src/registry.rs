@@ -1,4 +1,4 @@
-//! A registry of images with one image in it, for an engine that reaches nothing else.
+//! An image registry with one image, for an engine that can reach nothing else.
 //!
 //! ```text
 //!   engine ──▶ Registry: manifest ─▶ settings, one layer (the test image)
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::engine::Engine;
 use crate::image;
-use crate::web::{Request, Web, answer};
+use crate::web::{Web, WebRequest, respond};
 
 /// The only repository.
 const REPOSITORY: &str = "creel-test-pulled";
@@ -23,24 +23,24 @@ const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const SETTINGS: &str = "application/vnd.docker.container.image.v1+json";
 const LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 
-/// A running registry; it ends on drop.
+/// A running registry. It ends on drop.
 #[derive(Debug)]
 pub struct Registry {
     web: Web,
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RegistryState {
     manifest: Blob,
     blobs: [Blob; 2],
-    /// How often the layer was fetched.
+    /// The number of times the layer was fetched.
     fetched: AtomicUsize,
-    /// How many of the next requests for a manifest fail, and with which status.
+    /// The status and the number of failures for the next manifest requests.
     trouble: Mutex<Option<(u16, usize)>>,
 }
 
-/// Something with a digest.
+/// Bytes with their digest.
 #[derive(Debug)]
 struct Blob {
     digest: String,
@@ -59,11 +59,11 @@ impl Blob {
 }
 
 impl Registry {
-    /// Starts it where an engine reaches it.
+    /// Starts a registry that an engine can reach.
     ///
     /// # Errors
     ///
-    /// Fails when the image cannot be made or nothing can listen there.
+    /// Fails when the image cannot be created or the port cannot be bound.
     pub fn start_beside(engine: &Engine) -> Result<Self> {
         let layer = Blob::new(image::archive()?);
         let settings = json!({
@@ -79,19 +79,20 @@ impl Registry {
             "config": settings.described(SETTINGS),
             "layers": [layer.described(LAYER)],
         });
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RegistryState {
             manifest: Blob::new(manifest.to_string().into_bytes()),
             blobs: [settings, layer],
             fetched: AtomicUsize::new(0),
             trouble: Mutex::default(),
         });
         let served = Arc::clone(&shared);
-        let serve = move |request: &Request, client: &mut TcpStream| served.serve(request, client);
+        let serve =
+            move |request: &WebRequest, client: &mut TcpStream| served.serve(request, client);
         let web = Web::start(Some(engine.namespace()), serve).context("no registry")?;
         Ok(Self { web, shared })
     }
 
-    /// Returns the reference of the image, with a tag that says nothing.
+    /// Returns the reference of the image. Every tag works.
     pub fn reference(&self, tag: &str) -> String {
         let host = self.web.url();
         let host = host.trim_start_matches("http://");
@@ -109,16 +110,16 @@ impl Registry {
     }
 }
 
-impl Shared {
-    fn serve(&self, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+impl RegistryState {
+    fn serve(&self, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let manifests = format!("/v2/{REPOSITORY}/manifests/");
         let blobs = format!("/v2/{REPOSITORY}/blobs/");
         if request.path == "/v2/" {
-            return answer(client, 200, "", b"{}");
+            return respond(client, 200, "", b"{}");
         }
         if request.path.starts_with(&manifests) {
             return match self.next_trouble() {
-                Some(status) => answer(client, status, "", b"{\"errors\":[]}"),
+                Some(status) => respond(client, status, "", b"{\"errors\":[]}"),
                 None => self.send(request, client, &self.manifest, MANIFEST),
             };
         }
@@ -129,7 +130,7 @@ impl Shared {
                 self.fetched.fetch_add(usize::from(is_layer), Ordering::SeqCst);
                 self.send(request, client, blob, "application/octet-stream")
             }
-            None => answer(client, 404, "", b"{\"errors\":[{\"code\":\"MANIFEST_UNKNOWN\"}]}"),
+            None => respond(client, 404, "", b"{\"errors\":[{\"code\":\"MANIFEST_UNKNOWN\"}]}"),
         }
     }
 
@@ -142,7 +143,7 @@ impl Shared {
 
     fn send(
         &self,
-        request: &Request,
+        request: &WebRequest,
         client: &mut TcpStream,
         blob: &Blob,
         media_type: &str,
@@ -159,6 +160,6 @@ impl Shared {
                 .as_bytes(),
             );
         }
-        answer(client, 200, &headers, &blob.bytes)
+        respond(client, 200, &headers, &blob.bytes)
     }
 }

@@ -1,9 +1,9 @@
 //! A private sshd: an engine, or repositories, reached over `ssh://`.
 //!
-//! The server listens on loopback with keys of its own, and every session finds
-//! the engine by the `DOCKER_HOST` the server sets. The client's `ssh` takes its
-//! configuration from the user's entry in the password file and not from `HOME`,
-//! so a wrapper of the same name, first in the search path, names ours.
+//! The server listens on loopback with its own keys. Every session finds the engine by the
+//! `DOCKER_HOST` that the server sets. The client's `ssh` takes its configuration from the user's
+//! entry in the password file, not from `HOME`. So a wrapper of the same name, first in the search
+//! path, selects our configuration.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -19,13 +19,13 @@ use crate::engine::{Engine, path_with_sbin, temporary_directory};
 use crate::leftovers;
 use crate::wait::eventually;
 
-/// How long the server may take until it listens.
+/// The time limit for the server to listen.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The directory without which sshd does not start; a package makes it only at boot.
+/// A directory that sshd requires. Its package creates it only at boot.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// A running sshd; it ends on drop.
+/// A running sshd. It ends on drop.
 #[derive(Debug)]
 pub struct Sshd {
     directory: PathBuf,
@@ -34,16 +34,16 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// Starts a server whose sessions see the engine.
+    /// Starts a server whose sessions use the engine.
     ///
     /// # Errors
     ///
-    /// Fails when keys cannot be made or the server does not listen.
+    /// Fails when keys cannot be created or the server does not listen.
     pub fn start(engine: &Engine) -> Result<Self> {
         Self::start_with(&format!("DOCKER_HOST={}", engine.host()))
     }
 
-    /// Starts a server for what needs no engine.
+    /// Starts a server without an engine.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Sshd {
         self.directory.join("bin")
     }
 
-    /// Returns the key that is let in.
+    /// Returns the private key that the server accepts.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Sshd {
         Ok(fs::read_to_string(self.directory.join("user"))?)
     }
 
-    /// Returns the line by which the server is known.
+    /// Returns the server's line for `known_hosts`.
     ///
     /// # Errors
     ///
@@ -105,11 +105,11 @@ impl Sshd {
         Ok(fs::read_to_string(self.directory.join("known_hosts"))?.trim_end().to_owned())
     }
 
-    /// Returns a key that is not let in.
+    /// Returns a private key that the server does not accept.
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be made.
+    /// Fails when it cannot be created.
     pub fn strange_key(&self) -> Result<String> {
         let path = self.directory.join("strange");
         if !path.exists() {

@@ -1,24 +1,24 @@
-//! Waits for a condition instead of sleeping for a guess.
+//! Waits for a condition instead of sleeping for a guessed time.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at.
+/// The polling interval.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Polls until the condition holds and returns whether it did before the deadline.
+/// Polls until the condition holds, and returns whether it did before the deadline.
 #[must_use]
 pub fn eventually(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     eventually_some(deadline, || condition().then_some(())).is_some()
 }
 
-/// Polls until there is a value and returns it, or nothing after the deadline.
+/// Polls until there is a value, and returns it, or `None` after the deadline.
 #[must_use]
 pub fn eventually_some<T>(deadline: Duration, mut value: impl FnMut() -> Option<T>) -> Option<T> {
     let started_at = Instant::now();
     loop {
-        // The condition is looked at once more after the deadline: on a loaded
-        // machine the last sleep may have been a long one.
+        // The condition is checked once more after the deadline, because on a loaded machine the
+        // last sleep may have been long.
         let late = started_at.elapsed() >= deadline;
         if let Some(value) = value() {
             return Some(value);
@@ -36,10 +36,10 @@ mod tests {
 
     #[test]
     fn a_condition_that_comes_true_is_seen() {
-        let mut looks = 0;
+        let mut checks = 0;
         assert!(eventually(Duration::from_secs(5), || {
-            looks += 1;
-            looks == 3
+            checks += 1;
+            checks == 3
         }));
     }
 

@@ -1,7 +1,7 @@
-//! A small HTTP server on loopback, for what stands in the place of a server on the internet.
+//! A small HTTP server on loopback, as a replacement for a server on the internet.
 //!
-//! One request for each connection, one thread for each: enough for a test, and
-//! every fault can be acted out on the bare stream.
+//! Each connection carries one request and has its own thread. That is enough for a test, and every
+//! fault can be simulated on the raw stream.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,14 +16,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// The largest head that is read.
+/// The maximum size of a request head.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// How long a client may take to send its request.
+/// The time limit for a client to send its request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request, read whole.
+/// A complete request.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct WebRequest {
     /// Its method.
     pub method: String,
     /// Its path, without the query.
@@ -36,14 +36,14 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl WebRequest {
     /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Reads a request, or nothing when the client closed without one.
+    /// Reads a request. Returns `None` if the client closed without one.
     fn read(client: &mut TcpStream) -> io::Result<Option<Self>> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
@@ -67,9 +67,9 @@ impl Request {
 
     fn parse(head: &str) -> Self {
         let mut lines = head.split("\r\n");
-        let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
-        let method = words.next().unwrap_or_default();
-        let target = words.next().unwrap_or_default();
+        let mut parts = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
+        let method = parts.next().unwrap_or_default();
+        let target = parts.next().unwrap_or_default();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let pair = |line: &str| {
             let (key, value) = line.split_once(':')?;
@@ -85,21 +85,21 @@ impl Request {
     }
 }
 
-/// A running server; it ends on drop.
+/// A running server. It ends on drop.
 #[derive(Debug)]
 pub(crate) struct Web {
     address: SocketAddr,
-    /// The network namespace on whose loopback it listens; `None` for this process's own.
+    /// The network namespace on whose loopback it listens. `None` means this process's own.
     namespace: Option<PathBuf>,
     stopped: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Web {
-    /// Listens on a free port, and answers every request on a thread of its own.
+    /// Listens on a free port, and answers every request on its own thread.
     pub(crate) fn start(
         namespace: Option<PathBuf>,
-        serve: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Clone + Send + 'static,
+        serve: impl Fn(&WebRequest, &mut TcpStream) -> io::Result<()> + Clone + Send + 'static,
     ) -> Result<Self> {
         let bind = || TcpListener::bind(("127.0.0.1", 0));
         let listener = within(namespace.as_deref(), bind).context("no free port")?;
@@ -113,14 +113,14 @@ impl Web {
                 }
                 let Ok(mut client) = client else { continue };
                 let serve = serve.clone();
-                // An error ends this one connection, which is what its client sees.
+                // An error ends only this connection, which its client notices.
                 thread::spawn(move || drop(converse(&mut client, serve)));
             }
         });
         Ok(Self { address, namespace, stopped, acceptor: Some(acceptor) })
     }
 
-    /// Returns where it is, without a slash at the end.
+    /// Returns the base URL, without a slash at the end.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -137,7 +137,7 @@ impl Drop for Web {
     }
 }
 
-/// Does something in a network namespace, on a thread that goes there and ends.
+/// Runs an action in a network namespace, on a thread that enters it and ends.
 fn within<T: Send>(
     namespace: Option<&Path>,
     action: impl FnOnce() -> io::Result<T> + Send,
@@ -154,17 +154,17 @@ fn within<T: Send>(
 
 fn converse(
     client: &mut TcpStream,
-    serve: impl Fn(&Request, &mut TcpStream) -> io::Result<()>,
+    serve: impl Fn(&WebRequest, &mut TcpStream) -> io::Result<()>,
 ) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
-    match Request::read(client)? {
+    match WebRequest::read(client)? {
         Some(request) => serve(&request, client),
         None => Ok(()),
     }
 }
 
-/// Writes a whole answer; `headers` are lines that end with CRLF.
-pub(crate) fn answer(
+/// Writes a complete response. `headers` are lines that end with CRLF.
+pub(crate) fn respond(
     client: &mut TcpStream,
     status: u16,
     headers: &str,

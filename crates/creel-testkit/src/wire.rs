@@ -1,15 +1,14 @@
-//! A proxy in front of an engine that cuts, delays and falsifies answers.
+//! A proxy in front of an engine that cuts, delays and falsifies responses.
 //!
 //! ```text
 //!   client ──▶ Wire ──▶ engine
 //!               │ one rule fires: cut, lose, reset, hang, half a body, a status, a delay
 //! ```
 //!
-//! Each connection carries one request: the wire asks the engine for
-//! `Connection: close`, the engine says so in its answer, and a pooling client
-//! opens a new connection for the next one. Every request therefore meets the
-//! rules, and each fault that fired is counted, so a test can prove that it
-//! happened. Bytes are forwarded as they come; only the request's head is read.
+//! Each connection carries one request. The wire sends the engine `Connection: close`, the engine
+//! repeats it in its response, and a pooling client opens a new connection for the next request. So
+//! every request is subject to the rules, and each fault that fires is counted, so that a test can
+//! prove that it happened. Bytes are forwarded as they come; only the request's head is parsed.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -26,47 +25,47 @@ use regex::Regex;
 
 use crate::api::find;
 use crate::engine::Engine;
-use crate::listener::Listener;
+use crate::listener::UnixServer;
 
-/// A head longer than this is not one of ours.
+/// The maximum size of a request head.
 const HEAD_LIMIT: usize = 64 * 1024;
 
-/// What happens to a request that a rule matches.
+/// The effect on a request that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is forwarded and the client's connection is closed after this long.
+    /// Forwards the request, and closes the client's connection after this long.
     CutAfterSend {
-        /// How long the client may wait; an answer before that is swallowed.
+        /// How long the client may wait. An earlier response is discarded.
         after: Duration,
     },
-    /// The request is forwarded, the whole answer is read and thrown away.
-    LoseAnswer,
-    /// The connection is closed and nothing is forwarded.
+    /// Forwards the request, then reads and discards the whole response.
+    LoseResponse,
+    /// Closes the connection, and forwards nothing.
     Reset,
-    /// Nothing is forwarded and nothing answered for as long as the wire lives.
+    /// Forwards nothing and answers nothing as long as the wire lives.
     Hang,
-    /// The answer's head and half of its body are passed on.
+    /// Passes on the response's head and half of its body.
     HalfBody,
-    /// The client gets this answer and nothing is forwarded.
+    /// Sends the client this answer, and forwards nothing.
     Status {
         /// The HTTP status.
         code: u16,
-        /// The message, in the form of the engine's errors.
+        /// The message, in the format of the engine's errors.
         message: String,
     },
-    /// The request is forwarded this much later.
+    /// Forwards the request after a delay.
     Delay {
-        /// How much later.
+        /// The delay.
         by: Duration,
     },
 }
 
-/// Which requests a fault happens to, and how often.
+/// The requests a fault happens to, and how often.
 pub struct Rule {
     method: Option<String>,
     path: Regex,
     probability: f64,
-    /// How many requests may still be hit.
+    /// The number of requests that may still be hit.
     left: AtomicU64,
     fault: Fault,
     fired: AtomicU64,
@@ -84,7 +83,7 @@ impl Rule {
     ///
     /// # Panics
     ///
-    /// Panics when the expression is not one: it is written in the test.
+    /// Panics when the expression is invalid; it is written in the test.
     pub fn new(path: &str, fault: Fault) -> Self {
         let path = Regex::new(path).expect("the rule's path is a regular expression");
         let (left, fired) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
@@ -98,14 +97,14 @@ impl Rule {
         self
     }
 
-    /// Lets the rule fire only with this probability, drawn from the wire's seed.
+    /// Makes the rule fire only with this probability, drawn from the wire's seed.
     #[must_use]
     pub fn probability(mut self, probability: f64) -> Self {
         self.probability = probability;
         self
     }
 
-    /// Lets the rule fire at most this often.
+    /// Makes the rule fire at most this often.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         self.left.store(count, Ordering::SeqCst);
@@ -133,46 +132,46 @@ impl Rule {
     }
 }
 
-/// A running wire; it ends on drop, and what hangs on it is cut.
+/// A running wire. It ends on drop, and cuts hanging connections.
 #[derive(Debug)]
 pub struct Wire {
-    listener: Listener,
-    shared: Arc<Shared>,
+    listener: UnixServer,
+    shared: Arc<WireState>,
 }
 
-struct Shared {
+struct WireState {
     upstream: PathBuf,
     rules: Mutex<Vec<Arc<Rule>>>,
     random: Mutex<fastrand::Rng>,
     requests: AtomicU64,
-    /// Connections that hang, kept open until the wire ends.
+    /// Hanging connections, kept open until the wire ends.
     hanging: Mutex<Vec<UnixStream>>,
-    /// Connections over which something is passed on now, with what was asked for.
-    open: Mutex<Vec<Passed>>,
+    /// Connections that are being forwarded, with the requested path.
+    open: Mutex<Vec<OpenConnection>>,
 }
 
-/// A connection over which something is passed on.
-struct Passed {
+/// A connection that is being forwarded.
+struct OpenConnection {
     /// Its number among all requests.
     number: u64,
     path: String,
     client: UnixStream,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for WireState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}", self.rules.lock())
     }
 }
 
 impl Wire {
-    /// Starts a faultless wire in front of an engine; the seed decides every chance.
+    /// Starts a faultless wire in front of an engine. The seed determines all random decisions.
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be made.
+    /// Fails when the socket cannot be created.
     pub fn start(engine: &Engine, seed: u64) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WireState {
             upstream: engine.socket().to_owned(),
             rules: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
@@ -181,12 +180,12 @@ impl Wire {
             open: Mutex::default(),
         });
         let served = Arc::clone(&shared);
-        // An error ends this one connection, which is what its client sees.
-        let listener = Listener::start("wire.sock", move |client| drop(serve(client, &served)))?;
+        // An error ends only this connection, which its client notices.
+        let listener = UnixServer::start("wire.sock", move |client| drop(serve(client, &served)))?;
         Ok(Self { listener, shared })
     }
 
-    /// Adds a rule and returns it for its count; the first rule that fires decides.
+    /// Adds a rule, and returns it for its count. The first rule that fires applies.
     pub fn add(&self, rule: Rule) -> Arc<Rule> {
         let rule = Arc::new(rule);
         if let Ok(mut rules) = self.shared.rules.lock() {
@@ -195,18 +194,18 @@ impl Wire {
         rule
     }
 
-    /// Removes all rules; what already hangs goes on hanging.
+    /// Removes all rules. Connections that already hang keep hanging.
     pub fn heal(&self) {
         if let Ok(mut rules) = self.shared.rules.lock() {
             rules.clear();
         }
     }
 
-    /// Cuts the connections that are open now and whose path matches; returns how many.
+    /// Cuts the open connections whose path matches, and returns how many.
     ///
     /// # Panics
     ///
-    /// Panics when the expression is not one: it is written in the test.
+    /// Panics when the expression is invalid; it is written in the test.
     pub fn cut(&self, path: &str) -> usize {
         let path = Regex::new(path).expect("the path is a regular expression");
         let open = self.shared.open.lock().expect("no holder of this lock panics");
@@ -224,7 +223,7 @@ impl Wire {
         self.engine().host()
     }
 
-    /// Returns how many requests came through.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
     }
@@ -238,7 +237,7 @@ impl Drop for Wire {
     }
 }
 
-fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(mut client: UnixStream, shared: &WireState) -> io::Result<()> {
     let Some(head) = Head::read(&mut client)? else { return Ok(()) };
     let number = shared.requests.fetch_add(1, Ordering::SeqCst);
     let rules = shared.rules.lock().map(|rules| rules.clone()).unwrap_or_default();
@@ -249,7 +248,7 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
             thread::sleep(*by);
             exchange(&shared.upstream, client, &head, Passing::All)
         }
-        Some(Fault::LoseAnswer) => exchange(&shared.upstream, client, &head, Passing::Nothing),
+        Some(Fault::LoseResponse) => exchange(&shared.upstream, client, &head, Passing::Nothing),
         Some(Fault::HalfBody) => exchange(&shared.upstream, client, &head, Passing::HalfBody),
         Some(Fault::CutAfterSend { after }) => {
             let doomed = client.try_clone()?;
@@ -269,14 +268,14 @@ fn serve(mut client: UnixStream, shared: &Shared) -> io::Result<()> {
         }
         Some(Fault::Status { code, message }) => {
             head.drain_body(&mut client)?;
-            answer(&mut client, *code, message)
+            respond(&mut client, *code, message)
         }
     }
 }
 
-/// Passes everything on, on a connection that can be cut meanwhile.
-fn pass_on(client: UnixStream, head: &Head, number: u64, shared: &Shared) -> io::Result<()> {
-    let passed = Passed { number, path: head.path.clone(), client: client.try_clone()? };
+/// Forwards everything, on a connection that can be cut meanwhile.
+fn pass_on(client: UnixStream, head: &Head, number: u64, shared: &WireState) -> io::Result<()> {
+    let passed = OpenConnection { number, path: head.path.clone(), client: client.try_clone()? };
     if let Ok(mut open) = shared.open.lock() {
         open.push(passed);
     }
@@ -287,7 +286,7 @@ fn pass_on(client: UnixStream, head: &Head, number: u64, shared: &Shared) -> io:
     ended
 }
 
-/// How much of the answer reaches the client.
+/// How much of the response reaches the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passing {
     All,
@@ -301,8 +300,8 @@ fn exchange(upstream: &Path, client: UnixStream, head: &Head, passing: Passing) 
     let (mut from_client, mut to_engine) = (client.try_clone()?, engine.try_clone()?);
     thread::spawn(move || {
         let _ = io::copy(&mut from_client, &mut to_engine);
-        // Attached streams end their input by closing only one direction. A client that was
-        // cut did not mean that: the engine would take it as a cancelled request.
+        // Attached streams end their input by closing only one direction. A client that was cut did
+        // not mean that: the engine would treat it as a cancelled request.
         if passing == Passing::All {
             let _ = to_engine.shutdown(Shutdown::Write);
         }
@@ -326,8 +325,8 @@ fn pass(engine: &mut UnixStream, mut client: &UnixStream, passing: Passing) -> i
     }
 }
 
-/// Answers with an error in the engine's form and closes.
-fn answer(client: &mut UnixStream, code: u16, message: &str) -> io::Result<()> {
+/// Answers with an error in the engine's format, and closes.
+fn respond(client: &mut UnixStream, code: u16, message: &str) -> io::Result<()> {
     let body = serde_json::json!({ "message": message }).to_string();
     write!(
         client,
@@ -337,18 +336,18 @@ fn answer(client: &mut UnixStream, code: u16, message: &str) -> io::Result<()> {
     )
 }
 
-/// The head of a request, and whatever of the body came with it.
+/// The head of a request, and the part of the body that came with it.
 pub(crate) struct Head {
     pub(crate) method: String,
     /// The path with its query.
     pub(crate) path: String,
     bytes: Vec<u8>,
-    /// Where the body begins.
+    /// The offset of the body.
     body: usize,
 }
 
 impl Head {
-    /// Reads a head, or nothing when the client closed without a request.
+    /// Reads a head. Returns `None` if the client closed without a request.
     pub(crate) fn read(client: &mut UnixStream) -> io::Result<Option<Self>> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
@@ -364,14 +363,14 @@ impl Head {
         };
         let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
-        let mut words = line.split(' ').map(str::to_owned);
-        let method = words.next().unwrap_or_default();
-        let path = words.next().unwrap_or_default();
+        let mut parts = line.split(' ').map(str::to_owned);
+        let method = parts.next().unwrap_or_default();
+        let path = parts.next().unwrap_or_default();
         Ok(Some(Self { method, path, bytes, body }))
     }
 
-    /// Reads the rest of the body: a socket closed with unread bytes resets its peer, and the
-    /// answer on its way would be lost.
+    /// Reads the rest of the body. A socket closed with unread bytes resets its peer, and the
+    /// answer would be lost.
     pub(crate) fn drain_body(&self, client: &mut UnixStream) -> io::Result<()> {
         let length = self.lines().find_map(|line| header(line, "content-length"));
         let length: usize = length.and_then(|value| value.parse().ok()).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! What exists on an engine, and what differs from before.
+//! Inventories of the objects on an engine, and their differences.
 //!
-//! "Nothing is left behind" means: the inventory after, minus the inventory
-//! before, is empty. Identity is the engine's own id, so an object that was
-//! removed and made again under the same name shows up.
+//! "Nothing is left behind" means: the inventory after, minus the inventory before, is empty.
+//! Objects are identified by the engine's own id, so an object that was removed and recreated under
+//! the same name shows up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use serde_json::Value;
 use crate::docker::Labels;
 use crate::engine::Engine;
 
-/// The kinds of objects an engine keeps.
+/// The kinds of objects on an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A container in any state.
     Container,
-    /// A network, without the three that every engine has.
+    /// A network, except the three predefined ones.
     Network,
     /// A volume, named or anonymous.
     Volume,
@@ -29,15 +29,15 @@ pub enum Kind {
 /// One object as a listing shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Object {
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
-    /// The engine's id; a volume's is its name.
+    /// The engine's id. For a volume, it is the name.
     pub id: String,
     /// The name without a leading slash, or an image's first tag.
     pub name: String,
-    /// The labels, inherited ones included.
+    /// The labels, including inherited ones.
     pub labels: Labels,
-    /// A container's state; empty for other kinds.
+    /// A container's state. Empty for other kinds.
     pub state: String,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Everything on one engine at one moment.
+/// All objects on one engine at one moment.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     objects: BTreeMap<(Kind, String), Object>,
@@ -68,7 +68,7 @@ impl fmt::Debug for Inventory {
     }
 }
 
-/// Reads inventories.
+/// Takes inventories.
 #[derive(Debug)]
 pub struct World;
 
@@ -90,13 +90,13 @@ impl World {
 }
 
 impl Inventory {
-    /// Returns what is here and not in the baseline.
+    /// Returns the objects that are not in the baseline.
     #[must_use]
     pub fn minus(&self, baseline: &Self) -> Self {
         self.filter(|object| !baseline.objects.contains_key(&(object.kind, object.id.clone())))
     }
 
-    /// Returns the objects that fulfil the condition.
+    /// Returns the objects that satisfy the condition.
     #[must_use]
     pub fn filter(&self, condition: impl Fn(&Object) -> bool) -> Self {
         let kept = self.objects.iter().filter(|(_, object)| condition(object));
@@ -135,15 +135,15 @@ impl Inventory {
         self.objects.len()
     }
 
-    /// Returns whether there is nothing.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 }
 
-fn list(answer: &Value, read: impl Fn(&Value) -> Option<Object>) -> Vec<Object> {
+fn list(response: &Value, read: impl Fn(&Value) -> Option<Object>) -> Vec<Object> {
     // An engine without volumes answers null instead of an empty list.
-    answer.as_array().map(|rows| rows.iter().filter_map(read).collect()).unwrap_or_default()
+    response.as_array().map(|rows| rows.iter().filter_map(read).collect()).unwrap_or_default()
 }
 
 fn container(row: &Value) -> Option<Object> {
@@ -153,7 +153,7 @@ fn container(row: &Value) -> Option<Object> {
 
 fn network(row: &Value) -> Option<Object> {
     let name = text(row, "Name");
-    // Every engine has these, and Podman's default network is called after it.
+    // Every engine has these. Podman's default network has Podman's name.
     let predefined = ["bridge", "host", "none", "podman"].contains(&name.as_str());
     if predefined { None } else { object(Kind::Network, row, "Id", &name) }
 }

@@ -1,4 +1,4 @@
-//! What commands share: settings, ledger, providers, and what is out there.
+//! The context that commands share: settings, ledger, providers, and inventory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use creel_core::config::{Config, Layers};
 use creel_core::failure::Code;
 use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
-use creel_core::plan::{Caps, World};
+use creel_core::plan::{Caps, ProviderIdentity};
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
-use creel_core::reap::{ReapOptions, Unread};
+use creel_core::reap::{ReapOptions, UnreadInventory};
 use creel_core::reconcile::Reconciler;
-use creel_core::select::{Dating, Roll, Selector, date_images};
+use creel_core::select::{Dating, RecordIndex, Selector, date_images};
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::output::{Exit, Failure, Printer};
 
-/// What commands share.
+/// The context that commands share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) printer: Printer,
@@ -30,16 +30,16 @@ pub(crate) struct App {
     pub(crate) config: Config,
 }
 
-/// What was found in all worlds that were asked.
+/// The resources that were listed in all requested providers.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Everything that was seen.
+    /// Everything that was listed.
     pub(crate) inventory: Vec<Observed>,
-    /// The worlds that could not be asked.
+    /// The errors of the providers that could not be listed.
     pub(crate) unreachable: Vec<ProviderError>,
 }
 
-/// A world that could not be asked, for JSON.
+/// A provider that could not be listed, for JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnreachableJson {
     provider: ProviderName,
@@ -47,7 +47,7 @@ pub(crate) struct UnreachableJson {
 }
 
 impl Listing {
-    /// Returns the worlds that could not be asked, for JSON.
+    /// Returns the providers that could not be listed, for JSON.
     pub(crate) fn unreachable_json(&self) -> Vec<UnreachableJson> {
         let shown = |error: &ProviderError| UnreachableJson {
             provider: error.provider,
@@ -57,43 +57,43 @@ impl Listing {
     }
 
     /// Returns the providers that could not be read, for a certificate.
-    pub(crate) fn unread(&self) -> Vec<Unread> {
-        self.unreachable.iter().map(Unread::from).collect()
+    pub(crate) fn unread(&self) -> Vec<UnreadInventory> {
+        self.unreachable.iter().map(UnreadInventory::from).collect()
     }
 
-    /// Returns whether a world could be asked.
-    pub(crate) fn has_answered(&self, provider: ProviderName) -> bool {
+    /// Returns whether a provider could be listed.
+    pub(crate) fn is_reachable(&self, provider: ProviderName) -> bool {
         self.unreachable.iter().all(|error| error.provider != provider)
     }
 
-    /// Finds out the age of those images for which it makes a difference.
+    /// Determines the age of those images for which it makes a difference.
     pub(crate) async fn date_images(
         &mut self,
         app: &App,
         selectors: &[Selector],
-        roll: &Roll,
+        record_index: &RecordIndex,
         providers: &Providers,
     ) -> Result<(), Failure> {
         let (protect, now) = (&app.config.protect, Timestamp::now());
-        let dating = Dating { selectors, protect, roll, providers, now };
+        let dating = Dating { selectors, protect, record_index, providers, now };
         self.inventory = date_images(std::mem::take(&mut self.inventory), dating).await?;
         Ok(())
     }
 
-    /// Returns the first world that could not be asked as a failure of the whole command.
+    /// Returns the first provider that could not be listed as a failure of the whole command.
     pub(crate) fn refusal(&self) -> Option<Failure> {
-        // Whatever it said instead of a list, it did not answer.
+        // Whatever the error is, the provider returned no list.
         self.unreachable.first().cloned().map(|error| Failure::from(error).exiting(Exit::Provider))
     }
 
-    /// Returns the first world that could not be asked, after the rest was shown.
+    /// Returns the first provider that could not be listed, as a failure after the output.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        self.refusal().map(Failure::after_answer)
+        self.refusal().map(Failure::after_output)
     }
 }
 
 impl App {
-    /// Reads environment and settings.
+    /// Reads the environment and the settings.
     pub(crate) fn start(printer: &Printer) -> Result<Self, Failure> {
         let environment = Environment::read()?;
         let layers = Layers::defaults().with_file(&environment.home.join("config.toml"))?;
@@ -101,13 +101,13 @@ impl App {
         Ok(Self { printer: printer.clone(), environment, layers, config })
     }
 
-    /// Opens the ledger for writing, making it where it is missing.
+    /// Opens the ledger for writing, and creates it if it is missing.
     pub(crate) async fn ledger(&self) -> Result<Ledger, Failure> {
         let ledger = Ledger::open(&self.environment.home).await?;
         Ok(ledger.with_text_limit(self.config.ledger.run_output_limit))
     }
 
-    /// Opens the ledger for a command that only reads; a ledger that cannot be used is noted.
+    /// Opens the ledger for a command that only reads; warns if it cannot be opened.
     pub(crate) async fn ledger_if_any(&self) -> Option<Ledger> {
         if !Ledger::is_begun(&self.environment.home) {
             return None;
@@ -115,83 +115,86 @@ impl App {
         match Ledger::open(&self.environment.home).await {
             Ok(ledger) => Some(ledger),
             Err(error) => {
-                self.printer.warn(&format!("warning: owners are told from labels alone: {error}"));
+                self.printer.warn(&format!("warning: owners are read from labels alone: {error}"));
                 None
             }
         }
     }
 
-    /// Returns what the ledger knows, for asking whose an object is.
-    pub(crate) async fn roll(ledger: Option<&Ledger>) -> Result<Roll, Failure> {
+    /// Returns an index of the ledger's records, for ownership lookups.
+    pub(crate) async fn record_index(ledger: Option<&Ledger>) -> Result<RecordIndex, Failure> {
         Ok(match ledger {
-            Some(ledger) => Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await?),
-            None => Roll::default(),
+            Some(ledger) => {
+                RecordIndex::new(ledger.id(), ledger.records(&RecordFilter::open()).await?)
+            }
+            None => RecordIndex::default(),
         })
     }
 
-    /// Returns what labels alone tell, for a ledger that cannot be opened: what carries its id is
-    /// its own, whoever recorded it.
-    pub(crate) fn roll_of_labels(&self) -> Roll {
+    /// Returns an index based on labels alone, for a ledger that cannot be opened.
+    ///
+    /// Whatever carries the id of the ledger counts as its own.
+    pub(crate) fn record_index_of_labels(&self) -> RecordIndex {
         match Ledger::recorded_id(&self.environment.home) {
-            Some(ledger) => Roll::new(ledger, Vec::new()),
-            None => Roll::default(),
+            Some(ledger) => RecordIndex::new(ledger, Vec::new()),
+            None => RecordIndex::default(),
         }
     }
 
-    /// Connects to the providers that are asked for, or to all that are configured.
+    /// Connects to the requested providers, or to all that are configured.
     pub(crate) fn providers(&self, wanted: &[ProviderName]) -> Result<Providers, Failure> {
-        let asked = wanted.is_empty() || wanted.contains(&ProviderName::Daytona);
-        let daytona = if asked { self.daytona()?.map(Arc::new) } else { None };
+        let wants_daytona = wanted.is_empty() || wanted.contains(&ProviderName::Daytona);
+        let daytona = if wants_daytona { self.daytona()?.map(Arc::new) } else { None };
         self.providers_with(wanted, daytona)
     }
 
-    /// As [`App::providers`], with a connection to Daytona that somebody else uses too.
+    /// As [`App::providers`], with a connection to Daytona that the caller shares.
     pub(crate) fn providers_with(
         &self,
         wanted: &[ProviderName],
         daytona: Option<Arc<DaytonaProvider>>,
     ) -> Result<Providers, Failure> {
-        let asked = |name| wanted.is_empty() || wanted.contains(&name);
+        let is_wanted = |name| wanted.is_empty() || wanted.contains(&name);
         let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
-        if asked(ProviderName::Docker) {
+        if is_wanted(ProviderName::Docker) {
             match self.docker()? {
                 Some(docker) => providers.push(Arc::new(docker)),
                 None if wanted.contains(&ProviderName::Docker) => return Err(no_docker()),
                 None => tracing::info!("no Docker Engine is configured here; going on without"),
             }
         }
-        if asked(ProviderName::Daytona) {
+        if is_wanted(ProviderName::Daytona) {
             match daytona {
                 Some(daytona) => providers.push(daytona),
                 None if wanted.contains(&ProviderName::Daytona) => return Err(no_daytona()),
                 None => tracing::debug!("no Daytona key is configured here; going on without"),
             }
         }
-        if asked(ProviderName::Process) {
+        if is_wanted(ProviderName::Process) {
             providers.push(Arc::new(self.process()));
         }
         Ok(Providers::new(providers))
     }
 
-    /// Finds the Docker Engine that is meant, if one is.
+    /// Resolves the Docker Engine to use, if there is one.
     pub(crate) fn docker_endpoint(&self) -> Result<Option<Endpoint>, Failure> {
         let environment = &self.environment.docker;
         let host = &self.config.docker.host;
-        let named = environment.docker_host.is_some() || environment.docker_context.is_some();
-        if !host.is_empty() && !named {
+        let is_explicit = environment.docker_host.is_some() || environment.docker_context.is_some();
+        if !host.is_empty() && !is_explicit {
             return Ok(Some(Endpoint::explicit(host)?));
         }
         Ok(environment.resolve()?)
     }
 
-    /// Prepares the connection to the Docker Engine that is meant, if one is.
+    /// Prepares the connection to the Docker Engine to use, if there is one.
     pub(crate) fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
         let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
         let provider = DockerProvider::connect(endpoint)?;
-        Ok(Some(provider.with_answer_timeout(self.config.docker.timeout)))
+        Ok(Some(provider.with_read_timeout(self.config.docker.timeout)))
     }
 
-    /// Says where Daytona is and who we are to it.
+    /// Returns the address of Daytona and the credentials for it.
     pub(crate) fn daytona_environment(&self) -> DaytonaEnvironment {
         let mut environment = self.environment.daytona.clone();
         let config = &self.config.daytona;
@@ -223,7 +226,7 @@ impl App {
         })
     }
 
-    /// Lists all kinds in all worlds at once.
+    /// Lists these kinds in all providers concurrently; an empty slice means all kinds.
     pub(crate) async fn list(&self, providers: &Providers, kinds: &[Kind]) -> Listing {
         let lists = providers.iter().map(|provider| async move {
             let all = provider.kinds();
@@ -241,21 +244,29 @@ impl App {
         listing
     }
 
-    /// Asks these worlds for their identities.
-    pub(crate) async fn worlds(
+    /// Requests the identities of these providers.
+    pub(crate) async fn identities(
         &self,
         providers: &Providers,
         wanted: impl Fn(ProviderName) -> bool,
-    ) -> Result<Vec<World>, Failure> {
+    ) -> Result<Vec<ProviderIdentity>, Failure> {
         let wanted = providers.iter().filter(|provider| wanted(provider.name()));
-        let asked = wanted.map(|provider| async move {
+        let requests = wanted.map(|provider| async move {
             let identity = provider.identity().await?;
-            Ok(World { provider: provider.name(), identity, address: provider.address() })
+            Ok(ProviderIdentity {
+                provider: provider.name(),
+                identity,
+                address: provider.address(),
+            })
         });
-        join_all(asked).await.into_iter().collect::<Result<_, ProviderError>>().map_err(Into::into)
+        join_all(requests)
+            .await
+            .into_iter()
+            .collect::<Result<_, ProviderError>>()
+            .map_err(Into::into)
     }
 
-    /// Returns how much one plan may take away: as given, or as the settings have it.
+    /// Returns the caps of one plan: as given, or from the settings.
     pub(crate) fn caps(&self, max: Option<usize>, max_percent: Option<u8>) -> Caps {
         let config = &self.config.release;
         Caps {
@@ -264,7 +275,7 @@ impl App {
         }
     }
 
-    /// Returns the options of releases as the settings have them.
+    /// Returns the options of releases from the settings.
     pub(crate) fn reap_options(&self) -> ReapOptions {
         ReapOptions {
             retry: self.config.retry.clone(),
@@ -274,7 +285,7 @@ impl App {
         }
     }
 
-    /// Makes a reconciler that acts as this process.
+    /// Creates a reconciler that acts as this process.
     pub(crate) fn reconciler(
         &self,
         ledger: &Ledger,
@@ -293,12 +304,12 @@ pub(crate) fn this_process() -> Result<OwnerRecord, Failure> {
         .map_err(|error| Failure::internal("cannot read /proc", &error))
 }
 
-/// Returns the subcommand, without arguments: those may hold what is nobody's business.
+/// Returns the subcommand without its arguments, which may be private.
 pub(crate) fn command_name() -> String {
-    let words = std::env::args().skip(1).take_while(|word| !word.starts_with('-'));
-    let words: Vec<String> = words.take(2).collect();
-    match words.first().map(String::as_str) {
-        Some("dev") => format!("creel {}", words.join(" ")),
+    let args = std::env::args().skip(1).take_while(|arg| !arg.starts_with('-'));
+    let args: Vec<String> = args.take(2).collect();
+    match args.first().map(String::as_str) {
+        Some("dev") => format!("creel {}", args.join(" ")),
         Some(first) => format!("creel {first}"),
         None => "creel".to_owned(),
     }
@@ -312,7 +323,7 @@ fn no_daytona() -> Failure {
     )
 }
 
-/// Says that there is no engine, and what to do about it.
+/// Returns the failure for a missing engine, with a hint.
 pub(crate) fn no_docker() -> Failure {
     Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here")
         .hint("set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for")

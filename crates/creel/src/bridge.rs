@@ -1,4 +1,4 @@
-//! The program for sandboxes, built in by the build script.
+//! The program for sandboxes, embedded by the build script.
 
 use creel_core::sandbox::BridgeProgram;
 
@@ -16,7 +16,7 @@ mod tests {
 
     use super::*;
 
-    /// What must not be exceeded: it is uploaded into every sandbox.
+    /// Maximum size in bytes; the program is uploaded into every sandbox.
     const LARGEST: usize = 4 << 20;
 
     #[test]
@@ -29,8 +29,8 @@ mod tests {
         let file = home.path().join(PROGRAM.digest);
         fs::write(&file, PROGRAM.bytes).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o700)).unwrap();
-        let said = Command::new(&file).arg("nonsense").env_clear().output().unwrap();
-        assert_eq!(said.status.code(), Some(2));
-        assert!(said.stderr.starts_with(b"creel-bridge: no such command: \"nonsense\""));
+        let output = Command::new(&file).arg("nonsense").env_clear().output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stderr.starts_with(b"creel-bridge: no such command: \"nonsense\""));
     }
 }

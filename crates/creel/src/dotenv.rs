@@ -1,19 +1,18 @@
-//! `.env` files, as far as the Daytona SDKs read them.
+//! Reads `.env` files, as far as the Daytona SDKs read them.
 //!
-//! The SDKs take `DAYTONA_*` from `.env.local` and `.env` in the working
-//! directory where the environment has no such variable. The address of the
-//! API is never taken from there: whoever wrote the file would decide where
-//! the key is sent.
+//! The SDKs take `DAYTONA_*` from `.env.local` and `.env` in the working directory if the
+//! environment has no such variable. The address of the API is never taken from there: the author
+//! of the file could decide where the key is sent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What `.env.local` and `.env` of one directory say about Daytona.
+/// The Daytona variables of `.env.local` and `.env` in one directory.
 #[derive(Default)]
 pub(crate) struct DotEnv(BTreeMap<String, String>);
 
 impl DotEnv {
-    /// Reads the files of a directory; what cannot be read says nothing.
+    /// Reads the files of a directory; an unreadable file counts as empty.
     pub(crate) fn of(directory: &Path) -> Self {
         let mut all = BTreeMap::new();
         for name in [".env", ".env.local"] {
@@ -29,7 +28,7 @@ impl DotEnv {
     }
 }
 
-/// Reads one line: `NAME=value`, quoted or not, with `export` before it or not.
+/// Parses one line: `NAME=value`, optionally quoted, optionally after `export`.
 fn assignment(line: &str) -> Option<(String, String)> {
     let line = line.trim();
     let line = line.strip_prefix("export ").unwrap_or(line);

@@ -1,4 +1,4 @@
-//! Every environment variable creel reads, in one place.
+//! Every environment variable that creel reads, in one place.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use creel_core::provider::docker::DockerEnvironment;
 use crate::dotenv::DotEnv;
 use crate::output::Failure;
 
-/// Where state lives; the default is the user's state directory.
+/// The directory for state; the default is the user's state directory.
 pub(crate) const CREEL_HOME: &str = "CREEL_HOME";
-/// Which log lines are shown, as `tracing` filters are written; wins over `-v` and `-q`.
+/// Which log lines are shown, in `tracing` filter syntax; takes precedence over `-v` and `-q`.
 pub(crate) const CREEL_LOG: &str = "CREEL_LOG";
-/// For tests: the place where this process kills itself.
+/// For tests: the point at which this process kills itself.
 pub(crate) const CREEL_CRASHPOINT: &str = "CREEL_CRASHPOINT";
 /// For tests: the file that proves that the crash happened.
 pub(crate) const CREEL_CRASHPOINT_MARK: &str = "CREEL_CRASHPOINT_MARK";
 
-/// What the environment says.
+/// The values from the environment.
 #[derive(Debug, Clone)]
 pub(crate) struct Environment {
-    /// Where state lives.
+    /// The directory for state.
     pub(crate) home: PathBuf,
-    /// Which Docker Engine is meant.
+    /// The Docker Engine to use.
     pub(crate) docker: DockerEnvironment,
-    /// Which Daytona organisation is meant, and with which key.
+    /// The Daytona organisation to use, and its key.
     pub(crate) daytona: DaytonaEnvironment,
 }
 
@@ -74,7 +74,7 @@ fn docker() -> DockerEnvironment {
     }
 }
 
-/// Reads what the official SDKs read, from where they read it.
+/// Reads the Daytona variables from the same sources as the official SDKs.
 fn daytona() -> DaytonaEnvironment {
     let file = env::current_dir().map(|directory| DotEnv::of(&directory)).unwrap_or_default();
     let given = |name: &str| text(name).or_else(|| file.get(name));
@@ -97,8 +97,9 @@ fn daytona() -> DaytonaEnvironment {
     }
 }
 
-/// Returns the variables by which clients reach these hosts without a proxy, besides those that
-/// they reach so already.
+/// Returns the variables with which clients reach these hosts without a proxy.
+///
+/// Hosts that are exempt already stay exempt.
 pub(crate) fn reached_directly(hosts: &[&str]) -> Vec<(&'static str, String)> {
     let [upper, lower] = ["NO_PROXY", "no_proxy"].map(text);
     let either = upper.clone().or_else(|| lower.clone());
@@ -109,14 +110,14 @@ pub(crate) fn reached_directly(hosts: &[&str]) -> Vec<(&'static str, String)> {
 
 fn with_hosts(known: Option<String>, hosts: &[&str]) -> String {
     match known {
-        // A star means all of them, but only where it stands alone.
+        // A star means all hosts, but only on its own.
         Some(all) if all.trim() == "*" => all,
         Some(some) => format!("{some},{}", hosts.join(",")),
         None => hosts.join(","),
     }
 }
 
-/// Returns the names by which clients read where Daytona is, as far as they are in use.
+/// Returns the variables in use from which clients read the address of Daytona.
 pub(crate) fn daytona_addresses() -> Vec<&'static str> {
     let old = text("DAYTONA_SERVER_URL").map(|_| "DAYTONA_SERVER_URL");
     ["DAYTONA_API_URL"].into_iter().chain(old).collect()

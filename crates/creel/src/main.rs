@@ -1,8 +1,8 @@
-//! creel: every agent run ends with a known outcome, and everything it took is given back.
+//! creel: every agent run ends with a known outcome, and everything it took is released.
 //!
-//! This crate is the command line. It reads the environment, opens ledger and
-//! providers, calls `creel-core`, prints, and maps the result to an exit code.
-//! Everything that is true without a terminal lives in `creel-core`.
+//! This crate is the command line. It reads the environment, opens the ledger and the providers,
+//! calls `creel-core`, prints, and maps the result to an exit code. Everything that does not depend
+//! on a terminal is in `creel-core`.
 
 mod app;
 mod bridge;
@@ -21,7 +21,7 @@ use output::{Exit, Failure, Global, Printer};
 
 fn main() -> ExitCode {
     // The holder must run before any thread exists, so it never reaches the runtime.
-    if cli::holder::is_meant(std::env::args_os()) {
+    if cli::holder::is_requested(std::env::args_os()) {
         return cli::holder::run();
     }
     let cli = match Cli::try_parse() {
@@ -38,10 +38,10 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(cli::run(cli, &printer));
-    // Background courtesies may still be under way; the ledger covers what they do not finish.
+    // Optional background work may still be under way; the ledger covers what it does not finish.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match result {
-        // Who reads the output must not take a part of it for the whole.
+        // A reader must not mistake partial output for the whole.
         Ok(_) if let Some(error) = printer.lost() => {
             output::fail(&printer, &Failure::internal("the output could not be written", error))
         }
@@ -50,14 +50,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are no errors; everything else the parser refuses is wrong usage.
+/// Returns the exit code for a parse error: help and version are not errors, the rest is wrong
+/// usage.
 fn usage_error(error: &clap::Error) -> ExitCode {
     if let Some(failure) = Failure::of_parser(error) {
-        // The flag counts even where the rest of the line makes no sense.
-        let json = std::env::args_os().any(|word| word == "--json");
+        // The flag counts even if the rest of the command line is invalid.
+        let json = std::env::args_os().any(|arg| arg == "--json");
         return output::fail(&Printer::new(&Global { json, ..Global::default() }), &failure);
     }
-    // A closed pipe cannot be told about itself.
+    // If the pipe is closed, the error cannot be reported either.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() }
 }

@@ -1,13 +1,13 @@
-//! Signals: once means finish what is under way, twice means stop at once.
+//! Signals: the first finishes what is under way, the second stops at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::output::{Exit, Printer};
 
-/// A signal that asks a process to end.
+/// A signal that requests the end of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ShutdownSignal {
     /// SIGINT.
     Interrupt,
     /// SIGTERM.
@@ -16,7 +16,7 @@ pub(crate) enum Asked {
     HangUp,
 }
 
-/// Hears the signals that ask a process to end.
+/// Receives the signals that request the end of the process.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
     interrupt: Signal,
@@ -25,7 +25,7 @@ pub(crate) struct Shutdown {
 }
 
 impl Shutdown {
-    /// Starts to listen; from here on these signals no longer kill the process.
+    /// Installs the handlers; from now on these signals no longer kill the process.
     pub(crate) fn listen() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -35,16 +35,16 @@ impl Shutdown {
     }
 
     /// Waits for the next signal.
-    pub(crate) async fn asked(&mut self) {
+    pub(crate) async fn requested(&mut self) {
         self.next().await;
     }
 
-    /// Waits for the next signal, and says which it was.
-    pub(crate) async fn next(&mut self) -> Asked {
+    /// Waits for the next signal and returns it.
+    pub(crate) async fn next(&mut self) -> ShutdownSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Asked::Interrupt,
-            _ = self.terminate.recv() => Asked::Terminate,
-            _ = self.hang_up.recv() => Asked::HangUp,
+            _ = self.interrupt.recv() => ShutdownSignal::Interrupt,
+            _ = self.terminate.recv() => ShutdownSignal::Terminate,
+            _ = self.hang_up.recv() => ShutdownSignal::HangUp,
         }
     }
 }
@@ -55,16 +55,16 @@ pub(crate) fn cancel_on_signal(printer: &Printer) -> std::io::Result<Cancellatio
     let (cancel, printer) = (CancellationToken::new(), printer.clone());
     let token = cancel.clone();
     creel_core::task::background(async move {
-        shutdown.asked().await;
+        shutdown.requested().await;
         printer.say("interrupted: finishing what is under way; press Ctrl-C again to stop at once");
         token.cancel();
-        shutdown.asked().await;
+        shutdown.requested().await;
         exit_at_once();
     });
     Ok(cancel)
 }
 
-/// Ends the process without another word; the ledger covers what was under way.
+/// Ends the process without further output; the ledger covers what was under way.
 #[expect(clippy::disallowed_methods, reason = "the second signal must not wait for anything")]
 pub(crate) fn exit_at_once() -> ! {
     std::process::exit(i32::from(Exit::Interrupted.code()))

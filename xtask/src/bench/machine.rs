@@ -1,4 +1,4 @@
-//! What the figures were measured on, without saying whose it is.
+//! A description of the measuring machine, without its owner.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use creel_testkit::docker::Docker;
 
 /// This machine.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct MachineInfo {
     cores: usize,
     processor: String,
     /// In gigabytes.
@@ -17,7 +17,7 @@ pub(super) struct Machine {
     kernel: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Describes this machine.
     pub(super) fn here() -> Self {
         let memory = field("/proc/meminfo", "MemTotal");
@@ -32,7 +32,7 @@ impl Machine {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cores, processor, memory, kernel } = self;
         write!(f, "{cores} cores ({processor}), {memory} GB of memory, Linux {kernel}")
@@ -42,8 +42,8 @@ impl fmt::Display for Machine {
 /// Describes an engine on this machine.
 pub(super) fn engine(docker: &Docker) -> Result<String> {
     let info = docker.api().get("/info")?;
-    let told = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
-    Ok(format!("a private Docker Engine {} on {}", told("ServerVersion"), told("Driver")))
+    let text = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
+    Ok(format!("a private Docker Engine {} on {}", text("ServerVersion"), text("Driver")))
 }
 
 /// Returns the first value of a name in a file of `name: value` lines.

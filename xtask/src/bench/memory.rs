@@ -1,7 +1,7 @@
-//! How much memory a listing of ten thousand containers takes.
+//! Memory use for a listing of ten thousand containers.
 //!
-//! No real engine holds that many here, so a fake one lists them. Each has the
-//! labels, the network and the volume of a container of Compose.
+//! No real engine holds that many here, so a fake one lists them. Each has the labels, the network
+//! and the volume of a Compose container.
 
 use std::fs;
 use std::path::Path;
@@ -14,22 +14,22 @@ use creel_testkit::fake_engine::{FakeEngine, container_row};
 
 use crate::child;
 
-/// How many containers are listed.
+/// The number of listed containers.
 pub(super) const COUNT: usize = 10_000;
-/// The commands that are measured; the sweeps plan and release nothing.
+/// The measured commands. The sweeps only plan, and release nothing.
 const COMMANDS: [&[&str]; 4] = [
     &["ls", "--provider", "docker", "--json"],
     &["ls", "--provider", "docker"],
     &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake", "--json"],
     &["sweep", "--provider", "docker", "--label", "dev.example.suite=fake"],
 ];
-/// The peak only grows, so the last look before the end is at most this far from it.
+/// The polling interval. The peak only grows, so the last sample is at most this far from the end.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// The memory of one command.
 pub(super) struct Peak {
     pub(super) command: String,
-    /// The most that was resident at any time.
+    /// The peak resident memory.
     pub(super) bytes: u64,
 }
 
@@ -50,7 +50,7 @@ fn peak_of(creel: &Creel, arguments: &[&str]) -> Result<Peak> {
     Ok(Peak { command: format!("creel {}", arguments.join(" ")), bytes })
 }
 
-/// Waits for a command; returns what it printed and the most that was resident at any time.
+/// Waits for a command, and returns its output and its peak resident memory.
 pub(super) fn watch(mut running: Running) -> Result<(Output, u64)> {
     let mut bytes = 0;
     while !running.has_ended() && !running.is_overdue() {
@@ -61,7 +61,7 @@ pub(super) fn watch(mut running: Running) -> Result<(Output, u64)> {
     Ok((running.wait(), bytes))
 }
 
-/// Returns the most of a process that was resident at any time.
+/// Returns the peak resident memory of a process.
 pub(super) fn resident_peak(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -7,11 +7,11 @@ mod daytona;
 mod guard;
 mod machine;
 mod memory;
+mod methods;
 mod page;
 mod report;
 mod sanitise;
 mod sweep;
-mod ways;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ use clap::Args;
 use crate::step::step;
 use crate::{child, workspace};
 
-/// A benchmark that can be asked for by name.
+/// A benchmark that can be selected by name.
 struct Bench {
     name: &'static str,
     about: &'static str,
     run: fn(&Effort) -> Result<()>,
-    /// Whether the program is measured, not a part of it alone.
+    /// Whether it measures the program, not only a part of it.
     needs_creel: bool,
 }
 
@@ -59,15 +59,15 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-/// How many sandboxes are released under limits.
+/// The number of sandboxes released under limits.
 const COUNT: usize = 10_000;
-/// How many seconds the window of a limit lasts.
+/// The window of a limit, in seconds.
 const WINDOW: u64 = 60;
 
 /// How much is measured; the results are kept only when nothing but the rounds is given.
 #[derive(Debug, Args)]
 pub(crate) struct Effort {
-    /// How often each way is measured; the median counts
+    /// Measure each method this many times and report the median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one part only: running, exited, mixed or memory of sweep, limits or sdk of daytona,
@@ -77,10 +77,10 @@ pub(crate) struct Effort {
     /// Measure this binary, such as an older one, instead of a fresh release build
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// daytona: so many sandboxes under limits, which shrink with the number
+    /// daytona: use this many sandboxes, and scale the limits with the number
     #[arg(long, default_value_t = COUNT)]
     count: usize,
-    /// daytona: how many seconds the window of a limit lasts
+    /// daytona: set the length of a limit window in seconds
     #[arg(long, default_value_t = WINDOW)]
     window: u64,
 }
@@ -100,7 +100,7 @@ impl Effort {
         self.only.as_deref().is_none_or(|only| only == part)
     }
 
-    /// Returns whether the results are those that the page shows.
+    /// Returns whether the results belong on the page.
     fn is_whole(&self) -> bool {
         self.only.is_none() && self.binary.is_none() && (self.count, self.window) == (COUNT, WINDOW)
     }

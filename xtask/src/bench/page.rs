@@ -1,6 +1,6 @@
 //! The page of results: every benchmark owns the section between its two marks.
 //!
-//! What stands outside of the marks is written by hand and stays.
+//! Text outside of the marks is written by hand and stays.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
-/// Puts a benchmark's section into the page, in place of the one it wrote before.
+/// Writes a benchmark's section into the page, in place of its previous one.
 pub(super) fn write(bench: &str, section: &str) -> Result<()> {
     let path = workspace::root().join("docs/benchmarks.md");
     let page = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
@@ -18,7 +18,7 @@ pub(super) fn write(bench: &str, section: &str) -> Result<()> {
     Ok(())
 }
 
-/// Describes when and at which commit a section was measured.
+/// Returns when and at which commit a section was measured.
 pub(super) fn origin(bench: &str) -> String {
     let date = jiff::Zoned::now().strftime("%Y-%m-%d");
     format!("`cargo xtask bench {bench}`, {date}, commit {}.", workspace::commit())

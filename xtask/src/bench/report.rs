@@ -1,74 +1,74 @@
-//! The measured figures as a page, and the bar they have to pass.
+//! The measured figures as a page, and the bar they have to meet.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::machine::Machine;
+use super::machine::MachineInfo;
 use super::memory::{self, Peak};
+use super::methods::{PopulationSpec, ReleaseMethod};
 use super::page;
 use super::sweep::SEQUENTIAL_SAMPLE;
-use super::ways::{Scenario, Way};
 
-/// How much slower than the best raw figure creel may be.
+/// The maximum duration of creel, as a multiple of the best raw figure.
 const RAW_FACTOR: f64 = 1.1;
-/// What planning and verification may add.
+/// The time that planning and verification may add.
 const RAW_ALLOWANCE: Duration = Duration::from_millis(300);
-/// What a listing of [`memory::COUNT`] containers may take.
+/// The maximum memory for a listing of [`memory::COUNT`] containers.
 const MEMORY_LIMIT: u64 = 50_000_000;
 
 /// Every figure of one run of the benchmark.
-pub(super) struct Results {
+pub(super) struct SweepResults {
     pub(super) measured: Vec<Measured>,
-    /// The time the sequential stop-then-remove takes for one container, where it was measured.
+    /// The time of a sequential stop-then-remove for one container, if it was measured.
     pub(super) sequential: Option<Duration>,
     pub(super) memory: Vec<Peak>,
     pub(super) rounds: usize,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineInfo,
     pub(super) engine: String,
 }
 
 /// The figures of one scenario.
 pub(super) struct Measured {
-    pub(super) scenario: Scenario,
-    figures: Vec<(Way, Duration)>,
+    pub(super) scenario: PopulationSpec,
+    figures: Vec<(ReleaseMethod, Duration)>,
 }
 
 impl Measured {
-    pub(super) fn new(scenario: Scenario) -> Self {
+    pub(super) fn new(scenario: PopulationSpec) -> Self {
         Self { scenario, figures: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, way: Way, took: Duration) {
-        self.figures.push((way, took));
+    pub(super) fn add(&mut self, method: ReleaseMethod, took: Duration) {
+        self.figures.push((method, took));
     }
 
-    fn sorted(&self, way: Way) -> Vec<Duration> {
-        let of_way = self.figures.iter().filter(|(measured, _)| *measured == way);
-        let mut figures: Vec<Duration> = of_way.map(|(_, took)| *took).collect();
+    fn sorted(&self, method: ReleaseMethod) -> Vec<Duration> {
+        let of_method = self.figures.iter().filter(|(measured, _)| *measured == method);
+        let mut figures: Vec<Duration> = of_method.map(|(_, took)| *took).collect();
         figures.sort();
         figures
     }
 
-    fn median(&self, way: Way) -> Duration {
-        let figures = self.sorted(way);
+    fn median(&self, method: ReleaseMethod) -> Duration {
+        let figures = self.sorted(method);
         figures.get(figures.len() / 2).copied().unwrap_or_default()
     }
 
-    fn best(&self, condition: impl Fn(Way) -> bool) -> Duration {
-        let ways = Way::ALL.into_iter().filter(|way| condition(*way));
-        ways.map(|way| self.median(way)).min().unwrap_or_default()
+    fn best(&self, condition: impl Fn(ReleaseMethod) -> bool) -> Duration {
+        let methods = ReleaseMethod::ALL.into_iter().filter(|method| condition(*method));
+        methods.map(|method| self.median(method)).min().unwrap_or_default()
     }
 
-    /// Returns what creel may take.
+    /// Returns the time limit for creel.
     fn raw_limit(&self) -> Duration {
-        self.best(Way::is_raw).mul_f64(RAW_FACTOR) + RAW_ALLOWANCE
+        self.best(ReleaseMethod::is_raw).mul_f64(RAW_FACTOR) + RAW_ALLOWANCE
     }
 
     fn failures(&self) -> Vec<String> {
-        let creel = self.median(Way::Creel);
-        let (cli, raw) = (self.best(Way::is_cli), self.raw_limit());
+        let creel = self.median(ReleaseMethod::Creel);
+        let (cli, raw) = (self.best(ReleaseMethod::is_cli), self.raw_limit());
         let mut failures = Vec::new();
         for (limit, what) in [(cli, "the best CLI way"), (raw, "1.1 × the best raw API + 0.3 s")] {
             if creel > limit {
@@ -81,7 +81,7 @@ impl Measured {
 }
 
 /// Returns the section.
-pub(super) fn render(results: &Results) -> Result<String> {
+pub(super) fn render(results: &SweepResults) -> Result<String> {
     let mut text = String::from("## Sweep\n\n");
     writeln!(text, "{}\n", page::origin("sweep"))?;
     writeln!(text, "{}, {}.\n", results.machine, results.engine)?;
@@ -117,14 +117,14 @@ fn render_memory(text: &mut String, peaks: &[Peak]) -> Result<()> {
     Ok(())
 }
 
-fn render_scenario(text: &mut String, measured: &Measured, results: &Results) -> Result<()> {
+fn render_scenario(text: &mut String, measured: &Measured, results: &SweepResults) -> Result<()> {
     writeln!(text, "### {}\n\n| way | median | fastest | slowest |", measured.scenario.title)?;
     writeln!(text, "|---|---:|---:|---:|")?;
-    for way in Way::ALL {
-        let figures = measured.sorted(way);
+    for method in ReleaseMethod::ALL {
+        let figures = measured.sorted(method);
         let (Some(fastest), Some(slowest)) = (figures.first(), figures.last()) else { continue };
-        let median = measured.median(way);
-        writeln!(text, "| {way} | {median:.2?} | {fastest:.2?} | {slowest:.2?} |")?;
+        let median = measured.median(method);
+        writeln!(text, "| {method} | {median:.2?} | {fastest:.2?} | {slowest:.2?} |")?;
     }
     let running = measured.scenario.running;
     if let Some(each) = results.sequential.filter(|_| running > 0) {
@@ -135,9 +135,9 @@ fn render_scenario(text: &mut String, measured: &Measured, results: &Results) ->
              (measured on {SEQUENTIAL_SAMPLE}, {each:.2?} each, scaled) | {all:.0} s | | |"
         )?;
     }
-    let creel = measured.median(Way::Creel);
+    let creel = measured.median(ReleaseMethod::Creel);
     let part = |limit: Duration| 100.0 * creel.as_secs_f64() / limit.as_secs_f64();
-    let (cli, raw) = (measured.best(Way::is_cli), measured.raw_limit());
+    let (cli, raw) = (measured.best(ReleaseMethod::is_cli), measured.raw_limit());
     writeln!(
         text,
         "\ncreel takes {:.0} % of the best CLI way ({cli:.2?}) and {:.0} % of the bar by the raw \
@@ -149,7 +149,7 @@ fn render_scenario(text: &mut String, measured: &Measured, results: &Results) ->
 }
 
 /// Fails when a figure misses the bar.
-pub(super) fn check(results: &Results) -> Result<()> {
+pub(super) fn check(results: &SweepResults) -> Result<()> {
     let mut failures: Vec<String> = results.measured.iter().flat_map(Measured::failures).collect();
     let too_large = results.memory.iter().filter(|peak| peak.bytes > MEMORY_LIMIT);
     failures.extend(too_large.map(|peak| {

@@ -1,12 +1,13 @@
-//! How fast creel releases, against every other way on the same engine.
+//! How fast creel releases, compared with every other method on the same engine.
 //!
-//! Each round measures every way once, each on a fresh population of the same
-//! make, and starts with another way than the round before: whatever slows the
-//! machine down for a while hits all of them. Only the least concurrent raw
-//! ways, which show the slope and never the limit, are measured in one round.
+//! Each round measures every method once, each on a fresh population of the same composition, and
+//! starts with a different method than the previous round. So a temporary slowdown of the machine
+//! affects all of them. Only the least concurrent raw methods, which show the slope and never the
+//! limit, are measured in one round.
 //!
-//! Engines of this age lock up now and then when many containers end at once, whoever ends them.
-//! Such a measurement is thrown away: the engine is started again, and the way is measured again.
+//! Engines of this age lock up now and then when many containers end at once, whichever method ends
+//! them. Such a measurement is discarded: the engine is restarted, and the method is measured
+//! again.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -18,15 +19,15 @@ use creel_testkit::docker::Docker;
 use creel_testkit::engine::PrivateEngine;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::machine::{self, Machine};
-use super::report::{Measured, Results};
-use super::ways::{Population, Scenario, Way, sequential_each};
+use super::machine::{self, MachineInfo};
+use super::methods::{Population, PopulationSpec, ReleaseMethod, sequential_each};
+use super::report::{Measured, SweepResults};
 use super::{Effort, memory, page, report};
 use crate::step::step;
 use crate::{child, engine, packages};
 
-const SCENARIOS: [Scenario; 3] = [
-    Scenario {
+const SCENARIOS: [PopulationSpec; 3] = [
+    PopulationSpec {
         name: "running",
         title: "100 running containers whose PID 1 ignores SIGTERM",
         running: 100,
@@ -35,7 +36,7 @@ const SCENARIOS: [Scenario; 3] = [
         networks: 0,
         volumes: 0,
     },
-    Scenario {
+    PopulationSpec {
         name: "exited",
         title: "100 exited containers",
         running: 0,
@@ -44,7 +45,7 @@ const SCENARIOS: [Scenario; 3] = [
         networks: 0,
         volumes: 0,
     },
-    Scenario {
+    PopulationSpec {
         name: "mixed",
         title: "300 mixed containers (100 running, 100 exited, 100 created), 30 networks, 50 volumes",
         running: 100,
@@ -57,15 +58,15 @@ const SCENARIOS: [Scenario; 3] = [
 
 /// The name of the part that measures memory.
 const MEMORY: &str = "memory";
-/// How many containers the slowest way is measured on.
+/// The number of containers that the slowest method is measured on.
 pub(super) const SEQUENTIAL_SAMPLE: usize = 3;
-/// An engine that has not made a population after this long has locked up.
+/// The time after which an engine that has not created a population counts as locked up.
 const LOCKED_WHILE_MAKING: Duration = Duration::from_secs(90);
-/// An engine that has not released one after this long has, too.
+/// The time after which an engine that has not released a population counts as locked up.
 const LOCKED_WHILE_RELEASING: Duration = Duration::from_secs(60);
-/// How often one measurement is begun again for that.
+/// The maximum number of attempts at one measurement.
 const MOST_LOCK_UPS: usize = 5;
-/// A sweep that takes longer than this has hung.
+/// The time after which a sweep counts as hung.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Measures on a fresh engine, writes the results and checks the bar.
@@ -81,16 +82,16 @@ fn run_on(engine: &mut PrivateEngine, effort: &Effort) -> Result<()> {
     let creel = Creel::new(effort.binary(), &home, engine.engine().host());
     let creel = creel.deadline(SWEEP_DEADLINE);
     let wanted = |name: &str| effort.wants(name);
-    let scenarios: Vec<&Scenario> = SCENARIOS.iter().filter(|one| wanted(one.name)).collect();
+    let scenarios: Vec<&PopulationSpec> = SCENARIOS.iter().filter(|one| wanted(one.name)).collect();
     if scenarios.is_empty() && !wanted(MEMORY) {
         bail!("no such part; there are: {}, {MEMORY}", SCENARIOS.map(|one| one.name).join(", "));
     }
     let mut measured = Vec::new();
     for scenario in &scenarios {
-        let bench = Bench { docker: &docker, creel: &creel, engine };
+        let bench = SweepBench { docker: &docker, creel: &creel, engine };
         measured.push(bench.measure(scenario, effort.rounds)?);
     }
-    let results = Results {
+    let results = SweepResults {
         sequential: scenarios
             .iter()
             .any(|scenario| scenario.running > 0)
@@ -99,7 +100,7 @@ fn run_on(engine: &mut PrivateEngine, effort: &Effort) -> Result<()> {
         measured,
         memory: if wanted(MEMORY) { memory::peaks(&effort.binary(), &home)? } else { Vec::new() },
         rounds: effort.rounds,
-        machine: Machine::here(),
+        machine: MachineInfo::here(),
         engine: machine::engine(&docker)?,
     };
     let text = report::render(&results)?;
@@ -110,56 +111,64 @@ fn run_on(engine: &mut PrivateEngine, effort: &Effort) -> Result<()> {
     report::check(&results)
 }
 
-/// What is measured on.
-struct Bench<'a> {
+/// The programs and the engine under measurement.
+struct SweepBench<'a> {
     docker: &'a Docker,
     creel: &'a Creel,
     engine: &'a mut PrivateEngine,
 }
 
-impl Bench<'_> {
-    fn measure(mut self, scenario: &Scenario, rounds: usize) -> Result<Measured> {
+impl SweepBench<'_> {
+    fn measure(mut self, scenario: &PopulationSpec, rounds: usize) -> Result<Measured> {
         let mut measured = Measured::new(*scenario);
         let mut number = 0;
         for round in 0..rounds {
-            let mut ways: Vec<Way> =
-                Way::ALL.into_iter().filter(|way| round == 0 || !way.is_measured_once()).collect();
-            // One on each time: whatever comes last in one round comes earlier in the next.
-            let first = round % ways.len();
-            ways.rotate_left(first);
-            for way in ways {
-                let took = self.measure_way(scenario, way, &mut number)?;
+            let mut methods: Vec<ReleaseMethod> = ReleaseMethod::ALL
+                .into_iter()
+                .filter(|method| round == 0 || !method.is_measured_once())
+                .collect();
+            // Rotate by one each round, so that the last method of one round comes earlier in the
+            // next.
+            let first = round % methods.len();
+            methods.rotate_left(first);
+            for method in methods {
+                let took = self.measure_method(scenario, method, &mut number)?;
                 let seconds = took.as_secs_f64();
-                println!("{} round {}: {way}: {seconds:.2} s", scenario.name, round + 1);
-                measured.add(way, took);
+                println!("{} round {}: {method}: {seconds:.2} s", scenario.name, round + 1);
+                measured.add(method, took);
             }
         }
         Ok(measured)
     }
 
-    /// Measures one way, again if the engine locks up meanwhile.
-    fn measure_way(
+    /// Measures one method, and repeats it if the engine locks up meanwhile.
+    fn measure_method(
         &mut self,
-        scenario: &Scenario,
-        way: Way,
+        scenario: &PopulationSpec,
+        method: ReleaseMethod,
         number: &mut usize,
     ) -> Result<Duration> {
         for _ in 0..MOST_LOCK_UPS {
             child::check_interrupted()?;
             *number += 1;
-            if let Some(took) = self.try_way(scenario, way, *number)? {
+            if let Some(took) = self.try_method(scenario, method, *number)? {
                 return Ok(took);
             }
-            println!("{}: {way}: the engine locked up, and is started again", scenario.name);
+            println!("{}: {method}: the engine locked up, and is started again", scenario.name);
             self.engine.restart()?;
             self.remove_all()?;
         }
         bail!("the engine locked up {MOST_LOCK_UPS} times in a row")
     }
 
-    /// Measures one way on a population of its own; `None` when the engine locked up.
-    fn try_way(&self, scenario: &Scenario, way: Way, number: usize) -> Result<Option<Duration>> {
-        // Containers that end by themselves lock it up as well, so their making is watched too.
+    /// Measures one method on its own population. Returns `None` if the engine locked up.
+    fn try_method(
+        &self,
+        scenario: &PopulationSpec,
+        method: ReleaseMethod,
+        number: usize,
+    ) -> Result<Option<Duration>> {
+        // Containers that end by themselves also cause lock-ups, so their creation is watched too.
         let watch = LockUpWatch::start(self.engine, LOCKED_WHILE_MAKING);
         let population = Population::make(self.docker, scenario, number);
         if watch.has_fired() {
@@ -167,7 +176,7 @@ impl Bench<'_> {
         }
         let population = population?;
         let watch = LockUpWatch::start(self.engine, LOCKED_WHILE_RELEASING);
-        let released = population.release(way, self.creel);
+        let released = population.release(method, self.creel);
         if watch.has_fired() { Ok(None) } else { released.map(Some) }
     }
 
@@ -182,7 +191,7 @@ impl Bench<'_> {
     }
 }
 
-/// Kills an engine that does not get a population released.
+/// Kills an engine that does not create or release a population in time.
 struct LockUpWatch {
     done: mpsc::Sender<()>,
     watcher: thread::JoinHandle<bool>,
@@ -195,7 +204,7 @@ impl LockUpWatch {
         let watcher = thread::spawn(move || {
             let is_locked_up = ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
             if let Some(process) = process.filter(|_| is_locked_up).and_then(pid) {
-                // One that died by itself meanwhile is noticed by whoever starts it again.
+                // If the engine died by itself meanwhile, the restart notices it.
                 let _ = kill_process(process, Signal::KILL);
             }
             is_locked_up
@@ -205,7 +214,7 @@ impl LockUpWatch {
 
     /// Ends the watch, and returns whether the engine had to be killed.
     fn has_fired(self) -> bool {
-        // A watcher that has fired does not listen any more.
+        // A watcher that has fired does not receive any more.
         let _ = self.done.send(());
         self.watcher.join().unwrap_or(false)
     }

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::failure::Failure;
+use super::error::BridgeError;
 
-/// What stood behind the command.
+/// The arguments after the command.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
     values: BTreeMap<String, OsString>,
@@ -15,88 +15,88 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the words, given the names that take a value and those that take none.
+    /// Parses the arguments, given the names that take a value and those that take none.
     pub(crate) fn read(
-        words: Vec<OsString>,
+        args: Vec<OsString>,
         valued: &[&str],
         plain: &[&str],
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, BridgeError> {
         let mut read = Self::default();
-        let mut words = words.into_iter();
-        while let Some(word) = words.next() {
-            let name = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let name = arg.to_str().and_then(|arg| arg.strip_prefix("--"));
             match name {
                 Some(name) if plain.contains(&name) => {
                     read.switches.insert(name.to_owned());
                 }
                 Some(name) if valued.contains(&name) => {
-                    let value = words.next();
+                    let value = args.next();
                     let value = value.ok_or_else(|| usage(format!("--{name} needs a value")))?;
                     read.values.insert(name.to_owned(), value);
                 }
-                _ => return Err(usage(format!("no such option: {}", word.display()))),
+                _ => return Err(usage(format!("no such option: {}", arg.display()))),
             }
         }
         Ok(read)
     }
 
-    /// Returns whether a name without a value was given.
+    /// Returns whether a switch was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.switches.contains(name)
     }
 
-    /// Returns the path under a name.
+    /// Returns the path of an option.
     pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
         self.values.get(name).map(PathBuf::from)
     }
 
-    /// Returns the path under a name that must be there.
-    pub(crate) fn needed_path(&self, name: &str) -> Result<PathBuf, Failure> {
+    /// Returns the path of a required option.
+    pub(crate) fn needed_path(&self, name: &str) -> Result<PathBuf, BridgeError> {
         self.path(name).ok_or_else(|| usage(format!("--{name} is missing")))
     }
 
-    /// Returns the text under a name that must be there.
-    pub(crate) fn needed_text(&self, name: &str) -> Result<&str, Failure> {
+    /// Returns the text of a required option.
+    pub(crate) fn needed_text(&self, name: &str) -> Result<&str, BridgeError> {
         let value = self.values.get(name).ok_or_else(|| usage(format!("--{name} is missing")))?;
         value.to_str().ok_or_else(|| usage(format!("--{name} is no text: {}", value.display())))
     }
 
-    /// Returns the number under a name that must be there.
-    pub(crate) fn needed_number(&self, name: &str) -> Result<u64, Failure> {
+    /// Returns the number of a required option.
+    pub(crate) fn needed_number(&self, name: &str) -> Result<u64, BridgeError> {
         let value = self.values.get(name).ok_or_else(|| usage(format!("--{name} is missing")))?;
         let number = value.to_str().and_then(|text| text.parse().ok());
         number.ok_or_else(|| usage(format!("--{name} is no number: {}", value.display())))
     }
 
-    /// Returns the milliseconds under a name that must be there.
-    pub(crate) fn needed_duration(&self, name: &str) -> Result<Duration, Failure> {
+    /// Returns the duration of a required option in milliseconds.
+    pub(crate) fn needed_duration(&self, name: &str) -> Result<Duration, BridgeError> {
         self.needed_number(name).map(Duration::from_millis)
     }
 }
 
-fn usage(reason: String) -> Failure {
-    Failure::Usage(reason)
+fn usage(reason: String) -> BridgeError {
+    BridgeError::Usage(reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(words: &[&str]) -> Result<Arguments, Failure> {
-        let words = words.iter().map(OsString::from).collect();
-        Arguments::read(words, &["from"], &["follow"])
+    fn read(args: &[&str]) -> Result<Arguments, BridgeError> {
+        let args = args.iter().map(OsString::from).collect();
+        Arguments::read(args, &["from"], &["follow"])
     }
 
     #[test]
-    fn names_with_and_without_a_value_are_told_apart() {
+    fn options_and_switches_are_parsed() {
         let arguments = read(&["--from", "7", "--follow"]).unwrap();
         assert_eq!(arguments.needed_number("from").unwrap(), 7);
         assert!(arguments.has("follow") && !arguments.has("from"));
     }
 
     #[test]
-    fn what_is_unknown_or_missing_is_named() {
-        let refusal = |words: &[&str]| read(words).unwrap_err().to_string();
+    fn errors_name_the_unknown_or_incomplete_option() {
+        let refusal = |args: &[&str]| read(args).unwrap_err().to_string();
         assert_eq!(refusal(&["--form", "7"]), "no such option: --form");
         assert_eq!(refusal(&["7"]), "no such option: 7");
         assert_eq!(refusal(&["--from"]), "--from needs a value");

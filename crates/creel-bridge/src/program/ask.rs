@@ -1,7 +1,7 @@
 //! `ask`: a program in the sandbox asks the person behind the run.
 //!
-//! A question is a file that whoever asks holds (`flock`) as long as it waits: a
-//! question that nobody holds is not waited for any more.
+//! A question is a file. The process that asks holds a lock (`flock`) on it as long as it waits. A
+//! question without a lock has no process waiting for the answer.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,34 +11,34 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use super::directory::Directory;
-use super::failure::Failure;
-use super::lookout::wait_for;
-use super::watch::Watch;
+use super::directory::BridgeDirectory;
+use super::error::BridgeError;
+use super::poll::wait_for;
+use super::watch::PathWatch;
 
-/// The variable that tells programs of a runtime where their bridge is.
+/// The variable that names the bridge's directory for programs of a runtime.
 pub(crate) const DIRECTORY_VARIABLE: &str = "CREEL_BRIDGE_DIRECTORY";
 
-/// Asks, waits for the answer and prints it.
-pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
-    let [question] = words else {
-        return Err(Failure::Usage("ask takes one question, as one argument".to_owned()));
+/// Asks a question, waits for the answer and prints it.
+pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, BridgeError> {
+    let [question] = args else {
+        return Err(BridgeError::Usage("ask takes one question, as one argument".to_owned()));
     };
     let question = question.to_string_lossy();
     let directory = std::env::var_os(DIRECTORY_VARIABLE).ok_or_else(|| {
-        Failure::Usage(format!("{DIRECTORY_VARIABLE} is not set: there is no bridge to ask"))
+        BridgeError::Usage(format!("{DIRECTORY_VARIABLE} is not set: there is no bridge to ask"))
     })?;
-    let directory = Directory::new(directory);
+    let directory = BridgeDirectory::new(directory);
     let request = new_request();
     let (answers, lock) = (directory.answers(), directory.lock_file());
-    let watch = Watch::over([answers.as_path(), lock.as_path()]);
-    // Held until this process ends.
+    let watch = PathWatch::over([answers.as_path(), lock.as_path()]);
+    // The lock is held until this process ends.
     let _question = leave(&directory.questions(), &request, &question)
-        .map_err(Failure::of("leave the question"))?;
+        .map_err(BridgeError::of("leave the question"))?;
     let answer = wait(&directory, &watch, &answers.join(&request))?;
     let mut output = io::stdout();
     let printed = output.write_all(answer.as_bytes()).and_then(|()| output.write_all(b"\n"));
-    printed.and_then(|()| output.flush()).map_err(Failure::of("print the answer"))?;
+    printed.and_then(|()| output.flush()).map_err(BridgeError::of("print the answer"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -47,7 +47,7 @@ fn new_request() -> String {
     format!("{:x}-{}", since_epoch.as_nanos(), std::process::id())
 }
 
-/// Leaves a question; it appears as a whole, and is held already.
+/// Leaves a question. The file appears under its name complete and locked.
 fn leave(questions: &Path, request: &str, question: &str) -> io::Result<File> {
     let draft = questions.join(format!(".{request}"));
     let mut options = OpenOptions::new();
@@ -58,17 +58,23 @@ fn leave(questions: &Path, request: &str, question: &str) -> io::Result<File> {
     Ok(file)
 }
 
-fn wait(directory: &Directory, watch: &Watch, answer: &Path) -> Result<String, Failure> {
+fn wait(
+    directory: &BridgeDirectory,
+    watch: &PathWatch,
+    answer: &Path,
+) -> Result<String, BridgeError> {
     loop {
-        // First the bridge, then the answer: one that is gone gives none any more.
+        // Check the bridge before the answer: once the bridge is gone, no answer can follow.
         let is_served = directory.is_served();
         match fs::read_to_string(answer) {
             Ok(answer) => return Ok(answer),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Failure::of("read the answer")(error)),
+            Err(error) => return Err(BridgeError::of("read the answer")(error)),
         }
         if !is_served {
-            return Err(Failure::Refused("the bridge is gone: nobody will answer".to_owned()));
+            return Err(BridgeError::Refused(
+                "the bridge is gone: there will be no answer".to_owned(),
+            ));
         }
         let watched: Vec<_> = watch.watched().into_iter().collect();
         wait_for(&watched, Some(Instant::now() + watch.period()));

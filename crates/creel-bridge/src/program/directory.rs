@@ -1,6 +1,6 @@
-//! The directory of a bridge: what is where in it, and whether a bridge serves there.
+//! The directory of a bridge: its layout, and whether a bridge serves there.
 //!
-//! The names are documented in `creel_bridge::serve`.
+//! `creel_bridge::serve` documents the names.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -11,90 +11,90 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::failure::Failure;
+use super::error::BridgeError;
 
-/// How long a bridge tries to get the lock: whoever only looks whether it is held has it for an
+/// How long a bridge tries to take the lock. A process that only checks the lock holds it for an
 /// instant.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it tries.
+/// The interval between two attempts.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
 /// The directory of a bridge.
 #[derive(Debug, Clone)]
-pub(crate) struct Directory {
+pub(crate) struct BridgeDirectory {
     path: PathBuf,
 }
 
-/// What whoever listens to a bridge must know of its order.
+/// The settings of a bridge that its readers need.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Terms {
-    /// How often a sign of life is due.
+pub(crate) struct ReaderSettings {
+    /// The interval between two signs of life.
     pub heartbeat_ms: u64,
 }
 
-impl Directory {
-    /// Names a directory, which may not exist yet.
+impl BridgeDirectory {
+    /// Refers to a directory, which may not exist yet.
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Makes what is missing; only this user may look into it.
-    pub(crate) fn make(&self) -> Result<(), Failure> {
+    /// Creates missing directories, accessible to this user only.
+    pub(crate) fn create(&self) -> Result<(), BridgeError> {
         for path in
             [&self.path, &self.spool(), &self.commands(), &self.questions(), &self.answers()]
         {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-            made.map_err(Failure::of(format!("make {}", path.display())))?;
+            let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+            created.map_err(BridgeError::of(format!("make {}", path.display())))?;
         }
         Ok(())
     }
 
-    /// Returns the directory itself.
+    /// Returns the path of the directory itself.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns where the events are.
+    /// Returns the directory of the events.
     pub(crate) fn spool(&self) -> PathBuf {
         self.path.join("spool")
     }
 
-    /// Returns where commands come in.
+    /// Returns the directory of incoming commands.
     pub(crate) fn commands(&self) -> PathBuf {
         self.path.join("commands")
     }
 
-    /// Returns where programs of the runtime leave questions.
+    /// Returns the directory of the runtime's questions.
     pub(crate) fn questions(&self) -> PathBuf {
         self.path.join("questions")
     }
 
-    /// Returns where answers are left.
+    /// Returns the directory of the answers.
     pub(crate) fn answers(&self) -> PathBuf {
         self.path.join("answers")
     }
 
-    /// Returns the file that the one `exec` that carries out a turn holds.
+    /// Returns the file that is locked by the one `exec` that runs a turn.
     pub(crate) fn turn(&self) -> PathBuf {
         self.path.join("turn")
     }
 
-    /// Returns the file that changes with every sign of the supervisor.
+    /// Returns the file that changes with every message of the supervisor.
     pub(crate) fn sign(&self) -> PathBuf {
         self.path.join("sign")
     }
 
-    /// Returns the file into which a bridge says what it cannot say otherwise.
+    /// Returns the file for messages that a bridge cannot report otherwise.
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Returns the file that a bridge holds.
+    /// Returns the file that a bridge locks.
     pub(crate) fn lock_file(&self) -> PathBuf {
         self.path.join("lock")
     }
 
-    /// Takes the lock, and writes this process into it; `None` means that a bridge serves here.
+    /// Takes the lock and writes this process id into it. Returns `None` if a bridge serves here.
     pub(crate) fn lock(&self) -> io::Result<Option<File>> {
         let mut options = OpenOptions::new();
         let mut lock =
@@ -117,40 +117,40 @@ impl Directory {
         File::open(self.lock_file()).is_ok_and(|lock| is_held(&lock))
     }
 
-    /// Leaves a sign that the supervisor lives.
+    /// Records that the supervisor is alive.
     pub(crate) fn leave_sign(&self) -> io::Result<()> {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         fs::write(self.sign(), since_epoch.unwrap_or_default().as_nanos().to_string())
     }
 
-    /// Keeps what whoever listens must know.
-    pub(crate) fn keep_terms(&self, terms: Terms) -> io::Result<()> {
-        write_whole(&self.path.join("terms"), &serde_json::to_vec(&terms)?)
+    /// Stores the settings that readers need.
+    pub(crate) fn store_settings(&self, settings: ReaderSettings) -> io::Result<()> {
+        write_whole(&self.path.join("terms"), &serde_json::to_vec(&settings)?)
     }
 
-    /// Returns what whoever listens must know, where a bridge has kept it.
-    pub(crate) fn terms(&self) -> Option<Terms> {
+    /// Returns the settings that readers need, if a bridge has stored them.
+    pub(crate) fn settings(&self) -> Option<ReaderSettings> {
         serde_json::from_slice(&fs::read(self.path.join("terms")).ok()?).ok()
     }
 
-    /// Returns up to which number the supervisor has the events.
+    /// Returns the last event number that the supervisor has acknowledged.
     pub(crate) fn acknowledged(&self) -> u64 {
         let text = fs::read_to_string(self.path.join("acknowledged")).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Keeps up to which number the supervisor has the events.
+    /// Stores the last event number that the supervisor has acknowledged.
     pub(crate) fn acknowledge(&self, number: u64) -> io::Result<()> {
         write_whole(&self.path.join("acknowledged"), number.to_string().as_bytes())
     }
 }
 
-/// Returns whether somebody else holds a file.
+/// Returns whether another process holds the lock on a file.
 pub(crate) fn is_held(file: &File) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-/// Writes a file as a whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let draft = path.with_extension(format!("{}.draft", std::process::id()));
     let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! Orders: one line of JSON on the standard input.
+//! Requests: one line of JSON on standard input.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,43 +8,43 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::failure::Failure;
-use super::lookout::is_ready_within;
+use super::error::BridgeError;
+use super::poll::is_ready_within;
 
-/// An order that is longer than this is none.
-const LONGEST_ORDER: usize = 64 << 20;
-/// How long the order may be in coming.
+/// The maximum length of a request.
+const MAX_REQUEST_SIZE: usize = 64 << 20;
+/// How long to wait for the request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reads the first line of the standard input. What comes in the same breath after it is lost.
-pub(crate) fn read() -> Result<Vec<u8>, Failure> {
+/// Reads the first line of standard input. Bytes read together with it, after its end, are lost.
+pub(crate) fn read() -> Result<Vec<u8>, BridgeError> {
     let (stdin, mut text, mut chunk) = (io::stdin(), Vec::new(), vec![0; 64 << 10]);
     loop {
         if !is_ready_within(stdin.as_fd(), PollFlags::IN, PATIENCE) {
-            return Err(Failure::Usage("no order came in".to_owned()));
+            return Err(BridgeError::Usage("no order came in".to_owned()));
         }
         let count = match rustix::io::read(&stdin, &mut chunk) {
             Ok(count) => count,
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            Err(error) => return Err(Failure::of("read the order")(error)),
+            Err(error) => return Err(BridgeError::of("read the order")(error)),
         };
-        let piece = &chunk[..count];
-        let end = piece.iter().position(|byte| *byte == b'\n');
-        text.extend_from_slice(&piece[..end.unwrap_or(count)]);
+        let bytes = &chunk[..count];
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        text.extend_from_slice(&bytes[..end.unwrap_or(count)]);
         if end.is_some() || count == 0 {
             return Ok(text);
         }
-        if text.len() > LONGEST_ORDER {
-            return Err(Failure::Usage("the order is too long".to_owned()));
+        if text.len() > MAX_REQUEST_SIZE {
+            return Err(BridgeError::Usage("the order is too long".to_owned()));
         }
     }
 }
 
-/// Understands an order. The words of the parser may quote it, and it may be secret: only the
-/// place of a mistake is told.
-pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
+/// Parses a request. The parser's message may quote the request, which may be secret, so the error
+/// names only the position.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, BridgeError> {
     serde_json::from_slice(text).map_err(|error| {
         let place = format!("line {}, column {}", error.line(), error.column());
-        Failure::Usage(format!("the order is not understood at {place}"))
+        BridgeError::Usage(format!("the order is not understood at {place}"))
     })
 }

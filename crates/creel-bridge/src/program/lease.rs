@@ -4,40 +4,40 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LONGEST_PERIOD: Duration = Duration::from_secs(5);
-/// The shortest time between two looks.
+/// The shortest time between two checks.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
-/// What is seen of the file: a renewal changes one of the two.
+/// The observed state of the file. A renewal changes one of the two.
 type Mark = (Option<SystemTime>, Vec<u8>);
 
-/// A lease under watch, measured on the monotonic clock from the last change that was seen.
+/// A lease, measured on the monotonic clock from the last observed change.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct FileLease {
     file: PathBuf,
     length: Duration,
     seen: Option<Mark>,
     changed_at: Instant,
 }
 
-impl Lease {
-    /// Starts the watch; the lease is fresh now.
+impl FileLease {
+    /// Starts to watch the lease, which counts as just renewed.
     pub(crate) fn start(file: PathBuf, length: Duration) -> Self {
         let mut lease = Self { file, length, seen: None, changed_at: Instant::now() };
-        lease.seen = lease.look();
+        lease.seen = lease.read_mark();
         lease
     }
 
-    /// Returns how long to wait between two looks.
+    /// Returns how long to wait between two checks.
     pub(crate) fn period(&self) -> Duration {
         (self.length / 4).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
     }
 
-    /// Looks again; returns whether the lease has run out.
+    /// Checks the file, and returns whether the lease has expired.
     pub(crate) fn has_run_out(&mut self) -> bool {
-        // A file that cannot be read is no sign of life.
-        if let Some(now) = self.look()
+        // A file that cannot be read is not a renewal.
+        if let Some(now) = self.read_mark()
             && self.seen.as_ref() != Some(&now)
         {
             self.seen = Some(now);
@@ -46,17 +46,17 @@ impl Lease {
         self.changed_at.elapsed() >= self.length
     }
 
-    /// Counts as a renewal what was not written to the file.
+    /// Renews the lease without a change of the file.
     pub(crate) fn renew(&mut self) {
         self.changed_at = Instant::now();
     }
 
-    /// Returns how long the lease is.
+    /// Returns the length of the lease.
     pub(crate) fn length(&self) -> Duration {
         self.length
     }
 
-    fn look(&self) -> Option<Mark> {
+    fn read_mark(&self) -> Option<Mark> {
         let changed_at = fs::metadata(&self.file).ok()?.modified().ok();
         Some((changed_at, fs::read(&self.file).ok()?))
     }
@@ -71,7 +71,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("lease");
         fs::write(&file, "1").unwrap();
-        let mut lease = Lease::start(file.clone(), Duration::from_secs(3600));
+        let mut lease = FileLease::start(file.clone(), Duration::from_secs(3600));
         let long_ago = Instant::now() - Duration::from_secs(1800);
         lease.changed_at = long_ago;
         assert!(!lease.has_run_out());
@@ -86,7 +86,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("lease");
         fs::write(&file, "1").unwrap();
-        let mut lease = Lease::start(file.clone(), Duration::from_millis(10));
+        let mut lease = FileLease::start(file.clone(), Duration::from_millis(10));
         fs::remove_file(&file).unwrap();
         lease.changed_at = Instant::now() - Duration::from_secs(1);
         assert!(lease.has_run_out());

@@ -1,16 +1,15 @@
 //! The processes below this one: finding, ending and reaping them.
 //!
-//! Whoever uses this is a *child subreaper*: a process whose parent dies becomes
-//! a child of the nearest such ancestor. So all that a command leaves behind
-//! stays below the process that started it, whatever it forks, and "no child is
-//! left" is known from `wait` itself.
+//! Every user of this module is a *child subreaper*: a process whose parent dies becomes a child of
+//! the nearest such ancestor. So everything that a command leaves behind stays below the process
+//! that started it, whatever it forks, and `wait` itself reports that no child is left.
 //!
 //! # What is spared
 //!
-//! A *bridge* (`creel-bridge serve`) outlives the command that started it, by
-//! design. It is known by three signs together: it leads a session, it runs this
-//! very program file, and its first argument is the word that only `serve` gives
-//! to itself. It and all below it are never looked at.
+//! A *bridge* (`creel-bridge serve`) outlives the command that started it, by design. Three
+//! properties together identify it: it leads a session, it runs this very program file, and its
+//! first argument is the one that only `serve` passes to itself. It and everything below it are
+//! always skipped.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -26,20 +25,20 @@ use rustix::process::{
 };
 
 /// The first argument of a bridge that has detached itself.
-pub(crate) const BRIDGE_WORD: &str = "bridge";
-/// How often everything is stopped before the killing starts anyway.
+pub(crate) const BRIDGE_ARG: &str = "bridge";
+/// The maximum number of stop rounds before the killing starts anyway.
 const STOP_ROUNDS: usize = 50;
-/// How long the killed may take to die before the next look.
+/// How long killed processes may take to die before the next scan.
 const ROUND: Duration = Duration::from_millis(2);
 
-/// A process that cannot be confused with a later one of the same id.
+/// A process, distinguishable from a later one with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct PidKey {
     pid: i32,
     started_ticks: u64,
 }
 
-/// What `/proc/PID/stat` says.
+/// The fields of `/proc/PID/stat` used here.
 #[derive(Debug, Clone, Copy)]
 struct Stat {
     state: char,
@@ -55,7 +54,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name of the program may hold spaces and parentheses.
+        // The name of the program may contain spaces and parentheses.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         Some(Self {
@@ -67,35 +66,36 @@ impl Stat {
         })
     }
 
-    /// A process whose first thread has ended looks like a zombie while its other threads work on.
+    /// Returns whether the process is dead. A process whose first thread has ended has the state of
+    /// a zombie while its other threads still run.
     fn is_dead(self) -> bool {
         matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
 }
 
-/// Which processes are meant.
+/// The set of processes to act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// Those below this process that did not make a session of their own.
+pub(crate) enum ProcessScope {
+    /// Processes below this one that did not create their own session.
     Session,
-    /// All below this process, but bridges.
+    /// All processes below this one, except bridges.
     Below,
-    /// All below this process, bridges too; and all others where this is the first process of a
-    /// pid namespace.
+    /// All processes below this one, including bridges. If this is the first process of a pid
+    /// namespace, all others in it too.
     Everything,
 }
 
-/// What a scope holds, and what is left when it has been ended.
+/// The result of ending a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Cleared {
-    /// Nothing is left.
+    /// No process is left.
     Empty,
-    /// These many processes do not die.
+    /// This many processes did not die.
     Left(usize),
 }
 
-/// Reaps every child that has ended, and tells of each.
+/// Reaps every child that has ended, and passes each to `each`.
 ///
 /// Returns whether a child is left.
 pub(crate) fn reap(mut each: impl FnMut(Pid, WaitStatus)) -> bool {
@@ -109,34 +109,34 @@ pub(crate) fn reap(mut each: impl FnMut(Pid, WaitStatus)) -> bool {
     }
 }
 
-/// Kills all processes of a scope, and waits until they are gone or the patience ends.
+/// Kills all processes of a scope, and waits until they are gone or `patience` ends.
 ///
-/// Children are reaped on the way, and told of.
+/// Reaps children meanwhile, and passes each to `each`.
 ///
 /// # When nothing is left
 ///
-/// A look that finds nobody proves nothing by itself: a process that forks and ends at once, again
-/// and again, is each time born after the look passed its place. But each of these becomes a child
-/// of this process and is reaped by it. So a look counts only where no child has ended since the
-/// reaping before it: then whoever lived had a child of this process above it, or was one, that
-/// lived through the whole look, and was seen.
+/// A scan that finds no process proves nothing by itself: a process that forks and ends at once,
+/// again and again, can be born each time after the scan passed its place. But each of these
+/// processes becomes a child of this process, which reaps it. So a scan counts only if no child has
+/// ended since the reaping before it. Then every living process was, or had as ancestor, a child of
+/// this process that lived through the whole scan and was found.
 pub(crate) fn end(
-    scope: Scope,
+    scope: ProcessScope,
     patience: Duration,
     mut each: impl FnMut(Pid, WaitStatus),
 ) -> Cleared {
     let deadline = Instant::now() + patience;
-    let mut looked_clean = false;
+    let mut was_clean = false;
     loop {
         let mut has_reaped = false;
         let has_children = reap(|pid, status| {
             has_reaped = true;
             each(pid, status);
         });
-        // Orphans become children of this process, so without a child there is nobody; only the
-        // first process of a namespace has others beside its children.
-        let has_others = scope == Scope::Everything && is_first();
-        if (looked_clean && !has_reaped) || (!has_children && !has_others) {
+        // Orphans become children of this process, so without a child there is no process to end.
+        // Only the first process of a namespace has others beside its children.
+        let has_others = scope == ProcessScope::Everything && is_first();
+        if (was_clean && !has_reaped) || (!has_children && !has_others) {
             return Cleared::Empty;
         }
         let found = stop_all(scope);
@@ -144,27 +144,27 @@ pub(crate) fn end(
         if Instant::now() >= deadline {
             return Cleared::Left(found.len().max(1));
         }
-        looked_clean = found.is_empty();
-        if !looked_clean {
+        was_clean = found.is_empty();
+        if !was_clean {
             thread::sleep(ROUND);
         }
     }
 }
 
-/// Asks all processes of a scope to end; returns how many there are.
-pub(crate) fn ask_to_end(scope: Scope) -> usize {
+/// Asks all processes of a scope to end, and returns their number.
+pub(crate) fn ask_to_end(scope: ProcessScope) -> usize {
     let found = members(scope);
     found.iter().for_each(|key| signal(*key, Signal::TERM));
     found.len()
 }
 
-/// Returns how many processes of a scope there are.
-pub(crate) fn count(scope: Scope) -> usize {
+/// Returns the number of processes in a scope.
+pub(crate) fn count(scope: ProcessScope) -> usize {
     members(scope).len()
 }
 
-/// Stops all until no new one appears, so that none can fork while others are killed.
-fn stop_all(scope: Scope) -> HashSet<Key> {
+/// Stops all processes until no new one appears, so that none can fork while others are killed.
+fn stop_all(scope: ProcessScope) -> HashSet<PidKey> {
     let mut stopped = HashSet::new();
     for _ in 0..STOP_ROUNDS {
         let before = stopped.len();
@@ -180,16 +180,16 @@ fn stop_all(scope: Scope) -> HashSet<Key> {
     stopped
 }
 
-/// Sends a signal to exactly this process; one that is gone or not ours needs none.
-fn signal(key: Key, signal: Signal) {
+/// Sends a signal to exactly this process. Ignores a process that is gone or not ours.
+fn signal(key: PidKey, signal: Signal) {
     let Some(pid) = Pid::from_raw(key.pid) else { return };
     let is_same = || Stat::of(key.pid).is_some_and(|now| now.started_ticks == key.started_ticks);
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // The handle pins whoever has the id now: compare before it is used.
+        // The handle refers to the current owner of the id, so compare before using it.
         Ok(handle) if is_same() => {
             let _ = pidfd_send_signal(&handle, signal);
         }
-        // Some sandboxes have no handles for processes.
+        // Some sandboxes do not support process handles.
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) if is_same() => {
             let _ = kill_process(pid, signal);
         }
@@ -201,24 +201,25 @@ fn is_first() -> bool {
     getpid().as_raw_pid() == 1
 }
 
-/// Returns the living processes of a scope.
-fn members(scope: Scope) -> Vec<Key> {
+/// Returns the live processes of a scope.
+fn members(scope: ProcessScope) -> Vec<PidKey> {
     let me = getpid().as_raw_pid();
     let seen = all();
-    if scope == Scope::Everything && is_first() {
+    if scope == ProcessScope::Everything && is_first() {
         return keys(&seen, seen.keys().copied().filter(|pid| *pid != me));
     }
     let session = seen.get(&me).map(|stat| stat.session);
-    let below = below(&seen, me, scope != Scope::Everything);
-    let is_meant =
-        |pid: &i32| scope != Scope::Session || seen.get(pid).map(|one| one.session) == session;
+    let below = below(&seen, me, scope != ProcessScope::Everything);
+    let is_meant = |pid: &i32| {
+        scope != ProcessScope::Session || seen.get(pid).map(|one| one.session) == session
+    };
     keys(&seen, below.into_iter().filter(is_meant))
 }
 
-fn keys(seen: &HashMap<i32, Stat>, pids: impl Iterator<Item = i32>) -> Vec<Key> {
+fn keys(seen: &HashMap<i32, Stat>, pids: impl Iterator<Item = i32>) -> Vec<PidKey> {
     pids.filter_map(|pid| {
         let stat = seen.get(&pid).filter(|stat| !stat.is_dead())?;
-        Some(Key { pid, started_ticks: stat.started_ticks })
+        Some(PidKey { pid, started_ticks: stat.started_ticks })
     })
     .collect()
 }
@@ -231,7 +232,7 @@ fn all() -> HashMap<i32, Stat> {
         .collect()
 }
 
-/// Returns what descends from a process, without it.
+/// Returns the descendants of a process, without the process itself.
 fn below(seen: &HashMap<i32, Stat>, root: i32, spare_bridges: bool) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for (pid, stat) in seen {
@@ -252,12 +253,12 @@ fn below(seen: &HashMap<i32, Stat>, root: i32, spare_bridges: bool) -> Vec<i32> 
 
 /// Returns whether a process is a bridge that has detached itself.
 fn is_bridge(pid: i32, stat: Stat) -> bool {
-    stat.session == pid && has_bridge_word(pid) && runs_this_program(pid).unwrap_or(false)
+    stat.session == pid && has_bridge_arg(pid) && runs_this_program(pid).unwrap_or(false)
 }
 
-fn has_bridge_word(pid: i32) -> bool {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    words.split(|byte| *byte == 0).nth(1) == Some(BRIDGE_WORD.as_bytes())
+fn has_bridge_arg(pid: i32) -> bool {
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    cmdline.split(|byte| *byte == 0).nth(1) == Some(BRIDGE_ARG.as_bytes())
 }
 
 fn runs_this_program(pid: i32) -> io::Result<bool> {

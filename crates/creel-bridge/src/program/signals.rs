@@ -1,4 +1,4 @@
-//! Signals as something to poll for.
+//! Signals as a descriptor to poll.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use super::failure::Failure;
+use super::error::BridgeError;
 
-/// Signals that this process is sent, from here on.
+/// Signals sent to this process from here on.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Has a byte for every signal.
+    /// Receives one byte per signal.
     reader: UnixStream,
-    /// Somebody asked this process to end.
+    /// Whether this process was asked to end.
     asked_to_end: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Catches the ends of children, and requests to end.
-    pub(crate) fn catch() -> Result<Self, Failure> {
-        Self::register().map_err(Failure::of("catch signals"))
+    /// Catches ended children and requests to end.
+    pub(crate) fn catch() -> Result<Self, BridgeError> {
+        Self::register().map_err(BridgeError::of("catch signals"))
     }
 
     fn register() -> io::Result<Self> {
@@ -31,7 +31,7 @@ impl Signals {
         reader.set_nonblocking(true)?;
         let asked_to_end = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
-            // First the flag, then the byte that makes somebody look at it.
+            // Set the flag before writing the byte, which wakes the loop that checks the flag.
             flag::register(signal, Arc::clone(&asked_to_end))?;
             low_level::pipe::register(signal, writer.try_clone()?)?;
         }
@@ -39,13 +39,13 @@ impl Signals {
         Ok(Self { reader, asked_to_end })
     }
 
-    /// Forgets the signals so far; what they mean is looked at afterwards.
+    /// Discards pending wake-up bytes. The caller checks the flags and children afterwards.
     pub(crate) fn drain(&mut self) {
         let mut bytes = [0; 64];
         while matches!(self.reader.read(&mut bytes), Ok(count) if count > 0) {}
     }
 
-    /// Returns whether somebody asked this process to end.
+    /// Returns whether this process was asked to end.
     pub(crate) fn asked_to_end(&self) -> bool {
         self.asked_to_end.load(Ordering::SeqCst)
     }

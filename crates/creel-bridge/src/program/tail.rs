@@ -1,8 +1,8 @@
-//! `tail`: the spool, from a number on.
+//! `tail`: prints the spool from a number on.
 //!
-//! Events come as they stand in the spool, signs have number 0. A sign of life that
-//! was written is also a sign of the supervisor, because somebody took it; so the
-//! bridge does not end as long as somebody listens.
+//! Events are printed as they stand in the spool; signs have number 0. Each printed sign of life
+//! also renews the bridge's lease, because a reader took it. So the bridge does not end as long as
+//! it has a reader.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -10,57 +10,57 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use creel_bridge::frame;
-use creel_bridge::serve::{Sign, Told};
+use creel_bridge::serve::{Sign, TailItem};
 use rustix::event::PollFlags;
 
 use super::arguments::Arguments;
-use super::directory::Directory;
-use super::failure::Failure;
-use super::lookout::wait_for;
-use super::spool::Reader;
-use super::watch::Watch;
+use super::directory::BridgeDirectory;
+use super::error::BridgeError;
+use super::poll::wait_for;
+use super::spool::SpoolReader;
+use super::watch::PathWatch;
 
-/// How often a sign of life is due where no bridge has said so.
+/// The interval between two signs of life if no bridge has set one.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Prints the events from `--from` on, and a sign; with `--follow` until the bridge is gone.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let directory = Directory::new(arguments.needed_path("directory")?);
-    let reader = Reader::new(&directory.spool(), arguments.needed_number("from")?);
+/// Prints the events from `--from` on, and a sign. With `--follow`, runs until the bridge is gone.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, BridgeError> {
+    let directory = BridgeDirectory::new(arguments.needed_path("directory")?);
+    let reader = SpoolReader::new(&directory.spool(), arguments.needed_number("from")?);
     let (lock, spool) = (directory.lock_file(), directory.spool());
-    // Before the first look, so that nothing comes between the two.
-    let watch = Watch::over([lock.as_path(), spool.as_path()]);
-    let mut tail = Tail { directory, reader, watch, output: io::stdout() };
+    // Watch before the first read, so that no change is missed.
+    let watch = PathWatch::over([lock.as_path(), spool.as_path()]);
+    let mut tail = TailPrinter { directory, reader, watch, output: io::stdout() };
     match tail.run(arguments.has("follow")) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            Err(Failure::Refused("nobody listens any more".to_owned()))
+            Err(BridgeError::Refused("the reader is gone".to_owned()))
         }
-        Err(error) => Err(Failure::of("tell the events")(error)),
+        Err(error) => Err(BridgeError::of("tell the events")(error)),
     }
 }
 
-struct Tail {
-    directory: Directory,
-    reader: Reader,
-    watch: Watch,
+struct TailPrinter {
+    directory: BridgeDirectory,
+    reader: SpoolReader,
+    watch: PathWatch,
     output: io::Stdout,
 }
 
-impl Tail {
+impl TailPrinter {
     fn run(&mut self, follows: bool) -> io::Result<()> {
         let mut heartbeat_at = Instant::now();
         loop {
-            // First the bridge, then the spool: one that is gone adds nothing any more.
+            // Check the bridge before the spool: once the bridge is gone, it appends nothing more.
             let is_served = self.directory.is_served();
-            self.tell_events()?;
+            self.print_events()?;
             let newest = self.reader.newest();
             if !is_served {
-                return self.tell(Sign::Ended { newest });
+                return self.print_sign(Sign::Ended { newest });
             }
             if Instant::now() >= heartbeat_at {
-                self.tell(Sign::Alive { newest })?;
-                // A directory that does not take it is the bridge's trouble, not the listener's.
+                self.print_sign(Sign::Alive { newest })?;
+                // A failure here affects the bridge's lease, not the reader.
                 let _ = self.directory.leave_sign();
                 heartbeat_at = Instant::now() + self.heartbeat();
             }
@@ -72,11 +72,11 @@ impl Tail {
     }
 
     fn heartbeat(&self) -> Duration {
-        let terms = self.directory.terms();
-        terms.map_or(HEARTBEAT, |terms| Duration::from_millis(terms.heartbeat_ms.max(1)))
+        let settings = self.directory.settings();
+        settings.map_or(HEARTBEAT, |settings| Duration::from_millis(settings.heartbeat_ms.max(1)))
     }
 
-    fn tell_events(&mut self) -> io::Result<()> {
+    fn print_events(&mut self) -> io::Result<()> {
         let mut output = &self.output;
         self.reader.read(|lines| {
             output.write_all(lines)?;
@@ -84,13 +84,13 @@ impl Tail {
         })
     }
 
-    fn tell(&self, sign: Sign) -> io::Result<()> {
+    fn print_sign(&self, sign: Sign) -> io::Result<()> {
         let mut output = &self.output;
-        output.write_all(&frame::encode(0, &Told::Sign(sign))?)?;
+        output.write_all(&frame::encode(0, &TailItem::Sign(sign))?)?;
         output.flush()
     }
 
-    /// Waits until something may have changed; fails when nobody listens any more.
+    /// Waits until something may have changed. Fails when the output has no reader any more.
     fn wait(&self, heartbeat_at: Instant) -> io::Result<()> {
         let mut watched = vec![(self.output.as_fd(), PollFlags::empty())];
         watched.extend(self.watch.watched());

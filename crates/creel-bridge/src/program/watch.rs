@@ -1,4 +1,4 @@
-//! Seeing changes in directories without looking all the time.
+//! Watches directories for changes without constant polling.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-/// How often to look where changes are told.
+/// The polling interval when changes are reported.
 const SLOW: Duration = Duration::from_secs(1);
-/// How often to look where they are not.
+/// The polling interval when they are not.
 const FAST: Duration = Duration::from_millis(50);
 
-/// A watch over files and directories. It is a hint and no more: whoever has one still looks from
-/// time to time, because some sandboxes have no such watches, or too few.
+/// A watch over files and directories. It is only a hint: its users must still poll from time to
+/// time, because some sandboxes have no inotify, or too few watches.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct PathWatch {
     changes: Option<OwnedFd>,
 }
 
-impl Watch {
+impl PathWatch {
     /// Watches these paths.
     pub(crate) fn over<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let watch = || {
@@ -41,12 +41,12 @@ impl Watch {
         self.changes.as_ref().map(|changes| (changes.as_fd(), PollFlags::IN))
     }
 
-    /// Returns how often to look all the same.
+    /// Returns the polling interval to use besides the watch.
     pub(crate) fn period(&self) -> Duration {
         if self.changes.is_some() { SLOW } else { FAST }
     }
 
-    /// Forgets the changes so far; what they were is looked at afterwards.
+    /// Discards pending notifications. The caller checks the files afterwards.
     pub(crate) fn drain(&self) {
         let mut events = [0; 4096];
         while let Some(changes) = &self.changes

@@ -1,4 +1,4 @@
-//! A bridge under test: started, told things, listened to, killed.
+//! A bridge under test: start it, send commands, read its events, kill it.
 
 use std::fs;
 use std::io::Write;
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use creel_bridge::event::{BridgeEvent, Stream};
 use creel_bridge::frame::Decoder;
-use creel_bridge::serve::{Command, Order, Runtime, Sign, Told};
+use creel_bridge::serve::{BridgeCommand, Runtime, ServeRequest, Sign, TailItem};
 
 use crate::support::{is_alive, kill, line, program, until};
 
 /// A directory in which bridges serve, one after the other.
 pub(crate) struct Bridge {
-    /// Where everything of the test is.
+    /// The directory of everything in the test.
     pub home: tempfile::TempDir,
-    /// What each of them is told.
-    pub order: Order,
+    /// The request for each bridge.
+    pub request: ServeRequest,
 }
 
-/// What a tail told.
+/// The output of a tail.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Log {
     /// The events with their numbers.
@@ -41,7 +41,7 @@ impl Bridge {
     pub(crate) fn prepare(script: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-        let order = Order {
+        let request = ServeRequest {
             directory: home.path().join("bridge").to_str().unwrap().to_owned(),
             runtime: Runtime::Command { command },
             workspace: home.path().to_str().unwrap().to_owned(),
@@ -49,14 +49,14 @@ impl Bridge {
             heartbeat_ms: 200,
             lease_ms: 600_000,
         };
-        Self { home, order }
+        Self { home, request }
     }
 
-    /// Runs `serve`, and returns the newest number that it tells of.
+    /// Runs `serve`, and returns the newest number that it reports.
     pub(crate) fn serve(&self) -> u64 {
         let mut child =
             program(&["serve"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(&line(&self.order)).unwrap();
+        child.stdin.take().unwrap().write_all(&line(&self.request)).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "the bridge stands");
         match Log::of(&output.stdout).signs.as_slice() {
@@ -67,25 +67,25 @@ impl Bridge {
 
     /// Returns a path in the bridge's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        PathBuf::from(&self.order.directory).join(name)
+        PathBuf::from(&self.request.directory).join(name)
     }
 
-    /// Tells the bridge something, as an upload does.
-    pub(crate) fn tell(&self, key: &str, command: &Command) {
+    /// Sends the bridge a command, as an upload does.
+    pub(crate) fn send(&self, key: &str, command: &BridgeCommand) {
         let draft = self.path(&format!("commands/.{key}"));
         fs::write(&draft, serde_json::to_vec(command).unwrap()).unwrap();
         fs::rename(draft, self.path(&format!("commands/{key}.json"))).unwrap();
     }
 
-    /// Orders a turn with ample limits.
+    /// Requests a turn with ample limits.
     pub(crate) fn turn(&self, key: &str, prompt: &str) {
         let prompt = prompt.to_owned();
-        self.tell(key, &Command::Turn { prompt, limit_ms: 60_000, silence_ms: None });
+        self.send(key, &BridgeCommand::Turn { prompt, limit_ms: 60_000, silence_ms: None });
     }
 
-    /// Tells the bridge to stop, and waits until it is gone.
+    /// Stops the bridge, and waits until it is gone.
     pub(crate) fn stop(&self) {
-        self.tell("stop", &Command::Stop { grace_ms: 1000 });
+        self.send("stop", &BridgeCommand::Stop { grace_ms: 1000 });
         until("the end of the bridge", || !self.is_served());
     }
 
@@ -107,7 +107,7 @@ impl Bridge {
         until("the death of the bridge", || !is_alive(pid));
     }
 
-    /// Starts a bridge, and kills it after a while, whether it stands already or not.
+    /// Starts a bridge, and kills it after a while, whether it already serves or not.
     pub(crate) fn kill_while_it_starts(&self, after: Duration) {
         let mut serve = program(&["serve"])
             .stdin(Stdio::piped())
@@ -115,9 +115,9 @@ impl Bridge {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        serve.stdin.take().unwrap().write_all(&line(&self.order)).unwrap();
+        serve.stdin.take().unwrap().write_all(&line(&self.request)).unwrap();
         std::thread::sleep(after);
-        // The lock names the one before until the new one has it.
+        // The lock names the previous bridge until the new one has taken it.
         let pid = fs::read_to_string(self.path("lock")).unwrap().trim().parse();
         if let Some(pid) = pid.ok().filter(|pid| is_alive(*pid)) {
             kill(pid);
@@ -125,32 +125,32 @@ impl Bridge {
         serve.wait().unwrap();
     }
 
-    /// Returns a tail that runs.
+    /// Starts a tail that follows the spool.
     pub(crate) fn follow(&self, from: u64) -> Child {
         program(&["tail", "--follow", "--from", &from.to_string(), "--directory"])
-            .arg(&self.order.directory)
+            .arg(&self.request.directory)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap()
     }
 
-    /// Returns what is in the spool now.
+    /// Returns the current content of the spool.
     pub(crate) fn log(&self) -> Log {
         self.log_from(1)
     }
 
-    /// Returns what is in the spool now from a number on.
+    /// Returns the current content of the spool from a number on.
     pub(crate) fn log_from(&self, from: u64) -> Log {
         let output = program(&["tail", "--from", &from.to_string(), "--directory"])
-            .arg(&self.order.directory)
+            .arg(&self.request.directory)
             .output()
             .unwrap();
         assert!(output.status.success());
         Log::of(&output.stdout)
     }
 
-    /// Waits until the log is as it should be, and returns it.
+    /// Waits until the log satisfies a condition, and returns it.
     pub(crate) fn log_when(&self, what: &str, is_so: impl Fn(&Log) -> bool) -> Log {
         let mut log = Log::default();
         until(what, || {
@@ -166,8 +166,9 @@ impl Bridge {
     }
 
     /// Runs one of the short commands.
-    pub(crate) fn run(&self, words: &[&str]) {
-        let status = program(words).arg("--directory").arg(&self.order.directory).status().unwrap();
+    pub(crate) fn run(&self, args: &[&str]) {
+        let status =
+            program(args).arg("--directory").arg(&self.request.directory).status().unwrap();
         assert!(status.success());
     }
 }
@@ -182,22 +183,22 @@ impl Drop for Bridge {
 }
 
 impl Log {
-    /// Reads frames.
+    /// Decodes frames.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut log = Self::default();
         log.feed(&mut Decoder::default(), bytes);
         log
     }
 
-    /// Takes bytes of a tail in.
+    /// Takes in bytes of a tail.
     pub(crate) fn feed(&mut self, decoder: &mut Decoder, bytes: &[u8]) {
         decoder.feed(bytes, |frame| match frame.body {
-            Told::Sign(sign) => self.signs.push(sign),
-            Told::Event(event) => self.events.push((frame.seq, event)),
+            TailItem::Sign(sign) => self.signs.push(sign),
+            TailItem::Event(event) => self.events.push((frame.seq, event)),
         });
     }
 
-    /// Asserts that numbers go from 1 on without gaps.
+    /// Asserts that numbers start at 1 and have no gaps.
     pub(crate) fn assert_whole(&self) {
         let numbers: Vec<u64> = self.events.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
@@ -211,7 +212,7 @@ impl Log {
         })
     }
 
-    /// Returns what a turn wrote.
+    /// Returns the text that a turn wrote.
     pub(crate) fn text_of(&self, sought: u32, from: Stream) -> String {
         self.events
             .iter()
@@ -230,7 +231,7 @@ impl Log {
         self.events.iter().filter(|(_, event)| is_it(event)).count()
     }
 
-    /// Returns the requests that are asked.
+    /// Returns the requests with their questions.
     pub(crate) fn requests(&self) -> Vec<(String, String)> {
         let requests = self.events.iter().filter_map(|(_, event)| match event {
             BridgeEvent::InputRequested { request, question, .. } => {

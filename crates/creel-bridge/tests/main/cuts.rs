@@ -1,4 +1,4 @@
-//! What is cut at any instant: bridges, and those who listen to them.
+//! Interruptions at any instant: of bridges, and of their readers.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use creel_bridge::serve::Sign;
 use crate::bridge::{Bridge, Log};
 use crate::support::{is_alive, kill, pid_in, until};
 
-/// What a turn writes: enough to be cut in.
+/// The script of a turn, with enough output to be interrupted.
 const CHATTER: &str = "cat; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo \"line $i\"; \
                        [ $((i % 8)) = 0 ] && sleep 0.01; done";
 
@@ -37,24 +37,24 @@ fn a_program_dies_with_its_bridge_and_its_turn_is_ended_by_the_next_one() {
     bridge.stop();
 }
 
-/// Kills the bridge at instants all over a turn, and starts it again, while one who listens comes
-/// back each time where it was. What that one has heard is what an undisturbed one hears, every
-/// command was taken once, and every turn that was not cut is whole.
+/// Kills the bridge at instants all over a turn and restarts it, while a reader resumes each time
+/// where it was. The reader receives what an undisturbed reader receives, every command is taken
+/// once, and every turn that was not interrupted is complete.
 #[test]
-fn bridges_killed_at_any_instant_lose_nothing_and_tell_nothing_twice() {
+fn bridges_killed_at_any_instant_lose_and_repeat_no_event() {
     const KILLS: u64 = 30;
     let bridge = Bridge::start(CHATTER);
-    let (mut heard, mut turns) = (Log::default(), 0);
+    let (mut received, mut turns) = (Log::default(), 0);
     for kill in 0..KILLS {
         turns += 1;
         bridge.turn(&format!("key-{turns}"), &format!("prompt {turns}\n"));
-        let tail = bridge.follow(heard.events.len() as u64 + 1);
-        // Spread over the life of a turn, with a stride that meets no beat of it.
+        let tail = bridge.follow(received.events.len() as u64 + 1);
+        // Spread over the duration of a turn, with a stride that matches no period of it.
         std::thread::sleep(Duration::from_micros(kill * 37_501 % 150_000));
         bridge.kill();
-        let said = tail.wait_with_output().unwrap();
-        heard.feed(&mut Decoder::default(), &said.stdout);
-        assert!(matches!(heard.signs.last(), Some(Sign::Ended { .. })), "kill {kill}");
+        let output = tail.wait_with_output().unwrap();
+        received.feed(&mut Decoder::default(), &output.stdout);
+        assert!(matches!(received.signs.last(), Some(Sign::Ended { .. })), "kill {kill}");
         if kill % 3 == 0 {
             bridge.kill_while_it_starts(Duration::from_micros(kill * 373 % 8000));
         }
@@ -63,11 +63,11 @@ fn bridges_killed_at_any_instant_lose_nothing_and_tell_nothing_twice() {
     bridge.turn("last", "last\n");
     bridge.log_after_turn(turns + 1);
     bridge.stop();
-    let rest = bridge.log_from(heard.events.len() as u64 + 1);
-    heard.events.extend(rest.events);
+    let rest = bridge.log_from(received.events.len() as u64 + 1);
+    received.events.extend(rest.events);
     let undisturbed = bridge.log();
     undisturbed.assert_whole();
-    assert_eq!(heard.events, undisturbed.events);
+    assert_eq!(received.events, undisturbed.events);
     for key in (1..=turns).map(|turn| format!("key-{turn}")).chain(["last".to_owned()]) {
         assert_eq!(undisturbed.taken(&key), 1, "{key}");
     }
@@ -82,7 +82,7 @@ fn started(log: &Log) -> Vec<u32> {
     started.collect()
 }
 
-/// Asserts that turns are numbered without gaps, end once, and are whole unless they were cut.
+/// Asserts that turns are numbered without gaps, end once, and are complete unless interrupted.
 fn assert_turns(log: &Log) {
     let started = started(log);
     assert_eq!(started, (1..=31).collect::<Vec<u32>>());
@@ -109,31 +109,31 @@ fn assert_turns(log: &Log) {
 }
 
 #[test]
-fn one_who_listens_and_is_cut_every_twenty_milliseconds_hears_what_an_undisturbed_one_hears() {
+fn a_reader_cut_every_twenty_milliseconds_receives_all_events() {
     let bridge = Bridge::start(CHATTER);
     for turn in 1..=10 {
         bridge.turn(&format!("key-{turn:02}"), &format!("prompt {turn}\n"));
     }
     let undisturbed = bridge.follow(1);
-    let (mut heard, mut cuts) = (Log::default(), 0);
+    let (mut received, mut cuts) = (Log::default(), 0);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while heard.ending_of(10).is_none() {
+    while received.ending_of(10).is_none() {
         assert!(Instant::now() < deadline, "the turns never ended");
-        let mut tail = bridge.follow(heard.events.len() as u64 + 1);
+        let mut tail = bridge.follow(received.events.len() as u64 + 1);
         std::thread::sleep(Duration::from_millis(20));
         tail.kill().unwrap();
-        let (mut said, mut output) = (Vec::new(), tail.stdout.take().unwrap());
-        output.read_to_end(&mut said).unwrap();
+        let (mut bytes, mut output) = (Vec::new(), tail.stdout.take().unwrap());
+        output.read_to_end(&mut bytes).unwrap();
         tail.wait().unwrap();
-        heard.feed(&mut Decoder::default(), &said);
+        received.feed(&mut Decoder::default(), &bytes);
         cuts += 1;
     }
     assert!(cuts > 5, "{cuts}");
     bridge.stop();
-    heard.events.extend(bridge.log_from(heard.events.len() as u64 + 1).events);
+    received.events.extend(bridge.log_from(received.events.len() as u64 + 1).events);
     let whole = Log::of(&undisturbed.wait_with_output().unwrap().stdout);
     whole.assert_whole();
-    assert_eq!(heard.events, whole.events);
+    assert_eq!(received.events, whole.events);
     assert_eq!(whole.signs.last(), Some(&Sign::Ended { newest: whole.events.len() as u64 }));
     for turn in 1..=10 {
         let prompt = format!("prompt {turn}\n");
@@ -157,7 +157,7 @@ fn a_crash_between_the_event_and_the_renaming_does_not_take_a_command_twice() {
 }
 
 #[test]
-fn half_a_line_is_told_to_nobody_and_cut_off_by_the_next_bridge() {
+fn half_a_line_is_not_printed_and_the_next_bridge_cuts_it_off() {
     let bridge = Bridge::start("cat");
     bridge.turn("1", "on");
     let before = bridge.log_after_turn(1);
@@ -176,7 +176,7 @@ fn half_a_line_is_told_to_nobody_and_cut_off_by_the_next_bridge() {
 }
 
 #[test]
-fn where_somebody_kills_what_carries_out_a_turn_the_program_goes_too() {
+fn killing_the_exec_of_a_turn_kills_its_program() {
     let bridge = Bridge::start("echo $PPID > exec; echo $$ > pid; sleep 1000");
     bridge.turn("1", "");
     let [exec, command] = ["exec", "pid"].map(|name| pid_in(&bridge.home.path().join(name)));
@@ -189,7 +189,7 @@ fn where_somebody_kills_what_carries_out_a_turn_the_program_goes_too() {
 }
 
 #[test]
-fn one_who_asks_for_more_than_there_is_hears_how_much_there_is() {
+fn a_reader_beyond_the_end_receives_the_newest_number() {
     let bridge = Bridge::start("cat");
     let log = bridge.log_from(100);
     assert_eq!((log.events.len(), log.signs), (0, vec![Sign::Alive { newest: 2 }]));
@@ -197,7 +197,7 @@ fn one_who_asks_for_more_than_there_is_hears_how_much_there_is() {
 }
 
 #[test]
-fn a_tail_ends_when_nobody_listens() {
+fn a_tail_ends_without_a_reader() {
     let bridge = Bridge::start("cat");
     let mut tail = bridge.follow(1);
     let mut first = [0; 10];

@@ -9,107 +9,110 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use creel_bridge::exec::{Ending, Heard, Order};
+use creel_bridge::exec::{ExecEnding, ExecEvent, ExecRequest};
 use creel_bridge::frame::Decoder;
 use rustix::process::Signal;
 
 use crate::support::{
-    Told, exec, is_alive, kill, line, pid_in, program, script, signal, start, until,
+    ExecReport, exec, is_alive, kill, line, pid_in, program, script, signal, start, until,
 };
 
 #[test]
 fn both_streams_and_the_exit_code_come_through() {
-    let told = exec(&script("echo to output; echo to error >&2; exit 7"));
-    assert_eq!(told.output, b"to output\n");
-    assert_eq!(told.error, b"to error\n");
-    assert_eq!(told.ending(), Ending::Code { code: 7 });
+    let report = exec(&script("echo to output; echo to error >&2; exit 7"));
+    assert_eq!(report.output, b"to output\n");
+    assert_eq!(report.error, b"to error\n");
+    assert_eq!(report.ending(), ExecEnding::Code { code: 7 });
 }
 
 #[test]
-fn a_signal_of_somebody_else_is_told_as_such() {
-    assert_eq!(exec(&script("kill -SEGV $$")).ending(), Ending::Signal { signal: 11 });
+fn a_signal_from_another_process_is_reported() {
+    assert_eq!(exec(&script("kill -SEGV $$")).ending(), ExecEnding::Signal { signal: 11 });
 }
 
 #[test]
 fn what_cannot_be_started_is_explained() {
-    let refused = |order: Order| exec(&order).refusal().to_owned();
-    let order = |program: &str| Order { command: vec![program.to_owned()], ..script("") };
-    assert_eq!(refused(order("/no/such")), "no such program: /no/such");
-    assert_eq!(refused(order("/etc/passwd")), "not an executable program: /etc/passwd");
-    let elsewhere = Order { directory: Some("/no/such".to_owned()), ..script("") };
+    let refused = |request: ExecRequest| exec(&request).refusal().to_owned();
+    let request = |program: &str| ExecRequest { command: vec![program.to_owned()], ..script("") };
+    assert_eq!(refused(request("/no/such")), "no such program: /no/such");
+    assert_eq!(refused(request("/etc/passwd")), "not an executable program: /etc/passwd");
+    let elsewhere = ExecRequest { directory: Some("/no/such".to_owned()), ..script("") };
     assert_eq!(refused(elsewhere), "no such directory: /no/such");
-    assert_eq!(refused(Order::default()), "the command is empty");
+    assert_eq!(refused(ExecRequest::default()), "the command is empty");
 }
 
 #[test]
-fn an_order_that_makes_no_sense_is_refused_without_repeating_it() {
+fn an_invalid_request_is_refused_without_quoting_it() {
     let mut child = start(&["exec"], b"{\"command\":[\"secret\n");
-    let told = Told::read(child.stdout.take().unwrap());
-    assert!(told.refusal().starts_with("the order is not understood at line 1"));
-    assert!(!told.refusal().contains("secret"));
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert!(report.refusal().starts_with("the order is not understood at line 1"));
+    assert!(!report.refusal().contains("secret"));
     assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
 #[test]
-fn an_order_in_a_file_is_removed_before_the_command_runs() {
+fn a_request_file_is_removed_before_the_command_runs() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("order");
-    let look = format!("ls {}", home.path().display());
-    fs::write(&file, line(&script(&look))).unwrap();
+    let list = format!("ls {}", home.path().display());
+    fs::write(&file, line(&script(&list))).unwrap();
     let output = program(&["exec", "--order", file.to_str().unwrap()])
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let told = Told::read(output.stdout.as_slice());
-    assert_eq!((told.output.as_slice(), told.ending()), (&b""[..], Ending::Code { code: 0 }));
+    let report = ExecReport::read(output.stdout.as_slice());
+    assert_eq!(
+        (report.output.as_slice(), report.ending()),
+        (&b""[..], ExecEnding::Code { code: 0 })
+    );
 }
 
 #[test]
-fn variables_directory_and_input_are_those_of_the_order() {
-    let order = Order {
+fn variables_directory_and_input_come_from_the_request() {
+    let request = ExecRequest {
         env: [("GREETING".to_owned(), "hi".to_owned())].into(),
         directory: Some("/".to_owned()),
         input: BASE64_STANDARD.encode(b"\0from outside\xff"),
         ..script("printf %s \"$GREETING\"; pwd; cat")
     };
-    assert_eq!(exec(&order).output, b"hi/\n\0from outside\xff");
+    assert_eq!(exec(&request).output, b"hi/\n\0from outside\xff");
 }
 
 #[test]
-fn a_large_input_goes_through_a_command_that_answers_as_it_reads() {
+fn a_large_input_passes_through_a_command_that_writes_while_it_reads() {
     let input: Vec<u8> = (0..8 << 20).map(|at: u32| (at % 251) as u8).collect();
-    let told = exec(&Order { input: BASE64_STANDARD.encode(&input), ..script("cat") });
-    assert!(told.output == input);
+    let report = exec(&ExecRequest { input: BASE64_STANDARD.encode(&input), ..script("cat") });
+    assert!(report.output == input);
 }
 
 #[test]
 fn a_command_that_does_not_read_its_input_is_not_waited_for() {
     let input = BASE64_STANDARD.encode(vec![b'x'; 1 << 20]);
-    let told = exec(&Order { input, ..script("exit 3") });
-    assert_eq!(told.ending(), Ending::Code { code: 3 });
+    let report = exec(&ExecRequest { input, ..script("exit 3") });
+    assert_eq!(report.ending(), ExecEnding::Code { code: 3 });
 }
 
 #[test]
 fn any_byte_comes_through() {
     let every = (0..=255).map(|byte: u8| format!("\\{byte:03o}")).collect::<String>();
-    let told = exec(&script(&format!("printf '{every}'")));
-    assert_eq!(told.output, (0..=255).collect::<Vec<u8>>());
+    let report = exec(&script(&format!("printf '{every}'")));
+    assert_eq!(report.output, (0..=255).collect::<Vec<u8>>());
 }
 
 #[test]
 fn at_its_limit_a_command_is_killed() {
     let before = Instant::now();
-    let told = exec(&Order { limit_ms: 200, ..script("trap '' TERM; echo on; sleep 100") });
-    assert_eq!((told.output.as_slice(), told.ending()), (&b"on\n"[..], Ending::TimedOut));
+    let report = exec(&ExecRequest { limit_ms: 200, ..script("trap '' TERM; echo on; sleep 100") });
+    assert_eq!((report.output.as_slice(), report.ending()), (&b"on\n"[..], ExecEnding::TimedOut));
     assert!(before.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
 fn a_command_may_be_silent_only_for_so_long() {
     let speak = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done; sleep 100";
-    let told = exec(&Order { silence_ms: Some(1000), ..script(speak) });
-    assert_eq!(told.output, b"1\n2\n3\n4\n5\n6\n");
-    assert_eq!(told.ending(), Ending::Silent);
+    let report = exec(&ExecRequest { silence_ms: Some(1000), ..script(speak) });
+    assert_eq!(report.output, b"1\n2\n3\n4\n5\n6\n");
+    assert_eq!(report.ending(), ExecEnding::Silent);
 }
 
 #[test]
@@ -122,10 +125,10 @@ fn a_killed_command_takes_along_what_it_forked_into_other_sessions() {
         one = one.display(),
         two = two.display(),
     );
-    let mut child = start(&["exec"], &line(&Order { limit_ms: 1500, ..script(&fork) }));
+    let mut child = start(&["exec"], &line(&ExecRequest { limit_ms: 1500, ..script(&fork) }));
     let (first, second) = (pid_in(&one), pid_in(&two));
-    let told = Told::read(child.stdout.take().unwrap());
-    assert_eq!(told.ending(), Ending::TimedOut);
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert_eq!(report.ending(), ExecEnding::TimedOut);
     assert!(!is_alive(first) && !is_alive(second));
     child.wait().unwrap();
 }
@@ -134,23 +137,23 @@ fn a_killed_command_takes_along_what_it_forked_into_other_sessions() {
 fn one_that_forks_into_new_sessions_and_ends_without_pause_is_caught() {
     let home = tempfile::tempdir().unwrap();
     let (hop, stop) = (home.path().join("hop"), home.path().join("stop"));
-    // The file is for the case that it is not caught.
+    // The file stops the process in case `exec` does not catch it.
     let script_of_hop = "#!/bin/sh\n[ -e \"$1\" ] && exit\nsetsid \"$0\" \"$1\" &\n";
     fs::write(&hop, script_of_hop).unwrap();
     fs::set_permissions(&hop, fs::Permissions::from_mode(0o700)).unwrap();
     let start = format!("{} {}; sleep 100", hop.display(), stop.display());
-    let told = exec(&Order { limit_ms: 300, ..script(&start) });
+    let report = exec(&ExecRequest { limit_ms: 300, ..script(&start) });
     let is_hopping = is_any_process_of(hop.to_str().unwrap());
     fs::write(&stop, "").unwrap();
-    assert_eq!(told.ending(), Ending::TimedOut);
+    assert_eq!(report.ending(), ExecEnding::TimedOut);
     assert!(!is_hopping);
 }
 
 /// Returns whether a process has this among its arguments.
-fn is_any_process_of(word: &str) -> bool {
+fn is_any_process_of(arg: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
-    lines.any(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
+    lines.any(|line| line.split(|byte| *byte == 0).any(|other| other == arg.as_bytes()))
 }
 
 #[test]
@@ -164,8 +167,11 @@ fn a_command_that_ends_leaves_daemons_but_nothing_in_its_session() {
         daemon = daemon.display(),
         job = job.display(),
     );
-    let told = exec(&script(&leave));
-    assert_eq!((told.output.as_slice(), told.ending()), (&b"left\n"[..], Ending::Code { code: 0 }));
+    let report = exec(&script(&leave));
+    assert_eq!(
+        (report.output.as_slice(), report.ending()),
+        (&b"left\n"[..], ExecEnding::Code { code: 0 })
+    );
     let daemon = pid_in(&daemon);
     assert!(!is_alive(pid_in(&job)));
     assert!(is_alive(daemon));
@@ -173,26 +179,26 @@ fn a_command_that_ends_leaves_daemons_but_nothing_in_its_session() {
 }
 
 #[test]
-fn hanging_up_kills_the_command_where_that_was_asked_for() {
+fn hanging_up_kills_the_command_with_while_connected() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("pid");
-    let order = script(&format!("echo $$ > {}; sleep 1000", file.display()));
-    let mut child = start(&["exec", "--while-connected"], &line(&order));
+    let request = script(&format!("echo $$ > {}; sleep 1000", file.display()));
+    let mut child = start(&["exec", "--while-connected"], &line(&request));
     let command = pid_in(&file);
     assert!(is_alive(command));
     drop(child.stdin.take());
-    let told = Told::read(child.stdout.take().unwrap());
-    assert_eq!(told.ending(), Ending::Signal { signal: 9 });
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert_eq!(report.ending(), ExecEnding::Signal { signal: 9 });
     assert!(!is_alive(command));
     child.wait().unwrap();
 }
 
 #[test]
-fn a_command_ends_when_nobody_listens_any_more() {
+fn a_command_is_killed_when_its_output_has_no_reader() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("pid");
-    let order = script(&format!("echo $$ > {}; sleep 1000", file.display()));
-    let mut child = start(&["exec"], &line(&order));
+    let request = script(&format!("echo $$ > {}; sleep 1000", file.display()));
+    let mut child = start(&["exec"], &line(&request));
     let command = pid_in(&file);
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(1));
@@ -200,34 +206,34 @@ fn a_command_ends_when_nobody_listens_any_more() {
 }
 
 #[test]
-fn an_exec_that_is_asked_to_end_takes_its_command_along() {
+fn an_exec_that_receives_sigterm_kills_its_command() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("pid");
-    let order = script(&format!("echo $$ > {}; sleep 1000", file.display()));
-    let mut child = start(&["exec"], &line(&order));
+    let request = script(&format!("echo $$ > {}; sleep 1000", file.display()));
+    let mut child = start(&["exec"], &line(&request));
     let command = pid_in(&file);
     signal(child.id(), Signal::TERM);
-    let told = Told::read(child.stdout.take().unwrap());
-    assert_eq!(told.ending(), Ending::Signal { signal: 9 });
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert_eq!(report.ending(), ExecEnding::Signal { signal: 9 });
     assert!(!is_alive(command));
     child.wait().unwrap();
 }
 
 #[test]
-fn the_limit_holds_although_nobody_reads_and_the_silence_is_not_the_commands() {
-    let order = Order { limit_ms: 1500, silence_ms: Some(300), ..script("yes") };
-    let mut child = start(&["exec"], &line(&order));
+fn the_limit_holds_without_a_reader_and_does_not_count_as_silence() {
+    let request = ExecRequest { limit_ms: 1500, silence_ms: Some(300), ..script("yes") };
+    let mut child = start(&["exec"], &line(&request));
     std::thread::sleep(Duration::from_millis(1700));
-    let told = Told::read(child.stdout.take().unwrap());
-    assert_eq!(told.ending(), Ending::TimedOut);
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert_eq!(report.ending(), ExecEnding::TimedOut);
     child.wait().unwrap();
 }
 
 #[test]
 fn a_hundred_megabytes_come_through_in_little_memory() {
     const SIZE: usize = 100 << 20;
-    let order = script(&format!("head -c {SIZE} /dev/zero; sleep 0.2"));
-    let mut child = start(&["exec"], &line(&order));
+    let request = script(&format!("head -c {SIZE} /dev/zero; sleep 0.2"));
+    let mut child = start(&["exec"], &line(&request));
     let mut output = child.stdout.take().unwrap();
     let (mut decoder, mut count, mut peak) = (Decoder::default(), 0, 0);
     let mut chunk = vec![0; 1 << 16];
@@ -236,8 +242,8 @@ fn a_hundred_megabytes_come_through_in_little_memory() {
         if read == 0 {
             break;
         }
-        decoder.feed::<Heard>(&chunk[..read], |frame| {
-            if let Heard::Output { bytes, .. } = frame.body {
+        decoder.feed::<ExecEvent>(&chunk[..read], |frame| {
+            if let ExecEvent::Output { bytes, .. } = frame.body {
                 count += BASE64_STANDARD.decode(bytes).unwrap().len();
             }
         });
@@ -252,15 +258,15 @@ fn a_hundred_megabytes_come_through_in_little_memory() {
 fn one_that_waits_for_its_turn_gets_it_when_the_other_has_cleared_away() {
     let home = tempfile::tempdir().unwrap();
     let (lock, file) = (home.path().join("turn"), home.path().join("pid"));
-    let words = ["exec", "--while-connected", "--after", lock.to_str().unwrap()];
-    let order = script(&format!("echo $$ > {}; sleep 1000", file.display()));
-    let mut first = start(&words, &line(&order));
+    let args = ["exec", "--while-connected", "--after", lock.to_str().unwrap()];
+    let request = script(&format!("echo $$ > {}; sleep 1000", file.display()));
+    let mut first = start(&args, &line(&request));
     let command = pid_in(&file);
-    let look = script(&format!("if [ -d /proc/{command} ]; then echo there; else echo gone; fi"));
-    let mut second = start(&words, &line(&look));
+    let check = script(&format!("if [ -d /proc/{command} ]; then echo there; else echo gone; fi"));
+    let mut second = start(&args, &line(&check));
     drop(first.stdin.take());
-    let told = Told::read(second.stdout.take().unwrap());
-    assert_eq!(told.output, b"gone\n");
+    let report = ExecReport::read(second.stdout.take().unwrap());
+    assert_eq!(report.output, b"gone\n");
     first.wait().unwrap();
     second.wait().unwrap();
 }
@@ -275,11 +281,11 @@ fn an_exec_that_leads_a_group_already_works_all_the_same() {
         .unwrap();
     let mut child = child;
     std::io::Write::write_all(child.stdin.as_mut().unwrap(), &line(&script("echo on"))).unwrap();
-    assert_eq!(Told::read(child.stdout.take().unwrap()).output, b"on\n");
+    assert_eq!(ExecReport::read(child.stdout.take().unwrap()).output, b"on\n");
     until("the end", || child.try_wait().unwrap().is_some());
 }
 
-/// Returns the most memory a process has used, in KiB.
+/// Returns the peak memory of a process, in KiB.
 fn peak_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -5,18 +5,18 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
-use creel_bridge::file::Verdict;
+use creel_bridge::file::FileError;
 
 use crate::support::program;
 
-fn run(words: &[&str], input: &[u8]) -> Output {
-    let mut child = program(words)
+fn run(args: &[&str], input: &[u8]) -> Output {
+    let mut child = program(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that refuses does not read.
+    // A program that refuses does not read its input.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -40,21 +40,21 @@ fn the_exit_code_says_what_is_wrong_and_a_sentence_says_it_too() {
     let at = |name: &str| home.path().join(name).display().to_string();
     fs::write(at("file"), "four").unwrap();
     let cases = [
-        (vec!["get", "--most", "9", "--path"], at("none"), Verdict::Absent),
-        (vec!["get", "--most", "3", "--path"], at("file"), Verdict::NoRoom),
-        (vec!["get", "--most", "9", "--path"], at(""), Verdict::Impossible),
-        (vec!["put", "--mode", "644", "--path"], at("file/below"), Verdict::Impossible),
+        (vec!["get", "--most", "9", "--path"], at("none"), FileError::Absent),
+        (vec!["get", "--most", "3", "--path"], at("file"), FileError::NoRoom),
+        (vec!["get", "--most", "9", "--path"], at(""), FileError::Impossible),
+        (vec!["put", "--mode", "644", "--path"], at("file/below"), FileError::Impossible),
     ];
-    for (mut words, path, verdict) in cases {
-        words.push(&path);
-        let output = run(&words, b"x");
-        assert_eq!(output.status.code(), Some(verdict.code().into()), "{words:?}");
+    for (mut args, path, verdict) in cases {
+        args.push(&path);
+        let output = run(&args, b"x");
+        assert_eq!(output.status.code(), Some(verdict.code().into()), "{args:?}");
         assert!(output.stderr.starts_with(path.as_bytes()), "{output:?}");
     }
-    for words in
+    for args in
         [&["put", "--mode", "rw", "--path", "x"][..], &["put", "--mode", "644"], &["get", "x"]]
     {
-        assert_eq!(run(words, b"").status.code(), Some(2), "{words:?}");
+        assert_eq!(run(args, b"").status.code(), Some(2), "{args:?}");
     }
     assert!(run(&["alive"], b"").status.success());
 }

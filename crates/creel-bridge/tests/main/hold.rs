@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 use rustix::process::Signal;
 
-use crate::support::{Told, is_alive, line, pid_in, program, script, signal, until};
+use crate::support::{ExecReport, is_alive, line, pid_in, program, script, signal, until};
 
 /// A holder with a socket.
 struct Held {
@@ -24,7 +24,7 @@ impl Held {
         Self::start_with(program(&["hold"]), lease)
     }
 
-    /// Starts one that is the first process of a pid namespace.
+    /// Starts a holder that is the first process of a pid namespace.
     fn start_first(lease: Duration) -> Self {
         let mut unshare = Command::new("unshare");
         if !rustix::process::getuid().is_root() {
@@ -38,7 +38,7 @@ impl Held {
     fn start_with(mut hold: Command, lease: Duration) -> Self {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("lease"), "0").unwrap();
-        // Longer than the name of a socket may be.
+        // The path is longer than a socket path may be.
         let deep = home.path().join("d".repeat(200));
         fs::create_dir(&deep).unwrap();
         let child = hold
@@ -65,7 +65,7 @@ impl Held {
         UnixStream::connect(format!("/proc/self/fd/{descriptor}/socket")).unwrap()
     }
 
-    /// Starts a process that leaves its id in a file, and then sleeps.
+    /// Starts a process that writes its id to a file, and then sleeps.
     fn start_sleeper(&self, before: &str, file: &Path) -> (UnixStream, u32) {
         let mut connection = self.connect();
         let sleep = format!("{before} sh -c 'echo $$ > {}; exec sleep 1000'", file.display());
@@ -81,7 +81,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A test that failed must not leave it until the lease ends.
+        // A failed test must not leave the holder until the lease ends.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -94,8 +94,11 @@ fn a_command_over_the_socket_has_the_environment_of_the_holder() {
     assert_eq!(mode & 0o777, 0o600);
     let mut connection = held.connect();
     connection.write_all(&line(&script("echo $SANDBOX; exit 4"))).unwrap();
-    let told = Told::read(connection);
-    assert_eq!((told.output.as_slice(), told.ending()), (&b"mine\n"[..], Ending::Code { code: 4 }));
+    let report = ExecReport::read(connection);
+    assert_eq!(
+        (report.output.as_slice(), report.ending()),
+        (&b"mine\n"[..], ExecEnding::Code { code: 4 })
+    );
 }
 
 #[test]
@@ -125,23 +128,23 @@ fn without_a_renewal_everything_ends() {
 }
 
 #[test]
-fn asked_to_end_it_asks_the_others_first() {
+fn on_sigterm_a_holder_signals_the_others_first() {
     let mut held = Held::start(Duration::from_secs(60));
-    let (pid, said) = (held.home.path().join("pid"), held.home.path().join("said"));
-    // The shell tells of its child's end before it runs the trap: it needs somewhere to say so.
+    let (pid, farewell) = (held.home.path().join("pid"), held.home.path().join("said"));
+    // The shell reports the end of its child before it runs the trap, so it needs an open output.
     let daemon = format!(
-        "setsid sh -c 'trap \"echo bye > {said}; exit\" TERM; echo $$ > {pid}; \
+        "setsid sh -c 'trap \"echo bye > {farewell}; exit\" TERM; echo $$ > {pid}; \
          while :; do sleep 0.01; done' > /dev/null 2>&1 & while ! [ -s {pid} ]; do sleep 0.01; done",
-        said = said.display(),
+        farewell = farewell.display(),
         pid = pid.display(),
     );
     let mut connection = held.connect();
     connection.write_all(&line(&script(&daemon))).unwrap();
-    assert_eq!(Told::read(connection).ending(), Ending::Code { code: 0 });
+    assert_eq!(ExecReport::read(connection).ending(), ExecEnding::Code { code: 0 });
     let daemon = pid_in(&pid);
     held.ask_to_end();
     assert_eq!(held.child.wait().unwrap().code(), Some(0));
-    assert_eq!(fs::read_to_string(said).unwrap(), "bye\n");
+    assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
     assert!(!is_alive(daemon));
 }
 
@@ -151,7 +154,7 @@ fn orphans_are_reaped() {
     let mut connection = held.connect();
     let orphans = "for i in 1 2 3 4 5; do (setsid sleep 0.3 &) ; done; sleep 0.1";
     connection.write_all(&line(&script(orphans))).unwrap();
-    assert_eq!(Told::read(connection).ending(), Ending::Code { code: 0 });
+    assert_eq!(ExecReport::read(connection).ending(), ExecEnding::Code { code: 0 });
     let children = || {
         let pid = held.child.id();
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
@@ -160,7 +163,7 @@ fn orphans_are_reaped() {
 }
 
 #[test]
-fn as_the_first_process_it_takes_everybody_along() {
+fn as_the_first_process_a_holder_kills_all_others() {
     let mut held = Held::start_first(Duration::from_millis(1500));
     let naps: Vec<String> =
         (0..3).map(|nap| format!("1000.{:07}{nap}", std::process::id())).collect();
@@ -170,13 +173,13 @@ fn as_the_first_process_it_takes_everybody_along() {
         naps[0], naps[1], naps[2],
     );
     connection.write_all(&line(&script(&start))).unwrap();
-    until("all of them", || naps.iter().all(|nap| is_anybody_napping(nap)));
+    until("all of them", || naps.iter().all(|nap| is_any_process_napping(nap)));
     assert_eq!(held.child.wait().unwrap().code(), Some(3));
-    assert!(!naps.iter().any(|nap| is_anybody_napping(nap)));
+    assert!(!naps.iter().any(|nap| is_any_process_napping(nap)));
 }
 
 /// Returns whether a process has this as its last argument.
-fn is_anybody_napping(nap: &str) -> bool {
+fn is_any_process_napping(nap: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     lines.any(|line| line.ends_with(format!("\0{nap}\0").as_bytes()))

@@ -1,4 +1,4 @@
-//! The real program, from outside.
+//! Tests of the real program, from outside.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 

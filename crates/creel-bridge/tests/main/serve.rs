@@ -4,15 +4,15 @@ use std::fs;
 use std::time::Duration;
 
 use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
-use creel_bridge::exec::Ending;
-use creel_bridge::serve::{Command, Sign};
+use creel_bridge::exec::ExecEnding;
+use creel_bridge::serve::{BridgeCommand, Sign};
 use rustix::process::Signal;
 
 use crate::bridge::Bridge;
-use crate::support::{Told, is_alive, line, pid_in, program, script, signal, start, until};
+use crate::support::{ExecReport, is_alive, line, pid_in, program, script, signal, start, until};
 
 #[test]
-fn a_turn_is_told_from_its_beginning_to_its_end() {
+fn a_turn_is_reported_from_start_to_end() {
     let bridge = Bridge::start("cat; echo \"$SECRET\" >&2; pwd; exit 3");
     bridge.turn("first", "Say ☃\n");
     let log = bridge.log_after_turn(1);
@@ -28,7 +28,7 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
     assert_eq!(log.events[3].1, started);
     bridge.stop();
     let log = bridge.log();
-    let reason = "it was told to stop".to_owned();
+    let reason = "it was asked to stop".to_owned();
     assert_eq!(log.events.last().unwrap().1, BridgeEvent::RuntimeEnded { reason });
     assert_eq!(log.signs, [Sign::Ended { newest: log.events.len() as u64 }]);
 }
@@ -36,14 +36,14 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
 #[test]
 fn a_bridge_outlives_the_command_that_started_it_even_one_that_is_killed() {
     let bridge = Bridge::prepare("cat");
-    let order = String::from_utf8(line(&bridge.order)).unwrap();
-    let serve = format!("\"$PROGRAM\" serve <<'END'\n{order}END\nsleep 100");
-    let mut order = script(&serve);
-    order.limit_ms = 2000;
+    let request = String::from_utf8(line(&bridge.request)).unwrap();
+    let serve = format!("\"$PROGRAM\" serve <<'END'\n{request}END\nsleep 100");
+    let mut request = script(&serve);
+    request.limit_ms = 2000;
     let itself = env!("CARGO_BIN_EXE_creel-bridge").to_owned();
-    order.env.insert("PROGRAM".to_owned(), itself);
-    let mut exec = start(&["exec"], &line(&order));
-    assert_eq!(Told::read(exec.stdout.take().unwrap()).ending(), Ending::TimedOut);
+    request.env.insert("PROGRAM".to_owned(), itself);
+    let mut exec = start(&["exec"], &line(&request));
+    assert_eq!(ExecReport::read(exec.stdout.take().unwrap()).ending(), ExecEnding::TimedOut);
     exec.wait().unwrap();
     bridge.turn("1", "still here");
     assert_eq!(bridge.log_after_turn(1).text_of(1, Stream::Output), "still here");
@@ -51,7 +51,7 @@ fn a_bridge_outlives_the_command_that_started_it_even_one_that_is_killed() {
 }
 
 #[test]
-fn to_start_a_bridge_twice_is_to_mean_the_first() {
+fn starting_a_bridge_twice_returns_the_first() {
     let bridge = Bridge::start("cat");
     let pid = bridge.pid();
     assert_eq!(bridge.serve(), 2);
@@ -60,17 +60,17 @@ fn to_start_a_bridge_twice_is_to_mean_the_first() {
 }
 
 #[test]
-fn a_bridge_that_cannot_come_up_says_why() {
+fn a_bridge_that_cannot_start_reports_why() {
     let bridge = Bridge::prepare("cat");
     fs::create_dir_all(bridge.path("spool/00000000000000000001.frames")).unwrap();
-    let mut serve = start(&["serve"], &line(&bridge.order));
+    let mut serve = start(&["serve"], &line(&bridge.request));
     assert_eq!(serve.wait().unwrap().code(), Some(1));
     let log = fs::read_to_string(bridge.path("log")).unwrap();
     assert!(log.starts_with("creel-bridge: cannot open the spool: "), "{log}");
 }
 
 #[test]
-fn turns_are_taken_one_after_the_other() {
+fn turns_run_one_after_the_other() {
     let bridge = Bridge::start("cat; sleep 0.1");
     for turn in 1..=4 {
         bridge.turn(&format!("key-{turn}"), &format!("prompt {turn}"));
@@ -85,7 +85,7 @@ fn turns_are_taken_one_after_the_other() {
 }
 
 #[test]
-fn a_command_that_comes_twice_is_taken_once() {
+fn a_repeated_command_is_taken_once() {
     let bridge = Bridge::start("cat");
     bridge.turn("once", "first");
     bridge.log_after_turn(1);
@@ -104,7 +104,7 @@ fn a_command_that_comes_twice_is_taken_once() {
 #[test]
 fn a_command_that_is_still_being_written_waits_until_it_is_whole() {
     let bridge = Bridge::start("cat");
-    let turn = Command::Turn { prompt: "whole".to_owned(), limit_ms: 9000, silence_ms: None };
+    let turn = BridgeCommand::Turn { prompt: "whole".to_owned(), limit_ms: 9000, silence_ms: None };
     let text = serde_json::to_vec(&turn).unwrap();
     fs::write(bridge.path("commands/slow.json"), &text[..20]).unwrap();
     bridge.run(&["poke"]);
@@ -119,10 +119,13 @@ fn a_command_that_is_still_being_written_waits_until_it_is_whole() {
 fn a_turn_is_cut_at_its_limit_and_for_its_silence() {
     let bridge = Bridge::start("echo on; sleep 100");
     let prompt = String::new();
-    bridge
-        .tell("limit", &Command::Turn { prompt: prompt.clone(), limit_ms: 300, silence_ms: None });
+    bridge.send(
+        "limit",
+        &BridgeCommand::Turn { prompt: prompt.clone(), limit_ms: 300, silence_ms: None },
+    );
     assert_eq!(bridge.log_after_turn(1).ending_of(1), Some(TurnEnding::TimedOut));
-    bridge.tell("silence", &Command::Turn { prompt, limit_ms: 60_000, silence_ms: Some(300) });
+    bridge
+        .send("silence", &BridgeCommand::Turn { prompt, limit_ms: 60_000, silence_ms: Some(300) });
     let log = bridge.log_after_turn(2);
     assert_eq!(log.ending_of(2), Some(TurnEnding::Silent));
     assert_eq!(log.text_of(2, Stream::Output), "on\n");
@@ -130,13 +133,13 @@ fn a_turn_is_cut_at_its_limit_and_for_its_silence() {
 }
 
 #[test]
-fn cancelling_ends_the_turn_and_forgets_those_that_wait() {
+fn cancelling_ends_the_turn_and_drops_queued_turns() {
     let bridge = Bridge::start("echo $$ > pid; sleep 100");
     bridge.turn("1", "");
     let command = pid_in(&bridge.home.path().join("pid"));
     bridge.turn("2", "");
     std::thread::sleep(Duration::from_millis(5));
-    bridge.tell("cancel", &Command::Cancel);
+    bridge.send("cancel", &BridgeCommand::Cancel);
     let log = bridge.log_after_turn(1);
     assert_eq!(log.ending_of(1), Some(TurnEnding::Cancelled));
     assert!(!is_alive(command));
@@ -152,7 +155,7 @@ fn stopping_gives_the_program_time_to_end() {
     let bridge = Bridge::start("trap 'echo bye; exit 5' TERM; echo on; sleep 100 & wait");
     bridge.turn("1", "");
     bridge.log_when("the first word", |log| log.text_of(1, Stream::Output) == "on\n");
-    bridge.tell("stop", &Command::Stop { grace_ms: 20_000 });
+    bridge.send("stop", &BridgeCommand::Stop { grace_ms: 20_000 });
     until("the end of the bridge", || !bridge.is_served());
     let log = bridge.log();
     assert_eq!(log.text_of(1, Stream::Output), "on\nbye\n");
@@ -161,21 +164,21 @@ fn stopping_gives_the_program_time_to_end() {
 }
 
 #[test]
-fn stopping_ends_what_does_not_want_to() {
+fn stopping_kills_a_program_that_ignores_sigterm() {
     let bridge = Bridge::start(
         "trap '' TERM; setsid sh -c 'echo $$ > daemon; exec sleep 1000' & \
          echo $$ > pid; sleep 1000",
     );
     bridge.turn("1", "");
     let pids = ["pid", "daemon"].map(|name| pid_in(&bridge.home.path().join(name)));
-    bridge.tell("stop", &Command::Stop { grace_ms: 100 });
+    bridge.send("stop", &BridgeCommand::Stop { grace_ms: 100 });
     until("the end of the bridge", || !bridge.is_served());
     assert_eq!(bridge.log().ending_of(1), Some(TurnEnding::Cancelled));
     assert!(!pids.into_iter().any(is_alive));
 }
 
 #[test]
-fn a_bridge_that_is_asked_to_end_says_so() {
+fn a_bridge_that_receives_sigterm_reports_its_end() {
     let bridge = Bridge::start("sleep 0.5; echo done");
     bridge.turn("1", "");
     bridge.log_when("the turn", |log| log.taken("1") == 1);
@@ -188,9 +191,9 @@ fn a_bridge_that_is_asked_to_end_says_so() {
 }
 
 #[test]
-fn without_a_sign_of_the_supervisor_a_bridge_ends() {
+fn a_bridge_ends_without_a_sign_of_the_supervisor() {
     let mut bridge = Bridge::prepare("echo $$ > pid; sleep 1000");
-    bridge.order.lease_ms = 1500;
+    bridge.request.lease_ms = 1500;
     bridge.serve();
     bridge.turn("1", "");
     let command = pid_in(&bridge.home.path().join("pid"));
@@ -202,14 +205,14 @@ fn without_a_sign_of_the_supervisor_a_bridge_ends() {
     until("the end of the lease", || !bridge.is_served());
     assert!(!is_alive(command));
     let last = bridge.log().events.pop().unwrap().1;
-    let reason = "nothing was heard of the supervisor for 1 s".to_owned();
+    let reason = "no message from the supervisor for 1 s".to_owned();
     assert_eq!(last, BridgeEvent::RuntimeEnded { reason });
 }
 
 #[test]
-fn somebody_who_listens_is_a_sign_of_the_supervisor() {
+fn a_running_tail_renews_the_lease() {
     let mut bridge = Bridge::prepare("cat");
-    bridge.order.lease_ms = 1000;
+    bridge.request.lease_ms = 1000;
     bridge.serve();
     let mut tail = bridge.follow(1);
     std::thread::sleep(Duration::from_millis(2500));
@@ -220,16 +223,17 @@ fn somebody_who_listens_is_a_sign_of_the_supervisor() {
 }
 
 #[test]
-fn a_program_asks_and_hears_the_answer_while_the_clocks_stand_still() {
+fn a_program_receives_its_answer_while_the_clocks_pause() {
     let bridge = Bridge::start("answer=$(\"$CREEL_BRIDGE\" ask 'May I?'); echo \"<$answer>\"");
     let prompt = String::new();
-    bridge.tell("1", &Command::Turn { prompt, limit_ms: 1000, silence_ms: Some(500) });
+    bridge.send("1", &BridgeCommand::Turn { prompt, limit_ms: 1000, silence_ms: Some(500) });
     let log = bridge.log_when("the question", |log| !log.requests().is_empty());
     let (request, question) = log.requests().remove(0);
     assert_eq!(question, "May I?");
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(bridge.log().ending_of(1), None);
-    bridge.tell("yes", &Command::Answer { request: request.clone(), text: "yes ☃".to_owned() });
+    bridge
+        .send("yes", &BridgeCommand::Answer { request: request.clone(), text: "yes ☃".to_owned() });
     let log = bridge.log_after_turn(1);
     assert_eq!(log.text_of(1, Stream::Output), "<yes ☃>\n");
     assert_eq!(log.ending_of(1), Some(TurnEnding::Exited { code: 0 }));
@@ -239,10 +243,10 @@ fn a_program_asks_and_hears_the_answer_while_the_clocks_stand_still() {
 }
 
 #[test]
-fn a_question_that_nobody_waits_for_any_more_does_not_stop_the_clocks() {
+fn an_abandoned_question_does_not_pause_the_clocks() {
     let bridge = Bridge::start("timeout 0.5 \"$CREEL_BRIDGE\" ask 'Anybody?'; sleep 1000");
     let prompt = String::new();
-    bridge.tell("1", &Command::Turn { prompt, limit_ms: 1500, silence_ms: None });
+    bridge.send("1", &BridgeCommand::Turn { prompt, limit_ms: 1500, silence_ms: None });
     let log = bridge.log_after_turn(1);
     assert_eq!((log.requests().len(), log.ending_of(1)), (1, Some(TurnEnding::TimedOut)));
     bridge.stop();
@@ -252,10 +256,10 @@ fn a_question_that_nobody_waits_for_any_more_does_not_stop_the_clocks() {
 fn a_question_without_a_bridge_fails_with_a_sentence() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("questions")).unwrap();
-    let asked =
+    let output =
         program(&["ask", "Anybody?"]).env("CREEL_BRIDGE_DIRECTORY", home.path()).output().unwrap();
-    assert_eq!(asked.status.code(), Some(1));
-    assert_eq!(asked.stderr, b"creel-bridge: the bridge is gone: nobody will answer\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.stderr, b"creel-bridge: the bridge is gone: there will be no answer\n");
 }
 
 #[test]

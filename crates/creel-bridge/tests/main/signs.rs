@@ -1,21 +1,21 @@
-//! Signs of life: a command whose orderer is only known by a file that changes.
+//! Signs of life: a command whose caller is known only by a file that changes.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 
-use crate::support::{Told, is_alive, line, pid_in, program, script};
+use crate::support::{ExecReport, is_alive, line, pid_in, program, script};
 
-/// Starts a command that would run for ever, watched by a sign that may rest for so long.
+/// Starts an endless command, watched by a sign that may stay unchanged for this long.
 fn begin(home: &Path, patience_ms: u64) -> (Child, u32) {
-    let (order, sign, pid) = (home.join("order"), home.join("sign"), home.join("pid"));
+    let (request, sign, pid) = (home.join("order"), home.join("sign"), home.join("pid"));
     let endless = format!("echo $$ > {}; exec sleep 1000", pid.display());
-    fs::write(&order, line(&script(&endless))).unwrap();
+    fs::write(&request, line(&script(&endless))).unwrap();
     fs::write(&sign, "0").unwrap();
-    let child = program(&["exec", "--order", order.to_str().unwrap()])
+    let child = program(&["exec", "--order", request.to_str().unwrap()])
         .args(["--while-file", sign.to_str().unwrap()])
         .args(["--while-ms", &patience_ms.to_string()])
         .stdin(Stdio::null())
@@ -26,8 +26,8 @@ fn begin(home: &Path, patience_ms: u64) -> (Child, u32) {
 }
 
 fn assert_killed(mut child: Child, command: u32) {
-    let told = Told::read(child.stdout.take().unwrap());
-    assert_eq!(told.ending(), Ending::Signal { signal: 9 });
+    let report = ExecReport::read(child.stdout.take().unwrap());
+    assert_eq!(report.ending(), ExecEnding::Signal { signal: 9 });
     child.wait().unwrap();
     assert!(!is_alive(command));
 }
@@ -56,13 +56,13 @@ fn a_command_lives_as_long_as_its_sign_changes() {
 #[test]
 fn a_command_without_a_sign_from_the_beginning_is_killed() {
     let home = tempfile::tempdir().unwrap();
-    let order = home.path().join("order");
-    fs::write(&order, line(&script("sleep 1000"))).unwrap();
-    let output = program(&["exec", "--order", order.to_str().unwrap()])
+    let request = home.path().join("order");
+    fs::write(&request, line(&script("sleep 1000"))).unwrap();
+    let output = program(&["exec", "--order", request.to_str().unwrap()])
         .args(["--while-file", home.path().join("none").to_str().unwrap(), "--while-ms", "600000"])
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let told = Told::read(output.stdout.as_slice());
-    assert_eq!(told.ending(), Ending::Signal { signal: 9 });
+    let report = ExecReport::read(output.stdout.as_slice());
+    assert_eq!(report.ending(), ExecEnding::Signal { signal: 9 });
 }

@@ -1,4 +1,4 @@
-//! What the tests share: running the program, and looking at processes.
+//! Shared test helpers: running the program, and inspecting processes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use creel_bridge::event::Stream;
-use creel_bridge::exec::{Ending, Heard, Order};
+use creel_bridge::exec::{ExecEnding, ExecEvent, ExecRequest};
 use creel_bridge::frame::{Decoder, Frame};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take before a test fails.
+/// The time limit of every wait in a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns a command that runs the program.
-pub(crate) fn program(words: &[&str]) -> Command {
+pub(crate) fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_creel-bridge"));
-    command.args(words);
+    command.args(args);
     command
 }
 
-/// Starts the program with pipes on all sides, and its input given.
-pub(crate) fn start(words: &[&str], input: &[u8]) -> Child {
-    let mut child = program(words)
+/// Starts the program with pipes for input and output, and writes its input.
+pub(crate) fn start(args: &[&str], input: &[u8]) -> Child {
+    let mut child = program(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
@@ -35,53 +35,54 @@ pub(crate) fn start(words: &[&str], input: &[u8]) -> Child {
     child
 }
 
-/// Returns an order for a shell script.
-pub(crate) fn script(script: &str) -> Order {
-    Order {
+/// Returns a request for a shell script.
+pub(crate) fn script(script: &str) -> ExecRequest {
+    ExecRequest {
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         limit_ms: 60_000,
-        ..Order::default()
+        ..ExecRequest::default()
     }
 }
 
-/// Returns an order as the line that is sent.
-pub(crate) fn line(order: &impl serde::Serialize) -> Vec<u8> {
-    let mut line = serde_json::to_vec(order).unwrap();
+/// Returns a request as the line that is sent.
+pub(crate) fn line(request: &impl serde::Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(request).unwrap();
     line.push(b'\n');
     line
 }
 
-/// What was heard of a command.
+/// The reports on a command.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// The frames, but output.
-    pub frames: Vec<Frame<Heard>>,
+pub(crate) struct ExecReport {
+    /// All frames except output.
+    pub frames: Vec<Frame<ExecEvent>>,
     /// The standard output.
     pub output: Vec<u8>,
     /// The standard error.
     pub error: Vec<u8>,
-    /// The number of the last frame; they have no gaps.
+    /// The number of the last frame. The numbers have no gaps.
     pub last: u64,
 }
 
-impl Told {
+impl ExecReport {
     /// Reads frames to the end.
     pub(crate) fn read(mut from: impl Read) -> Self {
-        let (mut told, mut decoder, mut chunk) = (Self::default(), Decoder::default(), [0; 65536]);
+        let (mut report, mut decoder, mut chunk) =
+            (Self::default(), Decoder::default(), [0; 65536]);
         loop {
             let count = from.read(&mut chunk).unwrap();
             if count == 0 {
-                return told;
+                return report;
             }
-            decoder.feed(&chunk[..count], |frame| told.take(frame));
+            decoder.feed(&chunk[..count], |frame| report.take(frame));
         }
     }
 
-    fn take(&mut self, frame: Frame<Heard>) {
+    fn take(&mut self, frame: Frame<ExecEvent>) {
         self.last += 1;
         assert_eq!(frame.seq, self.last, "frames have no gaps");
         match frame.body {
-            Heard::Output { stream, bytes } => {
+            ExecEvent::Output { stream, bytes } => {
                 let bytes = BASE64_STANDARD.decode(bytes).unwrap();
                 match stream {
                     Stream::Output => self.output.extend(bytes),
@@ -92,32 +93,32 @@ impl Told {
         }
     }
 
-    /// Returns how it ended, which is the last that was heard.
-    pub(crate) fn ending(&self) -> Ending {
+    /// Returns how it ended, from the last frame.
+    pub(crate) fn ending(&self) -> ExecEnding {
         match &self.frames.last().expect("something was heard").body {
-            Heard::Ended(ending) => *ending,
+            ExecEvent::Ended(ending) => *ending,
             other => panic!("it did not end: {other:?}"),
         }
     }
 
-    /// Returns why it was not started.
+    /// Returns why it was not started, from the last frame.
     pub(crate) fn refusal(&self) -> &str {
         match &self.frames.last().expect("something was heard").body {
-            Heard::NotStarted { reason } => reason,
+            ExecEvent::NotStarted { reason } => reason,
             other => panic!("it was started: {other:?}"),
         }
     }
 }
 
-/// Runs one order to its end, with the input left open.
-pub(crate) fn exec(order: &Order) -> Told {
-    let mut child = start(&["exec"], &line(order));
-    let told = Told::read(child.stdout.take().unwrap());
+/// Runs one request to its end, with the input left open.
+pub(crate) fn exec(request: &ExecRequest) -> ExecReport {
+    let mut child = start(&["exec"], &line(request));
+    let report = ExecReport::read(child.stdout.take().unwrap());
     child.wait().unwrap();
-    told
+    report
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -126,14 +127,14 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether a process is alive; a zombie is not.
+/// Returns whether a process is alive. A zombie is not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
     state.is_some_and(|state| !matches!(state, b'Z' | b'X'))
 }
 
-/// Waits for a file with a process id in it, and returns that.
+/// Waits for a file with a process id in it, and returns the id.
 pub(crate) fn pid_in(file: &Path) -> u32 {
     let mut pid = None;
     until("a process id", || {
@@ -144,7 +145,7 @@ pub(crate) fn pid_in(file: &Path) -> u32 {
     pid.expect("it was waited for")
 }
 
-/// Kills a process that a test has started; one that is gone already needs no killing.
+/// Kills a process that a test has started. Does nothing if it is already gone.
 pub(crate) fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }

@@ -1,8 +1,8 @@
-//! Typed settings; `defaults.toml` is their documentation.
+//! Typed settings; `defaults.toml` documents them.
 //!
-//! Layers: the embedded defaults, then the file, then what the caller sets on
-//! top (environment and flags). Unknown keys are errors, because a setting
-//! that is silently ignored is a protect rule that does not protect.
+//! The layers are the embedded defaults, then the file, then what the caller sets on top
+//! (environment and flags). Unknown keys are errors: a silently ignored setting could be a protect
+//! rule that does not protect.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -24,40 +24,40 @@ pub const DEFAULTS: &str = include_str!("defaults.toml");
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How failed calls are tried again.
+    /// How failed calls are retried.
     pub retry: RetryPolicy,
-    /// How things are released.
+    /// How resources are released.
     pub release: ReleaseConfig,
-    /// How long resources live without a sign of their owner.
+    /// How long resources live without a renewal by their owner.
     pub lease: LeaseConfig,
     /// How the ledger behaves.
     pub ledger: LedgerConfig,
-    /// Which Docker Engine.
+    /// The Docker Engine to use.
     pub docker: DockerConfig,
-    /// Which Daytona organisation.
+    /// The Daytona organisation to use.
     pub daytona: DaytonaConfig,
     /// What must never be released.
     #[serde(default)]
     pub protect: Vec<ProtectRule>,
 }
 
-/// How things are released.
+/// How resources are released.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseConfig {
-    /// Requests at once; 0 adapts.
+    /// Number of concurrent requests; 0 adapts.
     pub concurrency: usize,
-    /// Refuse plans of more items; 0 means no cap.
+    /// Refuse plans with more items; 0 means no cap.
     pub max: usize,
-    /// Refuse plans of more than this part of what was listed.
+    /// Refuse plans that release more than this percentage of what was listed.
     pub max_percent: u8,
 }
 
-/// How long resources live without a sign of their owner.
+/// How long resources live without a renewal by their owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseConfig {
-    /// From one renewal to the end.
+    /// Time from a renewal to the end of the lease.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub duration: Duration,
 }
@@ -66,50 +66,50 @@ pub struct LeaseConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerConfig {
-    /// How long an unanswered create is searched for.
+    /// How long creel searches for the result of an unanswered create.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub intent_window: Duration,
-    /// How many bytes of the agent's output the log of one run takes.
+    /// Maximum number of bytes of agent output in the log of one run.
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     pub run_output_limit: u64,
 }
 
-/// Which Docker Engine.
+/// The Docker Engine to use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DockerConfig {
-    /// Its address; empty means what the environment says.
+    /// Its address; empty means the one from the environment.
     pub host: String,
-    /// How long a list or a look may take before it counts as unreachable.
+    /// How long a list or an inspect may take before the engine counts as unreachable.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub timeout: Duration,
 }
 
-/// Which Daytona organisation; its keys come from the environment alone.
+/// The Daytona organisation to use; its keys come from the environment alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DaytonaConfig {
-    /// The API's address; empty means what the environment says.
+    /// The address of the API; empty means the one from the environment.
     pub api_url: String,
-    /// The region of new sandboxes; empty means what the environment says.
+    /// The region of new sandboxes; empty means the one from the environment.
     pub target: String,
-    /// No state of a sandbox is waited for longer than this.
+    /// Maximum wait for a state of a sandbox.
     #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
     pub longest_wait: Duration,
 }
 
 /// Where a setting's value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The embedded defaults.
     Default,
     /// A file.
     File(PathBuf),
-    /// An environment variable or a flag, by its name.
+    /// An environment variable or a flag, by name.
     Given(String),
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -119,7 +119,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// What is wrong with the settings.
+/// An error in the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -130,21 +130,21 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file or a value is not right.
+    /// The file or a value is invalid.
     #[error("the settings in {origin} are not right: {detail}")]
     Invalid {
-        /// Where.
-        origin: Origin,
-        /// What.
+        /// Where the invalid value comes from.
+        origin: SettingOrigin,
+        /// What is wrong.
         detail: String,
     },
 }
 
-/// Settings on their way from layers to values.
+/// Settings while their layers are merged.
 #[derive(Debug, Clone)]
 pub struct Layers {
     merged: Table,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, SettingOrigin>,
 }
 
 impl Layers {
@@ -152,11 +152,11 @@ impl Layers {
     pub fn defaults() -> Self {
         let merged: Table = DEFAULTS.parse().expect("the embedded defaults are valid TOML");
         let mut layers = Self { merged: Table::new(), origins: BTreeMap::new() };
-        layers.lay(merged, &Origin::Default);
+        layers.merge_layer(merged, &SettingOrigin::Default);
         layers
     }
 
-    /// Lays a file on top, if it exists.
+    /// Adds a file as the next layer, if it exists.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Layers {
     pub fn with_file(mut self, path: &Path) -> Result<Self, ConfigError> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            // Where the directory itself is wrong, the ledger says so; there is no file to judge.
+            // If the directory itself is wrong, the ledger reports it; there is no file to read.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
@@ -174,13 +174,13 @@ impl Layers {
                 return Err(ConfigError::Unreadable { path: path.to_owned(), source });
             }
         };
-        let origin = Origin::File(path.to_owned());
+        let origin = SettingOrigin::File(path.to_owned());
         let table: Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Invalid {
             origin: origin.clone(),
             detail: one_line(&error.to_string()),
         })?;
-        self.lay(table, &origin);
-        // Checked layer by layer, so that a mistake is named with the file it is in.
+        self.merge_layer(table, &origin);
+        // Checked layer by layer, so that an error names the file it is in.
         self.read(&origin)?;
         Ok(self)
     }
@@ -195,38 +195,38 @@ impl Layers {
             value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
         }
         table.insert(first.to_owned(), value);
-        self.lay(table, &Origin::Given(name.to_owned()));
+        self.merge_layer(table, &SettingOrigin::Given(name.to_owned()));
     }
 
-    /// Returns the values.
+    /// Returns the merged values.
     ///
     /// # Errors
     ///
-    /// Fails when a value does not fit its key.
+    /// Fails when a value is invalid for its key.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        self.read(&Origin::Given("flags or environment".to_owned()))
+        self.read(&SettingOrigin::Given("flags or environment".to_owned()))
     }
 
-    /// Returns every key with its value and where that came from.
-    pub fn origins(&self) -> Vec<(String, String, Origin)> {
+    /// Returns every key with its value and its origin.
+    pub fn origins(&self) -> Vec<(String, String, SettingOrigin)> {
         let lookup = |key: &str| {
             let mut parts = key.split('.');
             let first = self.merged.get(parts.next()?)?;
             parts.try_fold(first, |value, part| value.as_table()?.get(part))
         };
-        let shown = |(key, origin): (&String, &Origin)| {
+        let shown = |(key, origin): (&String, &SettingOrigin)| {
             Some((key.clone(), lookup(key)?.to_string(), origin.clone()))
         };
         self.origins.iter().filter_map(shown).collect()
     }
 
-    fn read(&self, origin: &Origin) -> Result<Config, ConfigError> {
+    fn read(&self, origin: &SettingOrigin) -> Result<Config, ConfigError> {
         Value::Table(self.merged.clone()).try_into().map_err(|error: toml::de::Error| {
             ConfigError::Invalid { origin: origin.clone(), detail: one_line(&error.to_string()) }
         })
     }
 
-    fn lay(&mut self, layer: Table, origin: &Origin) {
+    fn merge_layer(&mut self, layer: Table, origin: &SettingOrigin) {
         merge(&mut self.merged, layer, "", &mut |key| {
             self.origins.insert(key, origin.clone());
         });
@@ -287,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn each_value_tells_where_it_came_from() {
+    fn each_value_has_its_origin() {
         let mut layers = Layers::defaults();
         layers.set("retry.retries", 7, "--retries");
         let origins = layers.origins();
         let find = |key: &str| origins.iter().find(|(name, ..)| name == key).unwrap().2.clone();
-        assert_eq!(find("retry.retries"), Origin::Given("--retries".to_owned()));
-        assert_eq!(find("retry.factor"), Origin::Default);
+        assert_eq!(find("retry.retries"), SettingOrigin::Given("--retries".to_owned()));
+        assert_eq!(find("retry.factor"), SettingOrigin::Default);
         assert_eq!(layers.config().unwrap().retry.retries, 7);
     }
 }

@@ -1,13 +1,13 @@
-//! Error codes: every error a user meets has one, with a page that explains it.
+//! Error codes: every user-visible error has one, with a page that explains it.
 //!
-//! The pages live in `docs/errors/` and are built in, for `creel explain CODE`.
+//! The pages are in `docs/errors/` and are built in, for `creel explain CODE`.
 
 use std::fmt;
 use std::str::FromStr;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $title:literal;)+) => {
-        /// One sort of error, for good: a code is never given to another sort.
+        /// One kind of error; a code is never reused for another kind.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Code {
             $($(#[$doc])* $variant,)+
@@ -22,7 +22,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => $code,)+ }
             }
 
-            /// Returns what it is about, in a few words.
+            /// Returns a short title.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)+ }
             }
@@ -40,81 +40,81 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Something that should not happen did.
+    /// An internal error.
     Internal = "CR0001", "internal error";
-    /// The command line does not make sense.
+    /// The command line is invalid.
     Usage = "CR0002", "wrong usage";
-    /// The settings are not right.
+    /// The settings are invalid.
     Settings = "CR0003", "wrong settings";
     /// A file the user named cannot be used.
     File = "CR0004", "a file cannot be used";
-    /// A workflow is not right.
+    /// A workflow is invalid.
     Workflow = "CR0005", "wrong workflow";
-    /// Something was released and could not be recorded.
+    /// A release could not be recorded.
     AuditIncomplete = "CR0006", "the audit is incomplete";
     /// Another process holds the ledger.
     LedgerLocked = "CR0010", "the ledger is locked";
-    /// The ledger may not be written.
+    /// The ledger cannot be written.
     LedgerReadOnly = "CR0011", "the ledger is read-only";
-    /// No room for the ledger.
+    /// The ledger's disk is full.
     LedgerDiskFull = "CR0012", "the ledger's disk is full";
     /// The ledger is damaged.
     LedgerCorrupt = "CR0013", "the ledger is damaged";
-    /// The ledger is too new.
+    /// The ledger was written by a newer creel.
     LedgerNewer = "CR0014", "the ledger is from a newer creel";
     /// The state directory cannot be used.
     Home = "CR0015", "the state directory cannot be used";
-    /// The ledger is gone, and traces of it are left.
+    /// The ledger is gone, but traces of it remain.
     LedgerVanished = "CR0016", "the ledger has vanished";
     /// The ledger belongs to another directory.
     LedgerOther = "CR0017", "the ledger is another one";
     /// A rebuild is not needed, or not possible.
     Rebuild = "CR0018", "the ledger cannot be rebuilt";
-    /// A provider does not answer.
+    /// A provider does not respond.
     Unreachable = "CR0020", "a provider does not answer";
-    /// A provider denies us.
+    /// A provider denies access.
     Denied = "CR0021", "a provider denies access";
-    /// A provider that was asked for is not configured.
+    /// A requested provider is not configured.
     NotConfigured = "CR0022", "a provider is not configured";
-    /// The address of an engine makes no sense.
+    /// The address of an engine is invalid.
     Endpoint = "CR0023", "the engine's address is wrong";
-    /// A provider refused a create or another call for good.
+    /// A provider permanently refused a create or another call.
     Refused = "CR0024", "a provider refused a request";
-    /// A sweep would mean foreign resources by accident.
+    /// A sweep would select foreign resources by accident.
     NotNarrow = "CR0030", "foreign resources need a narrowing selector";
     /// The plan is larger than its cap.
     Cap = "CR0031", "the plan exceeds its cap";
-    /// Nobody confirmed.
+    /// The confirmation is missing.
     Unconfirmed = "CR0032", "confirmation is needed";
-    /// It is protected.
+    /// The resource is protected.
     Protected = "CR0033", "the resource is protected";
-    /// A live owner holds it.
+    /// A live owner holds the resource.
     Held = "CR0034", "a live owner holds the resource";
     /// The plan is for another engine.
-    OtherWorld = "CR0035", "the plan was made for another engine";
-    /// Items changed since the plan was made.
+    OtherEngine = "CR0035", "the plan was made for another engine";
+    /// Resources changed since the plan was made.
     Drifted = "CR0036", "resources changed since the plan was made";
-    /// No such resource.
+    /// No resource matches.
     NoSuch = "CR0037", "no resource of that name";
-    /// Several resources fit.
+    /// Several resources match.
     Ambiguous = "CR0038", "several resources fit";
-    /// No such run.
+    /// No run matches.
     NoRun = "CR0060", "no such run";
-    /// Several runs fit.
+    /// Several runs match.
     AmbiguousRun = "CR0061", "several runs fit";
     /// The run is over.
     RunOver = "CR0062", "the run is over";
-    /// Whoever drove the run is dead.
-    DriverDead = "CR0063", "whoever drove the run is dead";
+    /// The driver of the run is dead.
+    DriverDead = "CR0063", "the driver of the run is dead";
     /// Another process drives the run.
-    RunTaken = "CR0064", "another process drives the run";
-    /// The records of a run do not fit together.
+    RunDrivenElsewhere = "CR0064", "another process drives the run";
+    /// The records of a run are inconsistent.
     RunRecords = "CR0065", "the records of a run do not fit together";
-    /// Something is not verified gone.
+    /// A resource is not verified gone.
     NotGone = "CR0040", "something is not verified gone";
     /// The user interrupted.
     Interrupted = "CR0041", "interrupted";
-    /// A delete was accepted, and the service keeps the object.
+    /// A delete was accepted, but the service keeps the object.
     KeptByService = "CR0050", "deleted, and kept by the service";
 }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// A text that is no error code.
+/// A text that is not an error code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an error code such as CR0020")]
 pub struct UnknownCode {

@@ -1,4 +1,4 @@
-//! Claims: what a guarded command creates, put on the ledger in its guard's name.
+//! Claims: records on the ledger, owned by the guard, of what a guarded command creates.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,91 +15,91 @@ use crate::ledger::{
 use crate::provider::{Identity, Kind, Marks, Provider, ProviderName, Providers};
 use crate::reap::{ItemReport, ReapOptions, Reaper};
 
-/// On what terms things are claimed.
+/// The ownership and lifetime of claimed resources.
 #[derive(Debug, Clone)]
-pub struct Terms {
-    /// The process that answers for them.
+pub struct ClaimDefaults {
+    /// The process that owns them.
     pub owner: OwnerRecord,
     /// The run they belong to: one per guard.
     pub run: RunId,
     /// How long they may live without a renewal.
     pub lease: Duration,
-    /// What becomes of them when the guard dies.
+    /// What happens to them when the guard dies.
     pub on_owner_death: OnOwnerDeath,
 }
 
-/// Something that happened to what a command uses.
+/// An event about a resource that a command uses.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub struct Happening {
+pub struct GuardEvent {
     /// `created`, `refused` or `released`.
     pub event: &'static str,
-    /// The world.
+    /// The provider of the resource.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the resource.
     pub kind: Kind,
-    /// The provider's id; what was refused has none.
+    /// The provider's id. A refused resource has none.
     pub id: Option<String>,
-    /// Its name, as far as known.
+    /// The name, as far as known.
     pub name: String,
-    /// Why, where there is something to say.
+    /// The reason, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Hears what happens.
-pub trait Listener: Send + Sync {
-    /// Something happened.
-    fn hear(&self, happening: Happening);
+/// Receives guard events.
+pub trait GuardListener: Send + Sync {
+    /// Called for every event.
+    fn on_event(&self, event: GuardEvent);
 }
 
-/// Nobody listens.
-impl Listener for () {
-    fn hear(&self, _: Happening) {}
+/// Ignores all events.
+impl GuardListener for () {
+    fn on_event(&self, _: GuardEvent) {}
 }
 
-/// Puts things on the ledger. Cheap to clone.
+/// Records resources on the ledger. Cheap to clone.
 #[derive(Clone)]
 pub struct Claims {
     ledger: Ledger,
-    terms: Terms,
-    listener: Arc<dyn Listener>,
+    defaults: ClaimDefaults,
+    listener: Arc<dyn GuardListener>,
 }
 
 impl fmt::Debug for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claims").field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("Claims").field("terms", &self.defaults).finish_non_exhaustive()
     }
 }
 
-/// A create that is about to be passed on.
+/// A create that is about to be forwarded.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub(super) resource: ResourceId,
     pub(super) kind: Kind,
     provider: ProviderName,
     name: String,
-    /// The labels it must carry, where its kind can.
+    /// The labels it must carry, if its kind supports labels.
     pub(super) labels: Labels,
 }
 
 impl Claims {
-    /// Makes claims in the name of a process.
-    pub fn new(ledger: Ledger, terms: Terms, listener: Arc<dyn Listener>) -> Self {
-        Self { ledger, terms, listener }
+    /// Creates claims on behalf of a process.
+    pub fn new(ledger: Ledger, defaults: ClaimDefaults, listener: Arc<dyn GuardListener>) -> Self {
+        Self { ledger, defaults, listener }
     }
 
-    /// Returns the run that everything is claimed for.
+    /// Returns the run for which everything is claimed.
     pub fn run(&self) -> RunId {
-        self.terms.run
+        self.defaults.run
     }
 
-    /// Returns the label that everything of this guard carries, where its kind can.
+    /// Returns the label that everything of this guard carries, if its kind supports labels.
     pub(super) fn run_label(&self) -> String {
-        format!("{}={}", labels::RUN, self.terms.run)
+        format!("{}={}", labels::RUN, self.defaults.run)
     }
 
-    /// Records a create before it is passed on; if that fails it must not be.
+    /// Records a create before it is forwarded. If this fails, it must not be forwarded.
     pub(super) async fn intend(
         &self,
         provider: ProviderName,
@@ -111,7 +111,7 @@ impl Claims {
         Ok(claim)
     }
 
-    /// Records something that exists already, or that is being made.
+    /// Records something that exists already, or that is being created.
     pub(super) async fn claim_existing(
         &self,
         provider: ProviderName,
@@ -123,7 +123,7 @@ impl Claims {
         Ok(claim)
     }
 
-    /// Records that a reference of an image is about to be made, with the image that it names now.
+    /// Records that an image reference is about to be made, with the image that it names now.
     pub(super) async fn intend_reference(
         &self,
         reference: &str,
@@ -143,45 +143,45 @@ impl Claims {
         replaced: Option<&str>,
     ) -> (Claim, Intent) {
         let resource = ResourceId::new();
-        let (ledger, run) = (self.ledger.id(), Some(&self.terms.run));
-        let mut labels = labels::of_resource(&resource, &ledger, &self.terms.owner.owner, run);
+        let (ledger, run) = (self.ledger.id(), Some(&self.defaults.run));
+        let mut labels = labels::of_resource(&resource, &ledger, &self.defaults.owner.owner, run);
         labels.extend(replaced.map(|image| (labels::REPLACED_IMAGE, image)));
         let name = name.unwrap_or_else(|| resource.object_name());
         let intent = Intent {
             id: resource,
-            run: Some(self.terms.run),
+            run: Some(self.defaults.run),
             provider,
             kind,
             name: name.clone(),
             labels: labels.clone(),
-            owner: self.terms.owner.clone(),
-            on_owner_death: self.terms.on_owner_death,
-            lease: self.terms.lease,
+            owner: self.defaults.owner.clone(),
+            on_owner_death: self.defaults.on_owner_death,
+            lease: self.defaults.lease,
         };
         (Claim { resource, kind, provider, name, labels }, intent)
     }
 
-    /// Records what came of a create. A record that cannot be written stays an open intent,
-    /// which is searched for.
+    /// Records that a create succeeded. If the record cannot be written, the intent stays open and
+    /// is searched for.
     pub(super) async fn confirm(&self, claim: &Claim, object: &str) {
         let identity = claim.kind.has_lasting_ids().then(|| Identity::id(object));
         self.confirm_as(claim, object, identity).await;
     }
 
-    /// As [`Claims::confirm`], with what tells the object from a replacement.
+    /// Confirms like [`Claims::confirm`], with what distinguishes the object from a replacement.
     pub(super) async fn confirm_as(&self, claim: &Claim, object: &str, identity: Option<Identity>) {
         info!(resource = %claim.resource, kind = %claim.kind, object, "created");
         self.append(claim, Event::Created { object: object.to_owned(), identity }).await;
         self.listener
-            .hear(Happening { id: Some(object.to_owned()), ..claim.happening("created", None) });
+            .on_event(GuardEvent { id: Some(object.to_owned()), ..claim.event("created", None) });
     }
 
-    /// Records that nothing came of a create.
+    /// Records that a create made nothing.
     pub(super) async fn refute(&self, claim: &Claim, evidence: String) {
         self.append(claim, Event::NeverCreated { evidence: evidence.into() }).await;
     }
 
-    /// Records another identity of something: a name of its image was moved by the same command.
+    /// Records a new identity of a resource: the same command moved a name of its image.
     pub(super) async fn refresh(&self, record: &Record, identity: Identity) {
         let Some(object) = record.state.object().map(str::to_owned) else { return };
         self.note(record, Event::Created { object, identity: Some(identity) }).await;
@@ -200,16 +200,16 @@ impl Claims {
         Ok(())
     }
 
-    /// Records that the command itself ordered the end of something.
+    /// Records that the command itself deletes a resource.
     pub(super) async fn leaving(&self, record: &Record) {
         let why = "the command deleted it".to_owned();
         self.note(record, Event::ReleaseRequested { why: why.into() }).await;
     }
 
-    /// Records that something is proven gone that the command itself deleted.
+    /// Records that a resource deleted by the command is verified gone.
     pub(super) async fn gone(&self, record: &Record, object: &str) {
         self.note(record, Event::VerifiedGone).await;
-        self.listener.hear(Happening {
+        self.listener.on_event(GuardEvent {
             event: "released",
             provider: record.provider,
             kind: record.kind,
@@ -227,22 +227,29 @@ impl Claims {
         }
     }
 
-    /// Tells that a create was refused.
+    /// Reports that a create was refused.
     pub(super) fn refused(&self, provider: ProviderName, kind: Kind, name: &str, reason: &str) {
         warn!(%provider, %kind, name, reason, "refused");
         let (name, reason) = (name.to_owned(), Some(reason.to_owned()));
-        self.listener.hear(Happening { event: "refused", provider, kind, id: None, name, reason });
+        self.listener.on_event(GuardEvent {
+            event: "refused",
+            provider,
+            kind,
+            id: None,
+            name,
+            reason,
+        });
     }
 
-    /// Returns what is on record of one kind and not given back.
+    /// Returns the records of one kind that are not released.
     pub(super) async fn open(&self, kind: Kind) -> Result<Vec<Record>, LedgerError> {
-        let mine = RecordFilter::open().of(&self.terms.owner.owner);
+        let mine = RecordFilter::open().of(&self.defaults.owner.owner);
         let records = self.ledger.records(&mine).await?;
         Ok(records.into_iter().filter(|record| record.kind == kind).collect())
     }
 
-    /// Releases something at once, before the end of the command.
-    pub(super) async fn give_back(
+    /// Releases a resource at once, before the command ends.
+    pub(super) async fn release(
         &self,
         provider: Arc<dyn Provider>,
         claim: &Claim,
@@ -260,7 +267,7 @@ impl Claims {
 }
 
 impl Claim {
-    /// Returns the claim that a record is of.
+    /// Returns the claim that belongs to a record.
     pub(super) fn of(record: &Record) -> Self {
         Self {
             resource: record.id,
@@ -271,18 +278,18 @@ impl Claim {
         }
     }
 
-    /// Returns the name it is to have.
+    /// Returns the name of the resource.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns what the object is found again by.
+    /// Returns the marks by which the object is found again.
     pub(super) fn marks(&self) -> Marks {
         Marks { kind: self.kind, resource: self.resource, name: self.name.clone() }
     }
 
-    fn happening(&self, event: &'static str, reason: Option<String>) -> Happening {
-        Happening {
+    fn event(&self, event: &'static str, reason: Option<String>) -> GuardEvent {
+        GuardEvent {
             event,
             provider: self.provider,
             kind: self.kind,

@@ -1,4 +1,4 @@
-//! The guard: everything a command creates through it is owned, limited and given back.
+//! The guard: everything a command creates through it is owned, limited and released.
 //!
 //! ```text
 //!   command ──DOCKER_HOST──▶ docker gate ──▶ engine      head read, creates parsed,
@@ -8,12 +8,11 @@
 //!                            claims ──▶ ledger             intent before every create
 //! ```
 //!
-//! A gate never keeps a request it does not have to understand. For those that
-//! create, the intent is on the ledger before the request is passed on, and
-//! the object carries the intent's own label where its kind can. A crash at
-//! any place leaves intents that a search by label settles; what carries no
-//! label (images, volumes nobody named) is known from the engine's answers and
-//! from the container that uses it.
+//! A gate never buffers a request it does not have to understand. For a create, the intent is on
+//! the ledger before the request is forwarded. The object carries the label of that intent if its
+//! kind supports labels. A crash at any point leaves intents that a search by label resolves.
+//! Images and anonymous volumes carry no label. They are identified from the engine's responses,
+//! and from the container that uses them.
 
 mod claims;
 pub mod daytona;
@@ -22,6 +21,6 @@ mod json;
 mod place;
 mod policy;
 
-pub use claims::{Claims, Happening, Listener, Terms};
+pub use claims::{ClaimDefaults, Claims, GuardEvent, GuardListener};
 pub use place::SocketPlace;
 pub use policy::Policy;

@@ -1,4 +1,4 @@
-//! A directory for sockets, under a path that is short enough for them.
+//! A directory for sockets, reached through a path that is short enough for them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 
-/// The longest path that a socket may have.
+/// The longest path a socket may have.
 const PATH_LIMIT: usize = 107;
-/// The longest name of a socket here.
+/// The length of the longest socket name used here.
 const NAME_LIMIT: usize = "/docker.sock".len();
 
-/// A directory, and the path under which its sockets are reached.
+/// A directory, and the path through which its sockets are reached.
 ///
-/// Where the real path is too long it is reached through the descriptor of this process, which
-/// leaves nothing behind when the process dies.
+/// If the real path is too long, the directory is reached through a file descriptor of this
+/// process. That leaves nothing behind when the process dies.
 #[derive(Debug)]
 pub struct SocketPlace {
     path: PathBuf,
@@ -22,7 +22,7 @@ pub struct SocketPlace {
 }
 
 impl SocketPlace {
-    /// Finds a path to a directory.
+    /// Returns a short path to a directory.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl SocketPlace {
         Ok(Self { path: path.into(), _directory: Some(opened) })
     }
 
-    /// Returns the path; it leads nowhere once this is dropped.
+    /// Returns the path. It becomes invalid once this is dropped.
     pub fn path(&self) -> &Path {
         &self.path
     }

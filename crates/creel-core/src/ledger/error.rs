@@ -1,4 +1,4 @@
-//! What can be wrong with a ledger.
+//! Errors of the ledger.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::id::{LedgerId, ResourceId, RunId};
 
 use super::IllegalTransition;
 
-/// A ledger operation that did not succeed. None of them leaves half a write.
+/// A failed ledger operation. No error leaves a partial write.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The directory or a file beside the ledger cannot be used.
@@ -18,25 +18,25 @@ pub enum LedgerError {
         /// Why.
         source: io::Error,
     },
-    /// Another process holds the ledger for too long.
+    /// Another process has locked the ledger for too long.
     #[error("the ledger {} is locked by another process", path.display())]
     Locked {
         /// The ledger.
         path: PathBuf,
     },
-    /// The ledger may not be written.
+    /// The ledger is not writable.
     #[error("the ledger {} is read-only", path.display())]
     ReadOnly {
         /// The ledger.
         path: PathBuf,
     },
-    /// There is no room left to write the ledger.
+    /// There is no space left to write the ledger.
     #[error("the disk that holds the ledger {} is full", path.display())]
     DiskFull {
         /// The ledger.
         path: PathBuf,
     },
-    /// The file is not a sound ledger.
+    /// The file is not a valid ledger.
     #[error("the ledger {} is damaged: {detail}", path.display())]
     Corrupt {
         /// The ledger.
@@ -44,10 +44,10 @@ pub enum LedgerError {
         /// What is wrong with it.
         detail: String,
     },
-    /// There was a ledger here, and it is missing or empty.
+    /// The ledger that existed here is missing or empty.
     #[error("the ledger {} is missing or empty, but {traces} are left of it", path.display())]
     Vanished {
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
         /// What is left of it.
         traces: String,
@@ -69,7 +69,7 @@ pub enum LedgerError {
         path: PathBuf,
         /// The schema it has.
         found: i64,
-        /// The newest schema known here.
+        /// The newest schema that this version supports.
         known: i64,
     },
     /// The resource is not on this ledger.
@@ -78,7 +78,7 @@ pub enum LedgerError {
         /// The resource.
         id: ResourceId,
     },
-    /// The event does not fit the resource's state.
+    /// The event is not legal in the resource's state.
     #[error("the ledger refused a change of {id}")]
     Illegal {
         /// The resource.
@@ -97,21 +97,21 @@ pub enum LedgerError {
     NotOwner {
         /// The run.
         run: RunId,
-        /// Who drives it.
+        /// The owner that drives it.
         owner: String,
     },
-    /// The database failed in another way.
+    /// The database failed for another reason.
     #[error("the ledger {} failed", path.display())]
     Database {
         /// The ledger.
         path: PathBuf,
-        /// How.
+        /// The database error.
         source: sqlx::Error,
     },
 }
 
 impl LedgerError {
-    /// Returns whether releasing things that the ledger does not track may go on without it.
+    /// Returns whether releases of untracked objects may continue without the ledger.
     pub fn allows_untracked_release(&self) -> bool {
         matches!(self, Self::ReadOnly { .. } | Self::DiskFull { .. } | Self::Home { .. })
     }

@@ -1,30 +1,30 @@
-//! What happened to a resource, as stored.
+//! The events of a resource, as stored.
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Moment;
+use crate::clock::ClockReading;
 use crate::provider::Identity;
 use crate::sanitise::Masked;
 
 use super::OwnerRecord;
 
-/// The version of the stored form; a new one comes with a test that reads the old one.
+/// The version of the stored format. A new version needs a test that reads the old one.
 pub(super) const VERSION: i64 = 1;
 
-/// One thing that happened to a resource.
+/// One event in the life of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// Its create was decided.
     Intended {
-        /// Who decided it.
+        /// The owner that decided it.
         owner: OwnerRecord,
     },
     /// The provider answered the create with an id.
     Created {
         /// The provider's id.
         object: String,
-        /// What tells it from a replacement; absent in events of older versions.
+        /// Distinguishes it from a replacement; absent in events of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<Identity>,
     },
@@ -32,63 +32,63 @@ pub enum Event {
     Found {
         /// The provider's id.
         object: String,
-        /// What tells it from a replacement; absent in events of older versions.
+        /// Distinguishes it from a replacement; absent in events of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<Identity>,
     },
-    /// It was verified that nothing came of the create.
+    /// It was verified that the create made no object.
     NeverCreated {
-        /// How that is known.
+        /// The evidence.
         evidence: Masked,
     },
-    /// Its end was ordered.
+    /// Its release was requested.
     ReleaseRequested {
         /// Why.
         why: Masked,
     },
     /// Its absence was verified.
     VerifiedGone,
-    /// Another object was found under its name: the recorded one is gone.
+    /// Another object was found under its name, so the recorded one is gone.
     Replaced {
-        /// How that is known.
+        /// The evidence.
         why: Masked,
     },
-    /// It will not go.
+    /// It cannot be removed.
     Quarantined {
         /// Why.
         reason: Masked,
     },
-    /// It was found absent without our doing.
+    /// It was found absent although we did not release it.
     Vanished,
-    /// Another process answers for it now.
+    /// Another process is responsible for it now.
     OwnerChanged {
         /// The new owner.
         owner: OwnerRecord,
     },
-    /// It is left standing for people to look at, whether its owner lives or not.
+    /// It is kept for inspection, whether its owner lives or not.
     Kept {
         /// For how long from now, in milliseconds.
         lease_ms: i64,
     },
-    /// What was kept is in use again, and goes when its owner dies.
+    /// A kept resource is in use again, and is released when its owner dies.
     Reused {
         /// How long it may live without a renewal, in milliseconds.
         lease_ms: i64,
     },
-    /// The clocks jumped: one full lease was granted from here.
+    /// The clocks jumped, so one full lease was granted from this moment.
     LeaseGranted {
         /// When.
-        from: Moment,
+        from: ClockReading,
     },
-    /// The time since its create is not known: it is searched for in full from here.
+    /// The time since its create is unknown, so a full search starts at this moment.
     SearchRestarted {
         /// When.
-        from: Moment,
+        from: ClockReading,
     },
 }
 
 impl Event {
-    /// Returns the words for it after "cannot be".
+    /// Returns the text for it after "cannot be".
     pub fn past_participle(&self) -> &'static str {
         match self {
             Self::Intended { .. } => "intended",
@@ -109,10 +109,10 @@ impl Event {
     }
 }
 
-/// An event with its place in the ledger.
+/// An event with its position in the ledger.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoredEvent {
-    /// Its number in the whole ledger.
+    /// Its sequence number in the whole ledger.
     pub sequence: i64,
     /// When it was stored, in milliseconds since the epoch.
     pub at_ms: i64,
@@ -165,7 +165,7 @@ pub(super) mod tests {
             Just(Event::Quarantined { reason: Masked::ours("stuck") }),
             Just(Event::Vanished),
             Just(Event::OwnerChanged { owner: some_owner() }),
-            Just(Event::SearchRestarted { from: Moment { wall_ms: 7, awake_ms: 5 } }),
+            Just(Event::SearchRestarted { from: ClockReading { wall_ms: 7, awake_ms: 5 } }),
         ]
     }
 

@@ -4,44 +4,45 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{Moment, millis};
+use crate::clock::{ClockReading, millis};
 
-/// How far the two clocks may drift apart before it counts as a jump.
+/// How far the two clocks may drift apart before the drift counts as a jump.
 pub(super) const JUMP_TOLERANCE_MS: i64 = 5_000;
 
 /// A lease and when it was last renewed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// How long it runs from each renewal, in milliseconds.
+    /// How long it runs after each renewal, in milliseconds.
     pub duration_ms: i64,
     /// The last renewal.
-    pub renewed: Moment,
-    /// The boot in which it was renewed: awake time means something only within it.
+    pub renewed: ClockReading,
+    /// The boot in which it was renewed. Awake time can be compared only within one boot.
     pub boot: String,
 }
 
-/// What the clocks say of a lease.
+/// The status of a lease according to the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseStatus {
     /// It runs.
     Running,
-    /// It ended.
+    /// It has expired.
     Expired,
-    /// It would have ended, but a clock jumped meanwhile: grant one more in full.
+    /// It would have expired, but a clock jumped in between: grant one more full lease.
     ClockJumped,
 }
 
 impl Lease {
-    /// Makes a lease that starts now.
-    pub fn starting(duration: Duration, now: Moment, boot: String) -> Self {
+    /// Creates a lease that starts now.
+    pub fn starting(duration: Duration, now: ClockReading, boot: String) -> Self {
         Self { duration_ms: millis(duration), renewed: now, boot }
     }
 
-    /// Judges the lease.
+    /// Returns the status of the lease.
     ///
-    /// Within one boot awake time decides, so neither a suspend nor NTP ends a lease; after
-    /// a reboot only the wall clock is left.
-    pub fn status(&self, now: Moment, boot: &str) -> LeaseStatus {
+    /// Within one boot, neither a suspend nor NTP ends a lease. If wall and awake time have moved
+    /// apart, the status is [`LeaseStatus::ClockJumped`] instead of expired. After a reboot, only
+    /// the wall clock is left.
+    pub fn status(&self, now: ClockReading, boot: &str) -> LeaseStatus {
         let wall = now.wall_ms - self.renewed.wall_ms;
         if self.boot != boot {
             return if wall > self.duration_ms || wall < -JUMP_TOLERANCE_MS {

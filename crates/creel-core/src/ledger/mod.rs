@@ -1,8 +1,7 @@
 //! The ledger: what may exist, recorded before it does.
 //!
-//! Every resource has one record. Its events are appended, never changed, and
-//! its state is what the one function [`State::next`] makes of them, live and
-//! in replay alike.
+//! Every resource has one record. Its events are appended and never changed. Its state is the
+//! result of one function, [`ResourceState::next`], both live and in replay.
 //!
 //! ```text
 //!                 Created, Found                 ReleaseRequested
@@ -16,15 +15,14 @@
 //!
 //! # What a crash can leave
 //!
-//! Every write is one transaction that appends the event and moves the row, so
-//! a crash leaves either both or neither. A record in `Intended` means: there
-//! may be an object of that name, look for it. A record in `Releasing` means:
-//! finish it. Nothing is ever created without a record, because the intent is
-//! durable (WAL, synchronous FULL) before the provider hears of it; a ledger
-//! that cannot be written refuses the create instead.
+//! Every write is one transaction that appends the event and updates the row, so a crash leaves
+//! either both or neither. A record in `Intended` means that an object of that name may exist:
+//! search for it. A record in `Releasing` means that the release must be finished. Nothing is ever
+//! created without a record, because the intent is durable (WAL, synchronous FULL) before the
+//! provider receives the request. A ledger that cannot be written refuses the create instead.
 //!
-//! The row of a run holds what its events had made of it when it was saved last. The events are
-//! in a file of their own, written first: a row may be behind them, never ahead.
+//! The row of a run holds the result of its events as of the last save. The events are in a
+//! separate file, which is written first. A row may be behind them, but never ahead.
 
 mod error;
 mod event;
@@ -42,10 +40,10 @@ pub use error::LedgerError;
 pub use event::{Event, StoredEvent};
 pub use lease::{Lease, LeaseStatus};
 pub use record::{Intent, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try};
-pub use run::{NewOrder, NewRun, PlacedOrder, RunFilter, RunRecord, WorkflowRecord};
+pub use run::{NewCommand, NewRun, PlacedCommand, RunFilter, RunRecord, WorkflowRecord};
 pub use sqlite::SqliteStore;
 pub(crate) use sqlite::{ballast, columns, database, queue, write};
-pub use state::{IllegalTransition, State, StateName};
+pub use state::{IllegalTransition, ResourceState, StateName};
 pub use store::{Ledger, Store};
 pub use unfinished::{Noted, UnfinishedDelete};
 pub use window::{SearchStatus, SearchWindow};

@@ -1,9 +1,9 @@
-//! Whether a ledger that should be here is here: its id file, and the traces it leaves.
+//! Checks that the expected ledger exists: its id file, and the traces it leaves.
 //!
-//! A ledger that is missing where one was in use must not be replaced by an empty one: everything
-//! that the old one recorded would be nobody's. So its id is kept in a file of its own, written
-//! before the first record, and a missing or empty ledger beside that file, beside an event log or
-//! beside sandboxes is an error.
+//! A missing ledger must not be replaced by an empty one where one was in use: everything that the
+//! old one recorded would lose its owner. Its id is therefore kept in a separate file, written
+//! before the first record. A missing or empty ledger beside that file, an event log or sandboxes
+//! is an error.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,12 @@ pub(crate) fn id_file(home: &Path) -> PathBuf {
     home.join("ledger.id")
 }
 
-/// Reads the id of the ledger from its file; `None` where there is none, or none that can be read.
+/// Reads the id of the ledger from its file. Returns `None` if it is missing or unreadable.
 pub(crate) fn recorded_id(home: &Path) -> Option<LedgerId> {
     fs::read_to_string(id_file(home)).ok()?.trim().parse().ok()
 }
 
-/// Writes the id of the ledger to its file, durably.
+/// Writes the id of the ledger to its file durably.
 pub(crate) fn record_id(home: &Path, id: LedgerId) -> Result<()> {
     let path = id_file(home);
     os::write_atomically(&path, &format!("{id}\n")).map_err(|source| match source.kind() {
@@ -37,7 +37,7 @@ pub(crate) fn record_id(home: &Path, id: LedgerId) -> Result<()> {
     })
 }
 
-/// Refuses a ledger that is missing or empty where traces of one are left.
+/// Rejects a ledger that is missing or empty where traces of one exist.
 pub(crate) fn require(home: &Path) -> Result<()> {
     let path = Ledger::path(home);
     if has_content(&path) {
@@ -50,7 +50,7 @@ pub(crate) fn require(home: &Path) -> Result<()> {
     Err(LedgerError::Vanished { path, traces: traces.join(", ") })
 }
 
-/// Refuses a ledger that is not the one this directory belongs to.
+/// Rejects a ledger that does not belong to this directory.
 pub(crate) fn require_same(home: &Path, found: LedgerId) -> Result<()> {
     match recorded_id(home) {
         Some(expected) if expected != found => {
@@ -60,7 +60,7 @@ pub(crate) fn require_same(home: &Path, found: LedgerId) -> Result<()> {
     }
 }
 
-/// Returns what is left beside a ledger that was in use, in words.
+/// Describes the traces that a used ledger left in the directory.
 pub(crate) fn traces(home: &Path) -> Vec<String> {
     let mut traces = Vec::new();
     if id_file(home).exists() {
@@ -86,13 +86,13 @@ fn sandbox_count(home: &Path) -> usize {
     resources.len()
 }
 
-/// Returns the resource that a directory or the record of one is named after.
+/// Returns the resource that a directory or its record file is named after.
 fn resource_of(name: &str) -> Option<ResourceId> {
     let digits = name.strip_suffix(".json").or_else(|| name.strip_prefix("creel-"))?;
     ResourceId::of_object(&format!("creel-{digits}"))
 }
 
-/// Returns whether a file is there and not empty.
+/// Returns whether a file exists and is not empty.
 pub(crate) fn has_content(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
@@ -109,14 +109,14 @@ mod tests {
         for foreign in ["config.toml", "watchdog.log", "ledger.lock", "sandboxes/notes.json"] {
             fs::write(home.path().join(foreign), "x").unwrap();
         }
-        // An event log that was only just begun.
+        // This event log was created, but has no content yet.
         fs::write(EventLog::path(home.path()), "").unwrap();
         assert_eq!(traces(home.path()), [""; 0]);
         require(home.path()).unwrap();
     }
 
     #[test]
-    fn every_trace_of_a_ledger_is_named() {
+    fn every_trace_of_a_ledger_is_reported() {
         let home = tempfile::tempdir().unwrap();
         record_id(home.path(), LedgerId::new()).unwrap();
         fs::write(EventLog::path(home.path()), "x").unwrap();

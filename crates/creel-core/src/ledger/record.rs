@@ -1,4 +1,4 @@
-//! Records: what the ledger knows of one resource.
+//! Records: the ledger's data about one resource.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::owner::{Liveness, Owner};
 use crate::provider::{Identity, IdentityCheck, Kind, Marks, Observed, ProviderName, UnknownName};
 use crate::sanitise::Masked;
 
-use super::{Lease, SearchWindow, State, StateName};
+use super::{Lease, ResourceState, SearchWindow, StateName};
 
-/// What becomes of a resource when its owner dies.
+/// What happens to a resource when its owner dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnOwnerDeath {
-    /// The watchdog, or whoever looks next, releases it at once.
+    /// The watchdog or the next reconcile releases it immediately.
     Release,
-    /// It is kept until its lease ends.
+    /// It is kept until its lease expires.
     Hold,
 }
 
 impl OnOwnerDeath {
-    /// Returns the word for it.
+    /// Returns the stored name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Release => "release",
@@ -42,7 +42,7 @@ impl std::str::FromStr for OnOwnerDeath {
     }
 }
 
-/// An owner with what people want to know of it.
+/// An owner with details for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerRecord {
     /// The identity.
@@ -54,7 +54,7 @@ pub struct OwnerRecord {
 }
 
 impl OwnerRecord {
-    /// Describes this process.
+    /// Returns the record of this process.
     ///
     /// # Errors
     ///
@@ -77,64 +77,70 @@ impl OwnerRecord {
 pub struct Intent {
     /// The new resource.
     pub id: ResourceId,
-    /// The run it is taken for.
+    /// The run it is acquired for.
     pub run: Option<RunId>,
-    /// The world it will live in.
+    /// The provider it will live in.
     pub provider: ProviderName,
-    /// What it will be.
+    /// Its kind.
     pub kind: Kind,
     /// The deterministic name it will have.
     pub name: String,
     /// The labels it will have.
     pub labels: Labels,
-    /// Who answers for it.
+    /// The responsible owner.
     pub owner: OwnerRecord,
-    /// What becomes of it when the owner dies.
+    /// What happens to it when the owner dies.
     pub on_owner_death: OnOwnerDeath,
     /// How long it may live without a renewal.
     pub lease: Duration,
 }
 
-/// What the ledger knows of one resource.
+/// The ledger's data about one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The resource.
     pub id: ResourceId,
-    /// The run it was taken for.
+    /// The run it was acquired for.
     pub run: Option<RunId>,
-    /// The world it lives in.
+    /// The provider it lives in.
     pub provider: ProviderName,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its deterministic name.
     pub name: String,
-    /// The labels it was made with.
+    /// The labels it was created with.
     pub labels: Labels,
-    /// Where it is in its life.
-    pub state: State,
-    /// What tells its object from a replacement, where that was seen.
+    /// Its lifecycle state.
+    pub state: ResourceState,
+    /// Distinguishes its object from a replacement, where it was observed.
     pub identity: Option<Identity>,
-    /// Who answers for it.
+    /// The responsible owner.
     pub owner: OwnerRecord,
-    /// What becomes of it when the owner dies.
+    /// What happens to it when the owner dies.
     pub on_owner_death: OnOwnerDeath,
     /// How long it may live without a renewal.
     pub lease: Lease,
-    /// Since when its object is searched for, while no answer has named it.
+    /// When the search for its object began, while no response has named the object.
     pub search: SearchWindow,
     /// When the intent was recorded, in milliseconds since the epoch.
     pub intended_at_ms: i64,
-    /// When the state changed last, in milliseconds since the epoch.
+    /// When the state last changed, in milliseconds since the epoch.
     pub changed_at_ms: i64,
 }
 
 impl Record {
-    /// Returns what its object is found again by.
+    /// Returns the marks that identify its object in a search.
     pub fn marks(&self) -> Marks {
         Marks { kind: self.kind, resource: self.id, name: self.name.clone() }
     }
 
-    /// Returns whether its dead owner asked to keep it, and the time for that has not passed.
+    /// Returns its object as recorded, without inspecting it.
+    pub fn as_recorded(&self) -> Observed {
+        let id = self.state.object().unwrap_or(&self.name);
+        Observed { name: self.name.clone(), ..Observed::known_by_id(self.provider, self.kind, id) }
+    }
+
+    /// Returns whether its owner asked to keep it, and the lease has not expired.
     pub fn is_kept_on_request(&self, now: Timestamp) -> bool {
         let ends_at_ms = self.lease.renewed.wall_ms.saturating_add(self.lease.duration_ms);
         self.on_owner_death == OnOwnerDeath::Hold
@@ -142,10 +148,10 @@ impl Record {
             && ends_at_ms > now.as_millisecond()
     }
 
-    /// Compares an object that was found under its id or name with what is on record.
+    /// Compares an object found under its id or name with the record.
     ///
-    /// A record without an identity, as older versions wrote them, proves nothing where names
-    /// come back, unless the object carries the label of this very create.
+    /// Older versions wrote records without an identity. Where names are reused, such a record
+    /// proves nothing unless the object carries the label of this exact create.
     pub fn check(&self, seen: &Observed) -> IdentityCheck {
         let observed = seen.identity();
         if let Some(recorded) = &self.identity {
@@ -167,7 +173,7 @@ impl Record {
             (Some(_), Some(Identity::Volume { engine_made: true, .. })) => IdentityCheck::Same {
                 evidence: "the engine made up its name for a container of ours".to_owned(),
             },
-            // Its create carried the label, and labels of volumes never change.
+            // Its create carried the label, and volume labels never change.
             (Some(_), Some(Identity::Volume { .. }))
                 if labels::claimed_resource(&self.labels) == Some(self.id) =>
             {
@@ -176,30 +182,33 @@ impl Record {
                 }
             }
             _ => IdentityCheck::Unproven {
-                why: format!("nothing on record tells it from another {} of that name", self.kind),
+                why: format!(
+                    "nothing on record distinguishes it from another {} of that name",
+                    self.kind
+                ),
             },
         }
     }
 
-    /// Judges whether its owner still lives.
+    /// Checks whether its owner is alive.
     pub fn owner_liveness(&self) -> Liveness {
         self.owner.owner.liveness()
     }
 }
 
-/// Which records are wanted; an empty filter wants all.
+/// Selects records. An empty filter selects all.
 #[derive(Debug, Clone, Default)]
 pub struct RecordFilter {
-    /// Only those in one of these states.
+    /// Only records in one of these states.
     pub states: Vec<StateName>,
-    /// Only those of this owner.
+    /// Only records of this owner.
     pub owner: Option<Owner>,
-    /// Only those taken for this run.
+    /// Only records of this run.
     pub run: Option<RunId>,
 }
 
 impl RecordFilter {
-    /// Wants what may still have to be given back.
+    /// Selects records that may still need a release.
     pub fn open() -> Self {
         Self {
             states: StateName::ALL.into_iter().filter(|state| state.is_open()).collect(),
@@ -207,43 +216,43 @@ impl RecordFilter {
         }
     }
 
-    /// Wants everything that was ever taken for a run.
+    /// Selects all records of a run.
     pub fn of_run(run: RunId) -> Self {
         Self { run: Some(run), ..Self::default() }
     }
 
-    /// Wants only those of one owner.
+    /// Selects only records of one owner.
     pub fn of(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
     }
 }
 
-/// One try of one provider call, kept for the audit.
+/// One attempt of one provider call, kept for the audit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Try {
     /// When it ended, in milliseconds since the epoch.
     pub at_ms: i64,
-    /// The resource, where it is one of ours.
+    /// The resource, if it is one of ours.
     pub resource: Option<ResourceId>,
-    /// The world.
+    /// The provider.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The provider's id, or the name where there is none yet.
     pub object: String,
-    /// The name people know it by.
+    /// The display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Masked>,
-    /// What was tried.
+    /// The operation that was attempted.
     pub operation: Masked,
-    /// The number of the try, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
     /// `ok`, or the class of the error.
     pub outcome: Masked,
-    /// What the provider said.
+    /// The provider's message.
     pub detail: Masked,
-    /// Of a release: what allowed it, the proof of ownership or the rule that selected it.
+    /// For a release: what allowed it, either the proof of ownership or the selecting rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Masked>,
 }

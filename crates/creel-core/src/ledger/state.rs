@@ -1,4 +1,4 @@
-//! The life of a resource: one total transition function.
+//! The lifecycle of a resource: one total transition function.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use crate::sanitise::Masked;
 
 use super::Event;
 
-/// Where a resource is in its life.
+/// The lifecycle state of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum ResourceState {
     /// The intent is recorded; an object may exist or may yet appear.
     Intended,
     /// The object exists under this provider id.
@@ -17,51 +17,51 @@ pub enum State {
         /// The provider's id.
         object: String,
     },
-    /// Its end was ordered.
+    /// Its release was requested.
     Releasing {
-        /// The provider's id, unless the create's answer never came.
+        /// The provider's id, unless the response to the create never arrived.
         object: Option<String>,
     },
     /// Its absence was verified.
     Gone,
-    /// It will not go.
+    /// It cannot be removed.
     Quarantined {
-        /// The provider's id, unless the create's answer never came.
+        /// The provider's id, unless the response to the create never arrived.
         object: Option<String>,
-        /// Why it will not go.
+        /// Why it cannot be removed.
         reason: Masked,
     },
-    /// It vanished without our doing.
+    /// It vanished although we did not release it.
     Lost {
-        /// The provider's id it had.
+        /// The provider's id that it had.
         object: String,
     },
 }
 
-/// A state without its data, as the ledger's rows and users name it.
+/// A state without its data, as ledger rows and users name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateName {
-    /// See [`State::Intended`].
+    /// See [`ResourceState::Intended`].
     Intended,
-    /// See [`State::Created`].
+    /// See [`ResourceState::Created`].
     Created,
-    /// See [`State::Releasing`].
+    /// See [`ResourceState::Releasing`].
     Releasing,
-    /// See [`State::Gone`].
+    /// See [`ResourceState::Gone`].
     Gone,
-    /// See [`State::Quarantined`].
+    /// See [`ResourceState::Quarantined`].
     Quarantined,
-    /// See [`State::Lost`].
+    /// See [`ResourceState::Lost`].
     Lost,
 }
 
 impl StateName {
-    /// All states, in life order.
+    /// All states, in lifecycle order.
     pub const ALL: [Self; 6] =
         [Self::Intended, Self::Created, Self::Releasing, Self::Gone, Self::Quarantined, Self::Lost];
 
-    /// Returns the word for it.
+    /// Returns the stored name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Intended => "intended",
@@ -73,7 +73,7 @@ impl StateName {
         }
     }
 
-    /// Returns whether something may still have to be given back.
+    /// Returns whether the resource may still need a release.
     pub const fn is_open(self) -> bool {
         match self {
             Self::Intended | Self::Created | Self::Releasing | Self::Quarantined => true,
@@ -96,17 +96,17 @@ impl std::str::FromStr for StateName {
     }
 }
 
-/// An event that cannot happen in this state.
+/// An event that is not legal in this state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a resource that is {} cannot be {event}", from.map_or("not recorded", StateName::name))]
 pub struct IllegalTransition {
     /// The state it was in; `None` before its intent.
     pub from: Option<StateName>,
-    /// The event, in one word.
+    /// The event, as a past participle.
     pub event: &'static str,
 }
 
-impl State {
+impl ResourceState {
     /// Returns the state without its data.
     pub fn name(&self) -> StateName {
         match self {
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Returns the provider's id, where one is known and still matters.
+    /// Returns the provider's id, where it is known and still relevant.
     pub fn object(&self) -> Option<&str> {
         match self {
             Self::Intended | Self::Gone => None,
@@ -136,14 +136,14 @@ impl State {
         }
     }
 
-    /// Returns the state after an event: the only place where states change.
+    /// Returns the state after an event. This is the only place where states change.
     ///
-    /// Events that repeat what is already so are legal and change nothing, because
-    /// every act may happen twice.
+    /// Events that repeat the current state are legal and change nothing, because every operation
+    /// may happen twice.
     ///
     /// # Errors
     ///
-    /// Fails when the event cannot happen in this state.
+    /// Fails when the event is not legal in this state.
     pub fn next(current: Option<&Self>, event: &Event) -> Result<Self, IllegalTransition> {
         let illegal =
             || IllegalTransition { from: current.map(Self::name), event: event.past_participle() };
@@ -211,10 +211,10 @@ impl State {
         }
     }
 
-    /// The object of this record turned up: by the create's answer, or by a search.
+    /// Returns the state after the object of this record appeared in a response or a search.
     ///
-    /// A closed record opens again, because a create may land late and a late object must
-    /// never be untracked. Another object than the recorded one is refused.
+    /// A closed record opens again, because a create may complete late and a late object must never
+    /// be untracked. Returns `None` for an object other than the recorded one.
     fn with_object(&self, found: &str) -> Option<Self> {
         let fits = self.object().is_none_or(|known| known == found);
         let found = found.to_owned();
@@ -237,8 +237,10 @@ mod tests {
     use super::*;
     use crate::ledger::event::tests::{any_event, some_intent};
 
-    fn replay(events: &[Event]) -> Option<State> {
-        events.iter().fold(None, |state, event| State::next(state.as_ref(), event).ok().or(state))
+    fn replay(events: &[Event]) -> Option<ResourceState> {
+        events
+            .iter()
+            .fold(None, |state, event| ResourceState::next(state.as_ref(), event).ok().or(state))
     }
 
     proptest! {
@@ -248,8 +250,8 @@ mod tests {
         ) {
             let mut state = None;
             for event in &events {
-                let after = State::next(state.as_ref(), event);
-                if let Ok(State::Gone) = &after && state != Some(State::Gone) {
+                let after = ResourceState::next(state.as_ref(), event);
+                if let Ok(ResourceState::Gone) = &after && state != Some(ResourceState::Gone) {
                     let verified =
                         matches!(
                             event,
@@ -271,13 +273,14 @@ mod tests {
             let mut log = vec![some_intent()];
             log.extend(events);
             let state = replay(&log[..log.len().min(cut + 1)]).expect("the intent was recorded");
-            // Recovery knows only the state, and must always find a legal way to its end.
-            let way: &[Event] = match state.name() {
+            // Recovery knows only the state, and must always find a legal sequence of events to an
+            // end.
+            let rest: &[Event] = match state.name() {
                 StateName::Gone | StateName::Lost => &[],
                 _ => &[Event::ReleaseRequested { why: Masked::default() }, Event::VerifiedGone],
             };
-            let end = way.iter().try_fold(state, |s, event| State::next(Some(&s), event));
-            let ended = matches!(end, Ok(State::Gone | State::Lost { .. }));
+            let end = rest.iter().try_fold(state, |s, event| ResourceState::next(Some(&s), event));
+            let ended = matches!(end, Ok(ResourceState::Gone | ResourceState::Lost { .. }));
             prop_assert!(ended, "ended in {:?}", end);
         }
 
@@ -287,9 +290,9 @@ mod tests {
         ) {
             let mut state = None;
             for event in &events {
-                if let Ok(after) = State::next(state.as_ref(), event) {
+                if let Ok(after) = ResourceState::next(state.as_ref(), event) {
                     if !matches!(event, Event::Intended { .. }) {
-                        prop_assert_eq!(State::next(Some(&after), event), Ok(after.clone()));
+                        prop_assert_eq!(ResourceState::next(Some(&after), event), Ok(after.clone()));
                     }
                     state = Some(after);
                 }
@@ -300,9 +303,9 @@ mod tests {
         fn an_id_once_known_is_never_exchanged_while_the_record_is_open(
             events in proptest::collection::vec(any_event(), 0..30),
         ) {
-            let mut state: Option<State> = None;
+            let mut state: Option<ResourceState> = None;
             for event in &events {
-                let after = State::next(state.as_ref(), event).ok().or(state.clone());
+                let after = ResourceState::next(state.as_ref(), event).ok().or(state.clone());
                 if let (Some(before), Some(after)) = (&state, &after)
                     && before.name().is_open()
                     && after.name().is_open()
@@ -316,15 +319,15 @@ mod tests {
     }
 
     #[test]
-    fn a_create_that_lands_late_opens_a_closed_record() {
+    fn a_late_create_opens_a_closed_record() {
         let late = Event::Created { object: "c1".to_owned(), identity: None };
-        let state = State::next(Some(&State::Gone), &late);
-        assert_eq!(state, Ok(State::Created { object: "c1".to_owned() }));
+        let state = ResourceState::next(Some(&ResourceState::Gone), &late);
+        assert_eq!(state, Ok(ResourceState::Created { object: "c1".to_owned() }));
     }
 
     #[test]
     fn an_illegal_event_names_state_and_event() {
-        let error = State::next(Some(&State::Intended), &Event::VerifiedGone);
+        let error = ResourceState::next(Some(&ResourceState::Intended), &Event::VerifiedGone);
         let error = error.expect_err("an intent is closed by NeverCreated alone");
         assert_eq!(error.to_string(), "a resource that is intended cannot be verified gone");
     }

@@ -1,4 +1,4 @@
-//! The store: domain operations, whatever database is behind them.
+//! The store: domain operations, independent of the database.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,43 +18,47 @@ use crate::run::records::EventLog;
 use super::ballast::Ballast;
 use super::database::make_private_directory;
 use super::{
-    Event, Intent, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record, RecordFilter, Result,
-    RunFilter, RunRecord, SqliteStore, StoredEvent, Try, UnfinishedDelete, WorkflowRecord,
+    Event, Intent, NewCommand, NewRun, Noted, OwnerRecord, PlacedCommand, Record, RecordFilter,
+    Result, RunFilter, RunRecord, SqliteStore, StoredEvent, Try, UnfinishedDelete, WorkflowRecord,
     presence,
 };
 
-/// Keeps records. Every write is one durable transaction: after a crash it is there in
-/// whole or not at all, and when the call has returned it is there.
+/// Stores records. Every write is one durable transaction.
+///
+/// After a crash, a write is there in whole or not at all. Once the call has returned, it is there.
 #[async_trait]
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Returns which ledger this is.
+    /// Returns the id of this ledger.
     fn id(&self) -> LedgerId;
 
-    /// Records that something is about to be created.
+    /// Records the intent to create a resource.
     ///
     /// # Errors
     ///
-    /// Fails when it could not be made durable: then nothing may be created.
+    /// Fails when the intent could not be made durable. Nothing may be created then.
     async fn record_intent(&self, intent: &Intent) -> Result<Record>;
 
-    /// As [`Store::record_intent`], of something that exists or is being created already. It is
-    /// there whether it can be recorded or not, so the space kept for a full disk is used.
+    /// Records a resource that exists or is already being created.
+    ///
+    /// It exists whether it can be recorded or not, so this may use the space reserved for a full
+    /// disk. Otherwise it works like [`Store::record_intent`].
     ///
     /// # Errors
     ///
     /// Fails when it could not be made durable.
     async fn record_existing(&self, intent: &Intent) -> Result<Record>;
 
-    /// Appends events, all or none, and returns the records after them.
+    /// Appends all events or none, and returns the records after them.
     ///
     /// # Errors
     ///
-    /// Fails when an event does not fit or could not be made durable.
+    /// Fails when an event is not legal or could not be made durable.
     async fn append(&self, events: &[(ResourceId, Event)]) -> Result<Vec<Record>>;
 
-    /// Gives open records of one owner to another, in one step, and returns those it got.
+    /// Transfers open records from one owner to another atomically, and returns those transferred.
     ///
-    /// Only one of several heirs at once gets a record: it must still be the old owner's.
+    /// A record must still belong to the old owner, so only one of several concurrent heirs gets
+    /// it.
     ///
     /// # Errors
     ///
@@ -73,7 +77,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when it could not be made durable.
     async fn renew_leases(&self, owner: &Owner) -> Result<u64>;
 
-    /// Appends tries to the audit.
+    /// Appends attempts to the audit.
     ///
     /// # Errors
     ///
@@ -87,7 +91,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when the store cannot be read.
     async fn record(&self, id: ResourceId) -> Result<Option<Record>>;
 
-    /// Returns the wanted records, oldest first.
+    /// Returns the matching records, oldest first.
     ///
     /// # Errors
     ///
@@ -101,34 +105,36 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when the store cannot be read.
     async fn history(&self, id: ResourceId) -> Result<Vec<StoredEvent>>;
 
-    /// Returns the newest tries, newest first; of one resource where one is named.
+    /// Returns the newest attempts, newest first, optionally of one resource.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
     async fn tries(&self, resource: Option<ResourceId>, limit: u32) -> Result<Vec<Try>>;
 
-    /// Returns the newest tries to release something, newest first: by the object's id or at
-    /// least twelve characters of it, by its name, or by the resource.
+    /// Returns the newest attempts to release an object, newest first.
+    ///
+    /// `object` is the object's id or at least twelve characters of it, its name, or the resource.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
-    async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>>;
+    async fn releases_of(&self, object: &str, limit: u32) -> Result<Vec<Try>>;
 
-    /// Checks the whole store: the file's integrity, and that replaying every log gives the
-    /// state that is stored. Returns one sentence for each thing that is wrong.
+    /// Checks the whole store and returns one sentence for each problem.
+    ///
+    /// It checks the integrity of the file, and that replaying every log gives the stored state.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
     async fn check(&self) -> Result<Vec<String>>;
 
-    /// Records that a run was asked for, with what people wrote for it.
+    /// Records a requested run with the user's input.
     ///
     /// # Errors
     ///
-    /// Fails when it could not be made durable: then nothing of it may happen.
+    /// Fails when the run could not be made durable. It must not start then.
     async fn create_run(&self, run: &NewRun) -> Result<RunRecord>;
 
     /// Returns one run.
@@ -138,23 +144,26 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Fails when the store cannot be read.
     async fn run(&self, id: RunId) -> Result<Option<RunRecord>>;
 
-    /// Returns the wanted runs, oldest first.
+    /// Returns the matching runs, oldest first.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<RunRecord>>;
 
-    /// Saves what the events of a run have made of it. A state that is older than the saved one
-    /// changes nothing.
+    /// Saves the state that results from a run's events.
+    ///
+    /// A state older than the saved one changes nothing.
     ///
     /// # Errors
     ///
-    /// Fails when somebody else drives the run now, or when it could not be made durable.
+    /// Fails when another process drives the run now, or when the state could not be made durable.
     async fn save_run(&self, id: RunId, owner: &Owner, state: &RunState) -> Result<()>;
 
-    /// Gives a run of one owner to another, in one step; returns it, or nothing when it is not
-    /// the old owner's any more. Of several heirs at once only one gets it.
+    /// Transfers a run from one owner to another atomically, and returns it.
+    ///
+    /// Returns `None` when the run no longer belongs to the old owner. Only one of several
+    /// concurrent heirs gets it.
     ///
     /// # Errors
     ///
@@ -166,51 +175,53 @@ pub trait Store: Send + Sync + fmt::Debug {
         heir: &OwnerRecord,
     ) -> Result<Option<RunRecord>>;
 
-    /// Returns what people wrote for a run; only for whoever drives it.
+    /// Returns the user's input for a run. Only the process that drives the run may use it.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
     async fn workflow_of(&self, run: RunId) -> Result<Option<WorkflowRecord>>;
 
-    /// Leaves an order for whoever drives a run; returns whether its key is new. One whose key
-    /// is known already is not placed again.
+    /// Places a command for the process that drives a run. Returns whether its key is new.
+    ///
+    /// A command whose key is already known is not placed again.
     ///
     /// # Errors
     ///
     /// Fails when there is no such run, or when it could not be made durable.
-    async fn place_order(&self, order: &NewOrder) -> Result<bool>;
+    async fn place_command(&self, order: &NewCommand) -> Result<bool>;
 
-    /// Returns the orders for a run that nobody has taken, oldest first.
+    /// Returns the open commands for a run, oldest first.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
-    async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>>;
+    async fn open_commands(&self, run: RunId) -> Result<Vec<PlacedCommand>>;
 
-    /// Marks an order as taken; returns whether it was open until now.
+    /// Marks a command as done. Returns whether it was open until now.
     ///
     /// # Errors
     ///
     /// Fails when it could not be made durable.
-    async fn take_order(&self, key: &str) -> Result<bool>;
+    async fn complete_command(&self, key: &str) -> Result<bool>;
 
-    /// Remembers a delete that was accepted and did not finish. Of one that is on record already
-    /// the reason is replaced, and the first date stays.
+    /// Records a delete that was accepted but did not finish.
+    ///
+    /// If it is already on record, the reason is replaced and the first date stays.
     ///
     /// # Errors
     ///
     /// Fails when it could not be made durable.
     async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted>;
 
-    /// Returns the deletes that were accepted and did not finish, oldest first.
+    /// Returns the deletes that were accepted but did not finish, oldest first.
     ///
     /// # Errors
     ///
     /// Fails when the store cannot be read.
     async fn unfinished_deletes(&self) -> Result<Vec<UnfinishedDelete>>;
 
-    /// Forgets an unfinished delete, because the absence of its object is verified.
+    /// Removes an unfinished delete, because the absence of its object is verified.
     ///
     /// # Errors
     ///
@@ -227,22 +238,22 @@ pub trait Store: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     store: Arc<dyn Store>,
-    /// The events of runs, in a file beside it; opened when it is first asked for.
+    /// The events of runs, in a separate file that is opened on first use.
     log: Arc<LogBeside>,
 }
 
 /// The event log of a ledger.
 #[derive(Debug)]
 struct LogBeside {
-    /// The directory both are in.
+    /// The directory of both files.
     home: PathBuf,
-    /// Where the time comes from.
+    /// The source of the current time.
     clock: Arc<dyn Clock>,
     /// The log, once it is open.
     open: OnceCell<EventLog>,
-    /// The space that both use on a full disk.
+    /// The space that both files use on a full disk.
     ballast: Arc<Ballast>,
-    /// How many bytes of the agent's output the log of one run takes.
+    /// Maximum number of bytes of agent output in the log of one run.
     text_limit: u64,
 }
 
@@ -252,26 +263,26 @@ impl LogBeside {
     }
 }
 
-/// How many bytes of the agent's output the log of one run takes, unless the caller says otherwise.
+/// Default maximum number of bytes of agent output in the log of one run.
 const TEXT_LIMIT: u64 = 256 << 20;
 
 impl Ledger {
-    /// Opens the ledger in a directory, making both where they are missing.
+    /// Opens the ledger in a directory, and creates both if they are missing.
     ///
     /// # Errors
     ///
-    /// Fails with the exact reason; a ledger that cannot be opened must stop every create.
+    /// Fails with the exact reason. A ledger that cannot be opened must stop every create.
     pub async fn open(home: &Path) -> Result<Self> {
         Self::open_with_clock(home, Arc::new(SystemClock)).await
     }
 
-    /// Opens the ledger with a clock of the caller's.
+    /// Opens the ledger with the given clock.
     ///
     /// # Errors
     ///
     /// See [`Ledger::open`].
     pub async fn open_with_clock(home: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
-        // A directory that cannot be made is named by the store.
+        // The store reports a directory that cannot be created.
         let _ = make_private_directory(home);
         let ballast = Arc::new(Ballast::beside(home));
         let store = SqliteStore::open_with(home, Arc::clone(&clock), Arc::clone(&ballast)).await?;
@@ -285,8 +296,9 @@ impl Ledger {
         Ok(Self { store: Arc::new(store), log: Arc::new(log) })
     }
 
-    /// Sets how many bytes of the agent's output the log of one run takes; what is beyond is
-    /// counted and dropped.
+    /// Sets the maximum number of bytes of agent output in the log of one run.
+    ///
+    /// Output beyond the limit is counted and dropped.
     #[must_use]
     pub fn with_text_limit(self, bytes: u64) -> Self {
         let log = LogBeside {
@@ -299,12 +311,12 @@ impl Ledger {
         Self { log: Arc::new(log), ..self }
     }
 
-    /// Returns how many bytes of the agent's output the log of one run takes.
+    /// Returns the maximum number of bytes of agent output in the log of one run.
     pub fn text_limit(&self) -> u64 {
         self.log.text_limit
     }
 
-    /// Returns whether this process has met a full disk that has had no room since.
+    /// Returns whether this process met a full disk that has had no space since.
     pub fn is_disk_full(&self) -> bool {
         self.log.ballast.is_disk_full()
     }
@@ -314,7 +326,7 @@ impl Ledger {
         self.log.ballast.was_disk_full()
     }
 
-    /// Looks whether the disk is full now.
+    /// Checks whether the disk is full now.
     pub fn check_disk(&self) -> bool {
         self.log.ballast.check_disk()
     }
@@ -324,7 +336,7 @@ impl Ledger {
         self.log.ballast.disk_full().await;
     }
 
-    /// Returns the events of runs, opening their file where that was not done yet.
+    /// Returns the event log, and opens its file on first use.
     ///
     /// # Errors
     ///
@@ -338,22 +350,22 @@ impl Ledger {
         &self.log.home
     }
 
-    /// Returns where the time comes from.
+    /// Returns the source of the current time.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.log.clock
     }
 
-    /// Returns the id of the ledger in a directory without opening it, as its id file has it.
+    /// Returns the id of the ledger in a directory from its id file, without opening the ledger.
     pub fn recorded_id(home: &Path) -> Option<LedgerId> {
         presence::recorded_id(home)
     }
 
-    /// Returns whether a ledger was begun in a directory, even where it has vanished since.
+    /// Returns whether a ledger was created in a directory, even if it has vanished since.
     pub fn is_begun(home: &Path) -> bool {
         presence::has_content(&Self::path(home)) || !presence::traces(home).is_empty()
     }
 
-    /// Returns where the sandboxes of the process provider are in a directory.
+    /// Returns the directory for the process provider's sandboxes.
     pub fn sandboxes(home: &Path) -> PathBuf {
         home.join("sandboxes")
     }

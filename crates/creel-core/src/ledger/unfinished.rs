@@ -1,4 +1,4 @@
-//! Deletes that a provider accepted and that did not finish.
+//! Deletes that a provider accepted but did not finish.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -7,41 +7,43 @@ use crate::id::ResourceId;
 use crate::provider::{Kind, ProviderName};
 use crate::sanitise::{Diagnostic, Masked};
 
-/// A delete that its provider accepted, and whose object is still there.
+/// A delete that its provider accepted, but whose object still exists.
 ///
-/// It is remembered whoever made the object, until the absence of the object is verified.
+/// It stays on record until the absence of the object is verified, no matter who created the
+/// object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnfinishedDelete {
-    /// Which provider accepted it.
+    /// The provider that accepted it.
     pub provider: ProviderName,
-    /// What the object is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The provider's id of the object.
     pub id: String,
     /// Its name when the delete was sent.
     pub name: Masked,
-    /// The resource, where this ledger tracks the object.
+    /// The resource, if this ledger tracks the object.
     pub resource: Option<ResourceId>,
-    /// Why it is still there, as the provider says.
+    /// The provider's reason why it still exists.
     pub reason: Diagnostic,
-    /// Until when the provider keeps it; `None` where the provider names no end.
+    /// When the provider will remove it; `None` if the provider names no date.
     pub kept_until: Option<Timestamp>,
-    /// When the delete was first seen not to finish.
+    /// When the delete was first seen unfinished.
     pub first_seen_at: Timestamp,
 }
 
 impl UnfinishedDelete {
-    /// Returns whether the object should be gone by now: there is no date to wait for, or it has
-    /// passed.
+    /// Returns whether the object should be gone by now.
+    ///
+    /// That is the case when there is no date to wait for, or when it has passed.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.kept_until.is_none_or(|until| until <= now)
     }
 }
 
-/// What became of a note about an unfinished delete.
+/// The result of recording an unfinished delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Noted {
-    /// The delete as it is on record: the first date that was named stays.
+    /// The delete as recorded. The first date that was named stays.
     pub delete: UnfinishedDelete,
     /// Whether it was not on record before.
     pub is_new: bool,

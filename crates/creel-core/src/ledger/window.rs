@@ -1,45 +1,45 @@
-//! How long the object of an unanswered create is searched for.
+//! How long reconcile searches for the object of an unanswered create.
 //!
-//! A create may land after its caller has died, so its record stays open for a window. The window
-//! counts the time that this boot has been awake: neither NTP nor a suspend can end it early.
-//! Where that time cannot be compared, the search starts again with a full window.
+//! A create may complete after its caller has died, so its record stays open for a window. The
+//! window counts the time that this boot has been awake: neither NTP nor a suspend can end it early.
+//! Where that time cannot be compared, the search restarts with a full window.
 
 use std::time::Duration;
 
-use crate::clock::{Moment, millis};
+use crate::clock::{ClockReading, millis};
 
 use super::lease::JUMP_TOLERANCE_MS;
 
-/// Since when an unanswered create is searched for.
+/// The start of the search for an unanswered create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchWindow {
-    /// When the search began: with the intent, or when it was started again.
-    pub from: Moment,
-    /// The boot of that moment: awake time can be compared only within one.
+    /// When the search began: at the intent, or at its restart.
+    pub from: ClockReading,
+    /// The boot of that moment. Awake time can be compared only within one boot.
     pub boot: String,
 }
 
-/// What the clocks say of a search.
+/// The status of a search according to the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SearchStatus {
-    /// It goes on for this many milliseconds.
+    /// The search continues for this many milliseconds.
     Open {
         /// The rest of the window.
         left_ms: i64,
     },
-    /// The window has passed: nothing can land any more.
+    /// The window has passed: no create can complete any more.
     Ended,
-    /// The time since its start is not known: it starts again with a full window.
+    /// The time since its start is unknown, so it restarts with a full window.
     Restart,
 }
 
 impl SearchWindow {
-    /// Judges the search.
+    /// Returns the status of the search.
     ///
-    /// Another boot, or a clock that went backwards, leaves nothing to compare with. A window
-    /// during which wall clock and awake time moved apart (a suspend, a step of NTP, a virtual
-    /// machine that was paused) is granted once more in full before it ends.
-    pub fn status(&self, window: Duration, now: Moment, boot: &str) -> SearchStatus {
+    /// After a reboot, or when a clock went backwards, there is nothing to compare with. If wall
+    /// clock and awake time moved apart during a window (a suspend, an NTP step, a paused virtual
+    /// machine), one more full window is granted before the search ends.
+    pub fn status(&self, window: Duration, now: ClockReading, boot: &str) -> SearchStatus {
         let window_ms = millis(window);
         if window_ms == 0 {
             return SearchStatus::Ended;
@@ -113,7 +113,7 @@ mod tests {
         let clock = ManualClock::at(10 * DAY_MS);
         clock.advance(WINDOW * 9);
         let search = begun(&clock);
-        let earlier = Moment { awake_ms: 0, ..clock.now() };
+        let earlier = ClockReading { awake_ms: 0, ..clock.now() };
         assert_eq!(search.status(WINDOW, earlier, "b1"), SearchStatus::Restart);
     }
 

@@ -1,8 +1,8 @@
-//! Loop devices: a file as a block device. No library knows these requests.
+//! Loop devices: a file as a block device. No library supports these requests.
 //!
-//! A device is always told to let go of its file when its last user goes. Until
-//! it is mounted that is the handle it was configured by, so a process that dies
-//! in between leaves nothing behind.
+//! A device is always configured to release its file when its last user goes. Until it is mounted,
+//! that user is the handle that configured it. A process that dies in between therefore leaves
+//! nothing behind.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl};
 
-/// What a loop device is given, as `linux/loop.h` has it.
+/// The configuration of a loop device, as defined in `linux/loop.h`.
 #[repr(C)]
 struct LoopConfig {
     file: u32,
@@ -33,16 +33,16 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
-/// The device lets go of its file when its last user goes.
+/// The device releases its file when its last user goes.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_ADD: Opcode = 0x4C80;
 
-/// Makes one more loop device; one that exists already is fine.
+/// Adds a loop device. Succeeds if it exists already.
 ///
 /// # Errors
 ///
-/// Fails where this process may not, and where there are no loop devices.
+/// Fails where this process lacks permission, and where there are no loop devices.
 #[expect(unsafe_code, reason = "no library knows this request")]
 pub fn add(number: u32) -> io::Result<()> {
     let control = fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
@@ -55,11 +55,12 @@ pub fn add(number: u32) -> io::Result<()> {
     }
 }
 
-/// Attaches a file to a free loop device, which lets go of it when its last user goes.
+/// Attaches a file to a free loop device, which releases it when its last user goes.
 ///
 /// # Errors
 ///
-/// `ResourceBusy` when the device has a file already; also where the kernel is older than 5.8.
+/// Fails with `ResourceBusy` when the device has a file already. Also fails on kernels older than
+/// 5.8.
 #[expect(unsafe_code, reason = "no library knows this request")]
 pub fn configure(device: &fs::File, file: &fs::File) -> io::Result<()> {
     let config = LoopConfig {
@@ -80,8 +81,8 @@ pub fn configure(device: &fs::File, file: &fs::File) -> io::Result<()> {
         init: [0; 2],
         reserved: [0; 8],
     };
-    // SAFETY: the kernel reads a `struct loop_config` here, whose layout this is, and keeps none
-    // of it; both descriptors are open for as long as the call takes.
+    // SAFETY: the kernel reads a `struct loop_config` here, which has this layout, and keeps no
+    // reference to it. Both descriptors are open for the duration of the call.
     unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }?;
     Ok(())
 }

@@ -1,37 +1,37 @@
 //! Locks on byte ranges of a file, held by an open file and released by the kernel.
 //!
-//! These are Linux' "open file description" locks. Unlike `flock` they cover ranges, which makes
-//! an ordered queue possible; unlike classic POSIX locks they belong to the open file, not to the
-//! process, so closing another descriptor of the same file does not release them. The kernel
-//! releases them when the last copy of the descriptor is closed, also after `kill -9`.
+//! These are the "open file description" locks of Linux. Unlike `flock`, they cover ranges, which
+//! makes an ordered queue possible. Unlike classic POSIX locks, they belong to the open file and
+//! not to the process, so closing another descriptor of the same file does not release them. The
+//! kernel releases them when the last copy of the descriptor is closed, even after `kill -9`.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// A range of bytes; they need not exist in the file.
+/// A range of bytes. The bytes need not exist in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
     /// The first byte.
     pub start: u64,
-    /// How many bytes; zero means all that follow.
+    /// The number of bytes; zero means all bytes that follow.
     pub length: u64,
 }
 
-/// Who else may hold a lock on the same bytes.
+/// Which other locks on the same bytes are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
-    /// Others that share.
+    /// Other shared locks are allowed.
     Shared,
-    /// Nobody.
+    /// No other lock is allowed.
     Exclusive,
 }
 
-/// Locks a range if nobody else holds a conflicting lock; returns whether it did.
+/// Locks a range unless another open file holds a conflicting lock. Returns whether it did.
 ///
 /// # Errors
 ///
-/// Fails when the file system has no such locks.
+/// Fails when the file system does not support such locks.
 pub fn try_lock(file: &File, range: ByteRange, mode: LockMode) -> io::Result<bool> {
     match control(file, libc::F_OFD_SETLK, &mut request(range, lock_type(mode))) {
         Ok(()) => Ok(true),
@@ -40,11 +40,11 @@ pub fn try_lock(file: &File, range: ByteRange, mode: LockMode) -> io::Result<boo
     }
 }
 
-/// Locks a range, blocking this thread as long as somebody else holds a conflicting lock.
+/// Locks a range, and blocks this thread while another open file holds a conflicting lock.
 ///
 /// # Errors
 ///
-/// Fails when the file system has no such locks.
+/// Fails when the file system does not support such locks.
 pub fn lock(file: &File, range: ByteRange, mode: LockMode) -> io::Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLKW, &mut request(range, lock_type(mode))) {
@@ -58,17 +58,17 @@ pub fn lock(file: &File, range: ByteRange, mode: LockMode) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Fails when the file system has no such locks.
+/// Fails when the file system does not support such locks.
 pub fn unlock_all(file: &File) -> io::Result<()> {
-    let everything = ByteRange { start: 0, length: 0 };
-    control(file, libc::F_OFD_SETLK, &mut request(everything, libc::F_UNLCK))
+    let all_bytes = ByteRange { start: 0, length: 0 };
+    control(file, libc::F_OFD_SETLK, &mut request(all_bytes, libc::F_UNLCK))
 }
 
-/// Returns the last byte of some lock that another open file holds at or behind a byte.
+/// Returns the last byte of a lock that another open file holds at or after a byte.
 ///
 /// # Errors
 ///
-/// Fails when the file system has no such locks.
+/// Fails when the file system does not support such locks.
 pub fn end_of_any_lock_from(file: &File, start: u64) -> io::Result<Option<u64>> {
     let mut found = request(ByteRange { start, length: 0 }, libc::F_WRLCK);
     control(file, libc::F_OFD_GETLK, &mut found)?;
@@ -102,10 +102,10 @@ fn request(range: ByteRange, lock_type: i32) -> libc::flock {
 
 #[expect(unsafe_code, reason = "no safe library in use offers locks on ranges")]
 fn control(file: &File, operation: i32, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open as long as `file` is borrowed, and these operations read and
-    // write exactly one `flock`, which `lock` is.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), operation, std::ptr::from_mut(lock)) };
-    match answer {
+    // SAFETY: the descriptor is open while `file` is borrowed, and these operations read and write
+    // exactly one `flock`, which is `lock`.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), operation, std::ptr::from_mut(lock)) };
+    match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

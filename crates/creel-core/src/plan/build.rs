@@ -1,4 +1,4 @@
-//! Making a plan from what was seen.
+//! Builds a plan from what was listed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,42 +8,43 @@ use jiff::Timestamp;
 use crate::ledger::Record;
 use crate::owner::Liveness;
 use crate::provider::{Kind, Observed, ProviderError, Providers};
-use crate::recipe::{Finding, Findings, Verdict};
-use crate::select::{LedgerChoice, Ownership, ProtectRule, Roll, Selector, protection};
+use crate::recipe::{Finding, Findings, RecipeVerdict};
+use crate::select::{LedgerChoice, Ownership, ProtectRule, RecordIndex, Selector, protection};
 
-use super::{Binding, Plan, PlanItem, SparedItem, VERSION, World};
+use super::{Binding, Plan, PlanItem, ProviderIdentity, SparedItem, VERSION};
 
-/// How many objects an examination looks at at once.
+/// How many objects are examined at once.
 const EXAMINE_CONCURRENCY: usize = 16;
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Debug)]
 pub struct PlanInput<'a> {
-    /// The worlds that were listed.
-    pub worlds: Vec<World>,
-    /// Everything that was seen.
+    /// The providers that were listed.
+    pub worlds: Vec<ProviderIdentity>,
+    /// Everything that was listed.
     pub inventory: &'a [Observed],
-    /// What the ledger knows.
-    pub roll: &'a Roll,
-    /// What is meant: whatever one of these fits.
+    /// The records of the ledger.
+    pub record_index: &'a RecordIndex,
+    /// The selectors; an object is selected if one of them matches.
     pub selectors: &'a [Selector],
-    /// What a recipe found, if one narrows the selectors: whatever it does not name is not meant,
-    /// and what it does not prove finished is spared.
+    /// The findings of a recipe, if one narrows the selectors.
+    ///
+    /// Objects without a finding are not selected, and objects not proven finished are spared.
     pub findings: Option<&'a Findings>,
     /// What is never released.
     pub protect: &'a [ProtectRule],
-    /// Release even what a live owner holds.
+    /// Whether to release even what a live owner holds.
     pub force: bool,
     /// The present time.
     pub now: Timestamp,
 }
 
-/// Decides for every object that was seen whether it goes, and why not if it was meant.
+/// Decides for every listed object whether it is released, and why a selected one is spared.
 pub fn build(input: PlanInput<'_>) -> Plan {
     let mut chosen: Vec<PlanItem> = Vec::new();
     let mut spared: Vec<SparedItem> = Vec::new();
     for seen in input.inventory {
-        let ownership = input.roll.ownership(seen);
+        let ownership = input.record_index.ownership(seen);
         let fits = |rule: &&Selector| rule.matches(seen, &ownership, input.now);
         let Some(selector) = input.selectors.iter().find(fits) else { continue };
         let finding = input.findings.map(|findings| findings.of(seen));
@@ -66,7 +67,8 @@ pub fn build(input: PlanInput<'_>) -> Plan {
     Plan { version: VERSION, made_at: input.now, worlds: input.worlds, listed, items, spared }
 }
 
-/// Makes an item. What a recipe proved finished was looked at closely, and must stay just so.
+/// Makes an item. An object that a recipe proved finished was examined, and must not change until
+/// it is released.
 fn item(
     seen: Observed,
     rule: String,
@@ -75,21 +77,21 @@ fn item(
 ) -> PlanItem {
     let resource = ownership.record().map(|record| record.id);
     let (binding, evidence) = match finding.map(|finding| &finding.verdict) {
-        Some(Verdict::Finished(proof)) => (Binding::Examined, Some(proof.clone())),
-        Some(Verdict::MayLive(_)) | None => (Binding::Selected, None),
+        Some(RecipeVerdict::Finished(proof)) => (Binding::Examined, Some(proof.clone())),
+        Some(RecipeVerdict::MayLive(_)) | None => (Binding::Selected, None),
     };
     PlanItem { seen, rule, resource, binding, evidence }
 }
 
-/// Says what is missing to the proof that an object has finished, if something is.
+/// Returns what the proof lacks that an object has finished, if anything.
 fn unproven(finding: Option<&Finding>) -> Option<String> {
     match &finding?.verdict {
-        Verdict::Finished(_) => None,
-        Verdict::MayLive(reason) => Some(reason.clone()),
+        RecipeVerdict::Finished(_) => None,
+        RecipeVerdict::MayLive(reason) => Some(reason.clone()),
     }
 }
 
-/// Says why an object that was meant must not go.
+/// Returns why a selected object must not be released.
 fn refusal(
     input: &PlanInput<'_>,
     selector: &Selector,
@@ -129,7 +131,7 @@ fn refusal(
     }
 }
 
-/// Parts what somebody uses who stays from what can go.
+/// Separates the items in use by an object that stays from those that can be released.
 fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, Vec<SparedItem>) {
     let going: HashSet<(Kind, String)> =
         chosen.iter().map(|item| (item.seen.kind, item.seen.id.clone())).collect();
@@ -155,14 +157,15 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
     (items, spared)
 }
 
-/// Looks at every item of a plan closely, so that it can be kept and applied later. One that was
-/// looked at already stays bound to what was seen then.
+/// Examines every item of a plan, so that it can be kept and applied later.
+///
+/// An item that was examined already stays bound to the result of that examination.
 ///
 /// # Errors
 ///
-/// Fails when a provider cannot be asked; an object that vanished is dropped from the plan.
+/// Fails when a provider cannot be reached; an object that vanished is dropped from the plan.
 pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
-    let looks = plan.items.into_iter().map(|item| async move {
+    let examinations = plan.items.into_iter().map(|item| async move {
         if item.binding == Binding::Examined {
             return Ok(Some(item));
         }
@@ -170,9 +173,9 @@ pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, Provider
         let seen = provider.examine(item.seen.kind, &item.seen.id).await?;
         Ok(seen.map(|seen| PlanItem { seen, binding: Binding::Examined, ..item }))
     });
-    let looked: Vec<Result<Option<PlanItem>, ProviderError>> =
-        futures::stream::iter(looks).buffered(EXAMINE_CONCURRENCY).collect().await;
-    let items = looked.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    let examined: Vec<Result<Option<PlanItem>, ProviderError>> =
+        futures::stream::iter(examinations).buffered(EXAMINE_CONCURRENCY).collect().await;
+    let items = examined.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
     Ok(Plan { items, ..plan })
 }
 
@@ -194,7 +197,7 @@ mod tests {
         build(PlanInput {
             worlds: Vec::new(),
             inventory,
-            roll: &Roll::default(),
+            record_index: &RecordIndex::default(),
             selectors,
             findings: None,
             protect: &[],
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_uses_who_stays_is_spared() {
+    fn what_an_object_that_stays_uses_is_spared() {
         let mut user = seen(Kind::Container, "web", "running");
         user.uses = vec![(Kind::Network, "id-net".to_owned())];
         let inventory = [user, seen(Kind::Network, "net", "present")];
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_in_use_also_where_the_engine_tells_only_its_name() {
+    fn a_network_is_in_use_also_where_the_engine_reports_only_its_name() {
         let mut user = seen(Kind::Container, "web", "running");
         user.uses = vec![(Kind::Network, "net".to_owned())];
         let inventory = [user, seen(Kind::Network, "net", "present")];

@@ -1,35 +1,35 @@
-//! Caps: how much one plan may take away.
+//! Caps: how much one plan may release.
 
 use super::Plan;
 
-/// How much one plan may take away; `None` is no cap.
+/// How much one plan may release; `None` means no cap.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caps {
-    /// At most this many objects.
+    /// Maximum number of objects.
     pub max: Option<usize>,
-    /// At most this part of what was listed, in percent.
+    /// Maximum share of what was listed, in percent.
     pub max_percent: Option<u8>,
 }
 
-/// A plan that would take away more than its cap; nothing was released.
+/// A plan that would release more than its cap; nothing was released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CapExceeded {
-    /// Too many.
+    /// It has too many items.
     #[error("the plan would release {planned} resources, more than the cap of {max}")]
     Count {
-        /// How many the plan has.
+        /// The number of items in the plan.
         planned: usize,
         /// The cap.
         max: usize,
     },
-    /// Too large a part.
+    /// It has too large a share of what was listed.
     #[error(
         "the plan would release {planned} of {listed} resources, more than the cap of {max_percent} %"
     )]
     Percent {
-        /// How many the plan has.
+        /// The number of items in the plan.
         planned: usize,
-        /// How many were listed.
+        /// The number of listed objects.
         listed: usize,
         /// The cap.
         max_percent: u8,
@@ -41,7 +41,7 @@ impl Caps {
     ///
     /// # Errors
     ///
-    /// Fails when the plan would take away more than allowed.
+    /// Fails when the plan would release more than allowed.
     pub fn check(&self, plan: &Plan) -> Result<(), CapExceeded> {
         let (planned, listed) = (plan.items.len(), plan.listed);
         if let Some(max) = self.max

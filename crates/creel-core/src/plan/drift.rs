@@ -6,9 +6,9 @@ use crate::provider::Observed;
 
 use super::{Binding, PlanItem};
 
-/// Says how an object differs from what a kept plan saw, if it does in a way that counts.
+/// Returns how an object differs from what a kept plan recorded, if the difference matters.
 ///
-/// Users that the same plan releases (`leaving`) are no difference.
+/// Users that the same plan releases (`leaving`) are not a difference.
 pub fn drift(planned: &PlanItem, now: &Observed, leaving: impl Fn(&str) -> bool) -> Option<String> {
     let before = &planned.seen;
     if planned.binding != Binding::Examined {

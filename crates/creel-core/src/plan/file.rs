@@ -7,7 +7,7 @@ use crate::os;
 
 use super::Plan;
 
-/// The version of the stored form.
+/// The version of the file format.
 pub const VERSION: u32 = 1;
 
 /// A plan file that cannot be used.
@@ -40,7 +40,7 @@ pub enum PlanFileError {
 }
 
 impl Plan {
-    /// Writes the plan, in whole or not at all.
+    /// Writes the plan atomically.
     ///
     /// # Errors
     ///

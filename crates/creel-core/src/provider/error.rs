@@ -1,4 +1,4 @@
-//! What a provider can say no with, classified once.
+//! Errors of providers, classified once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{ProviderName, UnknownName};
 
-/// Whose fault it is, and whether another try can help.
+/// Whose fault an error is, and whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
     /// The object does not exist.
     Gone,
-    /// The same object is being changed right now; wait and look again.
+    /// The same object is being changed right now; wait and check again.
     InProgress,
-    /// Something else uses the object; it cannot go before that.
+    /// Another object uses this one, and has to go first.
     InUse,
-    /// Too many requests; come back later.
+    /// Too many requests; retry later.
     Throttled,
-    /// It may work the next time.
+    /// A retry may succeed.
     Transient,
-    /// We may not do this.
+    /// The credentials do not permit this.
     Denied,
     /// A limit of the account or of the machine is reached.
     Quota,
@@ -61,7 +61,7 @@ impl ErrorClass {
         }
     }
 
-    /// Returns whether another try can help at all.
+    /// Returns whether a retry can help at all.
     pub const fn is_retryable(self) -> bool {
         match self {
             Self::InProgress | Self::Throttled | Self::Transient | Self::Unreachable => true,
@@ -69,12 +69,12 @@ impl ErrorClass {
         }
     }
 
-    /// Returns whether a release that failed so may work in a later round, without anybody's
-    /// doing.
+    /// Returns whether a release that failed with this class may succeed in a later round by
+    /// itself.
     ///
-    /// A provider that is down, busy or throttled says nothing about the resource; what is in
-    /// use goes with its user. A resource that is still changing after all the time it was
-    /// given is stuck, though a single try of that class may be repeated.
+    /// A provider that is down, busy or throttled says nothing about the resource, and a resource
+    /// in use becomes free when its user goes. A resource that is still changing after its whole
+    /// deadline is stuck, although a single request of that class may be retried.
     pub const fn may_pass(self) -> bool {
         match self {
             Self::InUse | Self::Throttled | Self::Transient | Self::Unreachable => true,
@@ -101,13 +101,13 @@ impl FromStr for ErrorClass {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{provider} could not {operation}: {message}")]
 pub struct ProviderError {
-    /// Which world.
+    /// The provider that failed.
     pub provider: ProviderName,
-    /// What was tried, as a verb phrase: `remove container web-1`.
+    /// The attempted operation, as a verb phrase: `remove container web-1`.
     pub operation: String,
     /// What the provider said, in one line.
     pub message: String,
-    /// The class, which decides about another try.
+    /// The class, which decides about a retry.
     pub class: ErrorClass,
     /// How long the provider asked us to wait, if it did.
     pub retry_after: Option<Duration>,

@@ -1,16 +1,16 @@
-//! Identity: what tells an object from a replacement that took its name.
+//! Identity: what distinguishes an object from a replacement that took its name.
 //!
 //! # How to use it
 //!
 //! - A provider fills [`Observed::identity`](super::Observed::identity) in `inspect` (and in `list`
-//!   where that costs nothing). An id that never comes back needs nothing: `None` there means
-//!   [`Identity::Id`] of `Observed::id` for containers, networks, sandboxes and process trees,
-//!   and a provider must not fill in anything else for these kinds.
-//! - Whoever records a create passes the identity with the event: `Event::Created { object,
+//!   where that costs nothing). An id that is never reused needs nothing: `None` there means
+//!   [`Identity::Id`] of `Observed::id` for containers, networks, sandboxes and process trees, and
+//!   a provider must not fill in anything else for these kinds.
+//! - The code that records a create passes the identity with the event: `Event::Created { object,
 //!   identity }` and `Event::Found { object, identity }`. A later event of the same object with
 //!   another identity replaces the recorded one (a tag that the same command moved again).
-//!   [`Supervisor`](crate::scope::Supervisor) does that by itself, with one `inspect` after the
-//!   create of a kind whose names come back.
+//!   [`Supervisor`](crate::scope::Supervisor) does this by itself, with one `inspect` after the
+//!   create of a kind whose names can be reused.
 //! - [`Identity::compare`] is the only comparison, and
 //!   [`Record::check`](crate::ledger::Record::check) applies it to a record, also to one that
 //!   an older version wrote without an identity. The reaper does that right before every
@@ -18,9 +18,9 @@
 //!   the object; `Unproven` quarantines the record and keeps the object.
 //! - To release one record outside a plan, call
 //!   [`Reaper::release_record`](crate::reap::Reaper::release_record). Nothing else may call
-//!   `Provider::release`: that one function also writes the row of the audit.
-//! - A provider that can compare and delete in one step reads [`ReleaseMode::expected`] and
-//!   answers [`Released::Kept`] where the object is not the expected one.
+//!   `Provider::release`, because that function also writes the audit row.
+//! - A provider that can compare and delete in one step reads [`ReleaseMode::expected`] and returns
+//!   [`Released::Kept`] where the object is not the expected one.
 //!
 //! The stored form is JSON with a tag. New variants and new optional fields may be added;
 //! existing ones keep their meaning.
@@ -35,93 +35,93 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ResourceId;
 
-/// What tells an object from a replacement that took its name.
+/// What distinguishes an object from a replacement that took its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Identity {
-    /// The provider's id, which never comes back: containers, networks, sandboxes, process trees.
+    /// The provider's id, which is never reused: containers, networks, sandboxes, process trees.
     Id {
         /// The id.
         id: String,
     },
-    /// A volume: its name can be given again.
+    /// A volume: its name can be reused.
     Volume {
         /// Its name.
         name: String,
-        /// The value of our per-create label, where it carries one.
+        /// The value of our per-create label, if the volume carries one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         resource: Option<ResourceId>,
-        /// Whether the engine made up the name: 64 random hexadecimal digits.
+        /// Whether the engine generated the name: 64 random hexadecimal digits.
         #[serde(default)]
         engine_made: bool,
-        /// When the engine says that it was created.
+        /// The creation time that the engine reports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         created_at: Option<Timestamp>,
         /// Whether that time never changes on this engine; before API 1.42 a write moves it.
         #[serde(default)]
         created_at_is_stable: bool,
     },
-    /// A reference of an image: it can be moved to another image, and put back.
+    /// A reference of an image. It can be moved to another image, and back.
     Tag {
         /// The reference, as the engine writes it.
         reference: String,
         /// The id of the image it names.
         image: String,
-        /// `Metadata.LastTagTime` of that image; every tag put on it changes it.
+        /// `Metadata.LastTagTime` of that image; every new tag on the image changes it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tagged_at: Option<Timestamp>,
-        /// Whether the image itself is ours too, so that it may go with its last reference.
+        /// Whether the image itself is ours too, so that it may be deleted with its last reference.
         #[serde(default)]
         image_is_ours: bool,
         /// All references of the image.
         #[serde(default)]
         tags: BTreeSet<String>,
-        /// The image that the reference named before, and is put back on at the end.
+        /// The image that the reference named before. The reference moves back to it on release.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaces: Option<String>,
     },
-    /// An image by its id, which comes back when the same content is built again.
+    /// An image by its id, which recurs when the same content is built again.
     Image {
         /// The id.
         id: String,
-        /// Its references: recorded, those that are ours; observed, those that it has.
+        /// Its references. In a record these are our references; in an observation, all references.
         #[serde(default)]
         tags: BTreeSet<String>,
-        /// `Metadata.LastTagTime`: it has to be the recorded one while the image has a name.
+        /// `Metadata.LastTagTime`. While the image has a name, it must equal the recorded time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tagged_at: Option<Timestamp>,
     },
-    /// A directory: its path can be made again.
+    /// A directory: its path can be created again.
     Directory {
         /// The device it is on.
         device: u64,
-        /// Its inode, which another directory may get later.
+        /// Its inode, which the file system may reuse for another directory.
         inode: u64,
-        /// When the inode was made, where the file system tells.
+        /// When the inode was created, where the file system reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         born_at: Option<Timestamp>,
     },
-    /// Nothing is left but our own records of the object. Only ever observed.
+    /// Only our own records of the object are left. Never recorded, only observed.
     Traces,
-    /// A control group by its inode, which the kernel counts up.
+    /// A control group by its inode; the kernel numbers these in sequence.
     ControlGroup {
         /// The inode of its directory.
         inode: u64,
     },
 }
 
-/// What the comparison of a recorded identity with an observed one showed.
+/// The result of comparing a recorded identity with an observed one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum IdentityCheck {
-    /// It is the recorded object; the evidence for the audit.
+    /// It is the recorded object.
     Same {
-        /// What proves it.
+        /// The evidence, for the audit.
         evidence: String,
     },
-    /// Another object has its name or place: ours is gone.
+    /// Another object has its name or place; ours is gone.
     Replaced {
-        /// How that is known.
+        /// The evidence for that.
         why: String,
     },
     /// Nothing proves that it is the recorded object, or that it is not.
@@ -146,17 +146,17 @@ impl IdentityCheck {
 }
 
 impl Identity {
-    /// Makes the identity of something whose id never comes back.
+    /// Creates the identity of an object whose id is never reused.
     pub fn id(id: impl Into<String>) -> Self {
         Self::Id { id: id.into() }
     }
 
-    /// Makes the identity of an image that has no name.
+    /// Creates the identity of an image that has no name.
     pub(crate) fn nameless_image(id: impl Into<String>) -> Self {
         Self::Image { id: id.into(), tags: BTreeSet::new(), tagged_at: None }
     }
 
-    /// Returns the identity of a reference or of an image after another name was put on the image.
+    /// Returns the identity of a reference or an image after another name was put on the image.
     pub(crate) fn tagged_again(mut self, at: Timestamp) -> Self {
         if let Self::Tag { tagged_at, .. } | Self::Image { tagged_at, .. } = &mut self {
             *tagged_at = Some(at);
@@ -164,8 +164,10 @@ impl Identity {
         self
     }
 
-    /// Returns the identity of a reference of ours as it goes on record: the image that it named
-    /// before, and no other names, which may be anybody's.
+    /// Returns the identity of one of our references, in the form that is recorded.
+    ///
+    /// It holds the image that the reference named before. It drops the other names of the image,
+    /// because they may belong to another user.
     pub(crate) fn of_our_reference(mut self, before: Option<String>) -> Self {
         if let Self::Tag { reference, replaces, tags, .. } = &mut self {
             *replaces = before;
@@ -174,16 +176,17 @@ impl Identity {
         self
     }
 
-    /// Returns the identity of an image of ours with one more name of ours.
-    pub(crate) fn named(mut self, reference: &str) -> Self {
+    /// Returns the identity of one of our images with one more of our names.
+    pub(crate) fn with_tag(mut self, reference: &str) -> Self {
         if let Self::Image { tags, .. } = &mut self {
             tags.insert(reference.to_owned());
         }
         self
     }
 
-    /// Returns whether the provider's name for it can lead to another object later, so that it
-    /// has to be read again right before a release.
+    /// Returns whether the provider's name for the object can lead to another object later.
+    ///
+    /// Such an object must be inspected again right before a release.
     pub const fn can_be_replaced(&self) -> bool {
         match self {
             Self::Id { .. } => false,
@@ -198,7 +201,7 @@ impl Identity {
 
     /// Compares the recorded identity with the observed one.
     ///
-    /// Total and pure: every pair has an answer, and a pair of different sorts is unproven.
+    /// Total and pure: every pair has a result, and a pair of different variants is unproven.
     pub fn compare(recorded: &Self, observed: &Self) -> IdentityCheck {
         match (recorded, observed) {
             (_, Self::Traces) => IdentityCheck::same("only our own records of it are left"),
@@ -279,7 +282,7 @@ fn compare_volumes(recorded: &Identity, observed: &Identity) -> IdentityCheck {
                 "the volume of that name was created at {seen}, ours at {ours}"
             ));
         }
-        // A write moves such a time forward, and unpacking an archive may set it back.
+        // A write moves such a time forward, and unpacking an archive may move it backward.
         (Some(ours), Some(seen)) if seen < ours => {
             return IdentityCheck::unproven(format!(
                 "the volume of that name was created at {seen}, before ours ({ours})"
@@ -334,7 +337,7 @@ fn compare_tags(recorded: &Identity, observed: &Identity) -> IdentityCheck {
         ));
     }
     let is_last = seen_tags.iter().all(|tag| tag == reference);
-    // One that goes back to the image it named before takes no image with it.
+    // A reference that moves back to its previous image deletes no image.
     if is_last && !image_is_ours && replaces.is_none() {
         return IdentityCheck::unproven(format!(
             "with {reference} its image would go, which is not on record as ours"
@@ -375,7 +378,7 @@ fn compare_directories(
             IdentityCheck::replaced(format!("it was made at {seen}, ours at {ours}"))
         }
         (Some(_), None) => {
-            IdentityCheck::unproven("the file system does not tell when it was made any more")
+            IdentityCheck::unproven("the file system no longer reports when it was made")
         }
         (Some(ours), Some(_)) => {
             IdentityCheck::same(format!("its inode {device}:{inode}, made at {ours}, is on record"))
@@ -480,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_made_again_is_another_one_even_with_the_same_inode() {
+    fn a_recreated_directory_is_another_one_even_with_the_same_inode() {
         let directory = |inode, born_at| Identity::Directory { device: 1, inode, born_at };
         assert!(is_same(&directory(7, at(5)), &directory(7, at(5))));
         assert!(is_replaced(&directory(7, at(5)), &directory(8, at(5))));
@@ -489,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_of_different_sorts_prove_nothing() {
+    fn identities_of_different_kinds_prove_nothing() {
         assert!(is_unproven(&Identity::id("c1"), &Identity::ControlGroup { inode: 1 }));
         assert!(is_unproven(&volume(None, 1, true), &tag("i1", at(1), true, &[])));
     }

@@ -1,13 +1,12 @@
-//! Providers: the worlds that resources live in.
+//! Providers: the systems that hold resources.
 //!
-//! A provider lists, inspects, finds, creates, stops and releases objects of
-//! one world. It keeps no promise of its own: it reports honestly what it saw,
-//! with every error classified once, at this edge, and leaves order, retries
-//! and records to [`crate::reap`], [`crate::scope`] and [`crate::ledger`].
+//! A provider lists, inspects, finds, creates, stops and releases the objects of one system. It
+//! makes no promises of its own. It reports what it observes, and classifies every error once, at
+//! this edge. Ordering, retries and records belong to [`crate::reap`], [`crate::scope`] and
+//! [`crate::ledger`].
 //!
-//! Every act may happen twice: releasing something absent is success, and a
-//! create carries a deterministic name, so that a lost answer can be found
-//! again by [`Provider::find`].
+//! Every operation may happen twice. Releasing an absent object succeeds, and a create carries a
+//! deterministic name, so that [`Provider::find`] finds the object again after a lost response.
 
 pub mod daytona;
 pub mod docker;
@@ -33,64 +32,64 @@ pub use identity::{Identity, IdentityCheck};
 pub use observed::{Kind, Observed, ProviderName, UnknownName};
 pub use retention::{Retention, show_date};
 pub use spec::{
-    ContainerSpec, CreateOrder, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
+    ContainerSpec, CreateRequest, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
     SandboxSpec, Spec, VolumeMount, VolumeSpec,
 };
-pub use turn::Turn;
+pub use turn::ReleaseTurn;
 pub use usage::Usage;
 
 /// The result of a provider call.
 pub type Result<T> = std::result::Result<T, ProviderError>;
 
-/// How an object should be ended.
+/// How to release an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseMode {
-    /// Ask politely first and wait this long; `None` kills at once.
+    /// Stop gracefully first and wait this long; `None` kills at once.
     pub stop_timeout: Option<Duration>,
-    /// Release also what runs. Without it a running object answers with a conflict,
-    /// so that something restarted since it was seen is not killed by mistake.
+    /// Release running objects too. Without it a running object yields a conflict, so that an
+    /// object restarted since it was observed is not killed by mistake.
     pub kill_running: bool,
-    /// Which object is meant, where its name can be another's by now: a provider that can compare
-    /// and delete in one step answers [`Released::Kept`] for any other.
+    /// The expected object, where the name may belong to another object by now. A provider that can
+    /// compare and delete in one step returns [`Released::Kept`] for any other object.
     pub expected: Option<Identity>,
-    /// Release nothing that the object was made from. Without it an engine also deletes the
+    /// Keep everything that the object was made from. Without it an engine also deletes the
     /// untagged parents of an image, which another user may have built.
     pub keep_parents: bool,
 }
 
 impl ReleaseMode {
-    /// Ends the object at once, whatever its state.
+    /// Releases the object at once, whatever its state.
     pub const AT_ONCE: Self =
         Self { stop_timeout: None, kill_running: true, expected: None, keep_parents: true };
 }
 
-/// What a provider said to a release.
+/// The provider's response to a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Released {
-    /// The provider says it is done; the absence is still to be verified.
+    /// The provider reports success; the absence is still to be verified.
     Done,
-    /// It was absent already.
+    /// The object was already absent.
     AlreadyGone,
-    /// The provider took the order and works on it.
+    /// The provider accepted the request and is working on it.
     Accepted,
-    /// It was left alone, because it is not the expected object, or nothing proves that it is.
+    /// The object was kept, because it is not the expected one or nothing proves that it is.
     Kept(IdentityCheck),
 }
 
-/// What to expect of an object that was asked to go and is still there.
+/// What to expect of an object that was released and still exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
-    /// It is on its way out. After this long, or the operation's time if that is shorter, it is
-    /// stuck; without a limit of its own it is left to finish when the operation's time is over.
+    /// It is being deleted. After this long, or the operation's time if that is shorter, it is
+    /// stuck. Without a limit of its own it is left to finish when the operation's time is over.
     Leaving(Option<Duration>),
-    /// It changes into another state, and cannot go before; it has this long.
+    /// It is changing into another state and cannot be deleted before; it has this long.
     Changing(Duration),
-    /// Its delete was accepted, and the provider keeps it until a date; after this long nothing
-    /// else is expected of it.
+    /// Its delete was accepted, and the provider keeps it until a date. After this long no other
+    /// change is expected.
     Retained(Duration),
-    /// It is at rest: asking again can help.
-    Settled,
+    /// It is not changing; another request can help.
+    Stable,
 }
 
 /// A process of this machine that serves a provider.
@@ -102,119 +101,141 @@ pub struct LocalServer {
     pub socket: PathBuf,
 }
 
-/// What a running object shows of those who use it.
+/// The users of a running object, as far as the provider can see them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InUse {
-    /// Its first process, as the engine's machine knows it.
+    /// Its first process, with the pid on the engine's machine.
     pub first_process: Option<i32>,
     /// The directories and files of the engine's machine that are mounted into it.
     pub directories: Vec<PathBuf>,
-    /// How many commands were started in it from outside and still run.
+    /// The number of commands that were started in it from outside and still run.
     pub sessions: usize,
 }
 
-/// One world of resources.
+/// A system that holds resources, such as a Docker Engine.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// Returns which world this is.
+    /// Returns the name of this provider.
     fn name(&self) -> ProviderName;
 
-    /// Returns the address people know this world by, for messages.
+    /// Returns the address of this provider, for messages.
     fn address(&self) -> String;
 
-    /// Returns the kinds of object this world has.
+    /// Returns the kinds of object that this provider has.
     fn kinds(&self) -> &'static [Kind];
 
-    /// Returns how long after an order that was accepted the first look is worth it.
-    fn first_look(&self) -> Duration {
-        *self.look_pause().start()
+    /// Returns how long to wait after an accepted release before the first check.
+    fn first_check_delay(&self) -> Duration {
+        *self.check_interval().start()
     }
 
-    /// Returns the first and the longest pause between two looks at what is on its way out.
-    fn look_pause(&self) -> RangeInclusive<Duration> {
+    /// Returns the first and the longest pause between two checks of an object that is being
+    /// deleted.
+    fn check_interval(&self) -> RangeInclusive<Duration> {
         Duration::from_millis(25)..=Duration::from_secs(1)
     }
 
-    /// Returns how many releases may be under way now, where the provider paces requests itself;
-    /// `None` leaves it to whoever sends them to find out.
+    /// Returns how many releases may run at once, where the provider paces its requests itself.
+    ///
+    /// `None` leaves it to the caller to find the right number.
     fn concurrency(&self) -> Option<usize> {
         None
     }
 
-    /// Waits until a release may be ordered, where the provider limits how often it is asked.
-    async fn turn(&self) -> Turn {
-        Turn::FREE
+    /// Waits until a release may be requested, where the provider limits the rate of requests.
+    async fn turn(&self) -> ReleaseTurn {
+        ReleaseTurn::FREE
     }
 
-    /// Returns how long a create may take before its answer counts as lost.
+    /// Returns how long a create may take before its response counts as lost.
     fn create_deadline(&self) -> Duration {
         Duration::from_secs(120)
     }
 
-    /// Returns whether nothing can appear any more of a create whose caller has died: true where
-    /// the calling process makes the object itself, rather than asking another one for it.
+    /// Returns how much extra time a release of this kind may take: for objects that the provider
+    /// removes piece by piece within one call.
+    fn release_allowance(&self, _kind: Kind) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns whether a create whose caller has died can no longer produce an object.
+    ///
+    /// This is true where the calling process makes the object itself instead of requesting it.
     fn creates_end_with_caller(&self) -> bool {
         false
     }
 
-    /// Says what to expect of an object that was asked to go and is still there.
+    /// Returns what to expect of an object that was released and still exists.
     fn outlook(&self, _seen: &Observed) -> Outlook {
         Outlook::Leaving(None)
     }
 
-    /// Returns whether what it holds is on this machine's own disks and processors, with its
-    /// identity on record: such a thing may be released on a full disk before that is recorded.
+    /// Returns whether the objects live on this machine's own disks and processors, with their
+    /// identity on record.
+    ///
+    /// On a full disk such an object may be released before the release is recorded.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// Returns whether this world itself refuses to release what was seen so and has changed
-    /// since. Then a look that is a moment old is as good as one right before the release.
+    /// Returns whether the provider itself refuses to release an object that changed since `_seen`.
+    ///
+    /// An observation that is a moment old is then as good as one right before the release.
     fn refuses_if_changed(&self, _seen: &Observed) -> bool {
         false
     }
 
-    /// Returns the process of this machine that serves this provider, if one does: then those
-    /// who use it are processes of this machine too. In doubt there is none.
+    /// Returns the objects that are removed together with this object, unless something else uses
+    /// them as well.
+    fn dependents(&self, _seen: &Observed) -> Vec<(Kind, String)> {
+        Vec::new()
+    }
+
+    /// Returns the process of this machine that serves this provider, if there is one.
+    ///
+    /// If so, the provider's users are processes of this machine too. In doubt it returns `None`.
     async fn local_server(&self) -> Option<LocalServer> {
         None
     }
 
-    /// Asks what a running object shows of those who use it.
+    /// Returns the visible users of a running object.
     async fn in_use(&self, _kind: Kind, _id: &str) -> Result<InUse> {
         Ok(InUse::default())
     }
 
-    /// Asks the world for its own lasting identity, so that a plan made for one engine is
-    /// never applied to another.
+    /// Returns the provider's own lasting identity, so that a plan made for one engine is never
+    /// applied to another.
     async fn identity(&self) -> Result<String>;
 
     /// Lists all objects of the given kinds, in every state.
     async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>>;
 
-    /// Looks at one object by its provider id; `None` means its absence is verified.
+    /// Returns one object by its provider id; `None` means its absence is verified.
     ///
-    /// The generation of the answer is complete, unlike the one in a list.
+    /// The generation of the result is complete, unlike the one in a list.
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>>;
 
-    /// Looks at one object and also at who uses it, where that takes more than an inspect.
+    /// Inspects one object together with its users, where that takes more than an inspect.
     async fn examine(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         self.inspect(kind, id).await
     }
 
-    /// Looks whether an object that was released is still there; `None` means its absence is
-    /// verified. Where many can be asked for at once, looks at the same time share one question.
+    /// Checks whether a released object still exists; `None` means its absence is verified.
+    ///
+    /// Where one request can cover many objects, concurrent checks share it.
     async fn verify(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         self.inspect(kind, id).await
     }
 
-    /// Finds the objects that a create order left behind, by its name and by its resource
-    /// label. An object that only inherited the label is not among them.
-    async fn find(&self, order: &Marks) -> Result<Vec<Observed>>;
+    /// Finds the objects that a create left behind, by its name and by its resource label.
+    ///
+    /// An object that only inherited the label is not among them.
+    async fn find(&self, marks: &Marks) -> Result<Vec<Observed>>;
 
-    /// Finds steps of builds that were made upon images of ours after the client was gone, so that
-    /// no answer told of them. They keep those images from going. `recorded` are the names that the
-    /// same runs have on record.
+    /// Finds build steps that were made on top of our images after the client was gone.
+    ///
+    /// No response reported these steps, and they keep those images from being deleted. `recorded`
+    /// are the names that the same runs have on record.
     async fn unrecorded_steps(
         &self,
         _images: &[String],
@@ -223,24 +244,24 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Creates and, where the kind runs, starts an object; returns its provider id.
+    /// Creates an object, starts it if its kind runs, and returns its provider id.
     ///
-    /// A create that failed half-way removes what it made before it answers, where it can.
-    async fn create(&self, order: &CreateOrder) -> Result<String>;
+    /// A create that fails halfway removes what it made before it returns, where it can.
+    async fn create(&self, request: &CreateRequest) -> Result<String>;
 
     /// Stops a running object without releasing it.
     async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()>;
 
-    /// Tells the object's own dead-man switch, where it has one, that its owner lives.
+    /// Renews the object's own dead-man switch, where it has one, because its owner is alive.
     async fn renew(&self, _kind: Kind, _id: &str) -> Result<()> {
         Ok(())
     }
 
-    /// Ends an object.
+    /// Releases an object.
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released>;
 }
 
-/// The worlds at hand.
+/// The configured providers.
 #[derive(Debug, Clone, Default)]
 pub struct Providers(Vec<Arc<dyn Provider>>);
 
@@ -254,7 +275,7 @@ impl Providers {
     ///
     /// # Errors
     ///
-    /// Fails when that provider is not at hand.
+    /// Fails when that provider is not configured.
     pub fn get(&self, name: ProviderName) -> Result<&Arc<dyn Provider>> {
         self.0.iter().find(|provider| provider.name() == name).ok_or_else(|| ProviderError {
             provider: name,
@@ -265,31 +286,32 @@ impl Providers {
         })
     }
 
-    /// Returns whether a provider is at hand whose objects are on this machine.
+    /// Returns whether this provider is configured and its objects are on this machine.
     pub fn is_local(&self, name: ProviderName) -> bool {
         self.0.iter().any(|provider| provider.name() == name && provider.is_local())
     }
 
-    /// Returns all of them.
+    /// Returns all providers.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
         self.0.iter()
     }
 }
 
-/// What an object is found again by when the answer to its create was lost.
+/// What identifies an object when the response to its create was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marks {
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The resource it was made for, as its label says.
     pub resource: crate::id::ResourceId,
-    /// The deterministic name it was given.
+    /// Its deterministic name.
     pub name: String,
 }
 
 impl Marks {
-    /// Returns whether an object has the name and carries the label of the create. It may have
-    /// inherited the label all the same, where its kind can.
+    /// Returns whether an object has the name and the label of the create.
+    ///
+    /// It may still have inherited the label, where its kind can.
     pub fn fit(&self, seen: &Observed) -> bool {
         seen.kind == self.kind
             && seen.name == self.name

@@ -1,4 +1,4 @@
-//! Objects as a provider shows them.
+//! Objects as a provider reports them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::labels::Labels;
 
 use super::{Identity, Retention};
 
-/// A name that is not in a fixed list, with the nearest one that is.
+/// An unknown name of a fixed list, with the nearest known name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{given}`; {}", suggestion(.nearest, .known))]
 pub struct UnknownName {
@@ -96,7 +96,7 @@ macro_rules! named_enum {
 }
 
 named_enum!(
-    /// The worlds creel knows.
+    /// The providers that creel supports.
     ProviderName, "provider" {
         /// Cloud sandboxes of one Daytona organisation.
         Daytona = "daytona",
@@ -108,7 +108,7 @@ named_enum!(
 );
 
 named_enum!(
-    /// What an object is; the order is the order of release.
+    /// The kind of an object; variants are in release order.
     Kind, "kind" {
         /// A cloud sandbox.
         Sandbox = "sandbox",
@@ -128,12 +128,12 @@ named_enum!(
 );
 
 impl Kind {
-    /// Returns whether an object of this kind runs once it is made.
+    /// Returns whether an object of this kind runs once it is created.
     pub const fn runs(self) -> bool {
         matches!(self, Self::Container | Self::Process | Self::Sandbox)
     }
 
-    /// Returns whether the id of an object of this kind is never given to another one.
+    /// Returns whether the id of an object of this kind is never reused.
     pub const fn has_lasting_ids(self) -> bool {
         match self {
             Self::Sandbox | Self::Process | Self::Container | Self::Network => true,
@@ -142,57 +142,58 @@ impl Kind {
     }
 }
 
-/// One object, as seen at one moment.
+/// One object, as observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
-    /// The world it lives in.
+    /// The provider that holds it.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The provider's id for it.
     pub id: String,
-    /// The name people know it by; the id where it has none.
+    /// Its display name; the id where it has none.
     pub name: String,
-    /// Its state in the provider's own lower-case word: an open set.
+    /// Its state as the provider's own lower-case name; an open set.
     pub state: String,
-    /// When it was made, where the provider tells.
+    /// When it was created, where the provider reports it.
     pub created_at: Option<Timestamp>,
-    /// When it last did something, where the provider tells; no proof of life. Of a container
-    /// only a close look tells it: when it last started or ended.
+    /// When it was last active, where the provider reports it; no proof of life. For a container
+    /// only an inspect reports it: when it last started or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_active_at: Option<Timestamp>,
-    /// When an image last got a name on this engine. Only an inspection tells it, and not of
-    /// every image.
+    /// When an image last got a name on this engine. Only an inspect reports it, and not for every
+    /// image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tagged_at: Option<Timestamp>,
     /// Its labels.
     pub labels: Labels,
     /// The Compose project it belongs to.
     pub project: Option<String>,
-    /// Bytes it takes, where that is cheap to know.
+    /// Bytes it takes, where that is cheap to determine.
     pub size: Option<u64>,
-    /// What it keeps in use: those cannot go before it.
+    /// The objects it uses; they cannot be released before it.
     pub uses: Vec<(Kind, String)>,
-    /// Who uses it, by provider id; complete only after an examination.
+    /// The objects that use it, by provider id; complete only after `examine`.
     #[serde(default)]
     pub users: Vec<String>,
     /// Whether it belongs to the provider itself and can never be released.
     pub predefined: bool,
-    /// What the provider was asked to make of it, in its own word, where that is not its state.
+    /// The state that was requested of the provider, as its own name, where it differs from
+    /// `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<String>,
-    /// Set where its delete was accepted and the provider keeps it all the same.
+    /// Set where its delete was accepted and the provider still keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained: Option<Retention>,
-    /// Changes whenever the object changed in a way that matters to a plan.
+    /// Changes whenever the object changed in a manner that matters to a plan.
     pub generation: String,
-    /// What tells it from a replacement under its name, where its id alone does not.
+    /// What distinguishes it from a replacement under its name, where its id alone does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
 }
 
 impl Observed {
-    /// Makes an object of which only the id is known; its name is the id.
+    /// Creates an object of which only the id is known; its name is the id.
     pub fn known_by_id(provider: ProviderName, kind: Kind, id: impl Into<String>) -> Self {
         let id = id.into();
         Self {
@@ -217,8 +218,9 @@ impl Observed {
         }
     }
 
-    /// Returns what tells it from a replacement, where that was seen: its id, where ids never come
-    /// back.
+    /// Returns what distinguishes it from a replacement, where that was observed.
+    ///
+    /// For a kind whose ids are never reused, this defaults to the id.
     pub fn identity(&self) -> Option<Identity> {
         match &self.identity {
             Some(identity) => Some(identity.clone()),
@@ -227,7 +229,7 @@ impl Observed {
         }
     }
 
-    /// Returns whether it is doing something that a release would cut short.
+    /// Returns whether a release would interrupt it.
     pub fn is_running(&self) -> bool {
         match self.kind {
             Kind::Sandbox => matches!(self.state.as_str(), "started" | "paused"),
@@ -235,10 +237,10 @@ impl Observed {
         }
     }
 
-    /// Returns the instant from which its age counts, where that can be trusted.
+    /// Returns the instant from which its age counts, where that is reliable.
     ///
-    /// A build takes an image's time of creation from its base or from the cache, so an image
-    /// that is seconds old may seem to be years old: only the time of its last tag counts.
+    /// A build takes an image's creation time from its base or from the cache, so an image that is
+    /// seconds old may seem to be years old. Only the time of its last tag counts.
     pub fn known_since(&self) -> Option<Timestamp> {
         match self.kind {
             Kind::Image => self.tagged_at,
@@ -246,21 +248,23 @@ impl Observed {
         }
     }
 
-    /// Returns all names of an image, which its generation lists after its id.
+    /// Returns all names of an image. Its generation lists them after its id.
     pub fn tags(&self) -> impl Iterator<Item = &str> {
         let is_image = self.kind == Kind::Image;
         self.generation.split(' ').skip(1).filter(move |_| is_image)
     }
 
-    /// Returns the names that people know it by; an image may have several.
+    /// Returns its display names; an image may have several.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let others = self.tags().filter(|tag| *tag != self.name);
         std::iter::once(self.name.as_str()).chain(others)
     }
 
-    /// Returns what the `uses` of others may call it: its id; a network also its name, because
-    /// Podman and containers that never started tell no more; and an image that is meant by a
-    /// reference also the id it leads to, with which its generation begins.
+    /// Returns the names under which the `uses` of other objects may list it.
+    ///
+    /// These are its id and, for a network, its name, because Podman and containers that never
+    /// started report no more. For an image listed by reference they include the image id, with
+    /// which its generation begins.
     pub fn references(&self) -> impl Iterator<Item = &str> {
         let other = match self.kind {
             Kind::Network => Some(self.name.as_str()),
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_is_answered_with_the_nearest_name() {
+    fn a_typo_suggests_the_nearest_name() {
         let error = "contaner".parse::<Kind>().expect_err("there is no such kind");
         assert_eq!(error.to_string(), "unknown kind `contaner`; did you mean `container`?");
         let error = "zzz".parse::<ProviderName>().expect_err("there is no such provider");

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How long a provider keeps an object whose delete it accepted, and why.
 ///
-/// Nothing that is sent ends such an object sooner: the provider drops its record by itself.
+/// No request ends such an object sooner: the provider drops its record by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// When the provider drops it.
@@ -16,14 +16,14 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Describes it as reports do.
+    /// Returns the description that reports show.
     pub fn describe(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or("no reason was given");
         format!("accepted, kept by the service until {}: {reason}", show_date(self.until))
     }
 }
 
-/// Shows an instant to the minute.
+/// Formats an instant to the minute.
 pub fn show_date(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

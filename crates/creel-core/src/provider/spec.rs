@@ -1,4 +1,4 @@
-//! What to create.
+//! Specifications of objects to create.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,29 +13,29 @@ use crate::labels::Labels;
 
 use super::{Kind, Marks};
 
-/// A create, complete: what, under which name, with which labels.
+/// A complete create request: spec, name and labels.
 #[derive(Debug, Clone)]
-pub struct CreateOrder {
-    /// The resource it is made for.
+pub struct CreateRequest {
+    /// The resource it is created for.
     pub resource: ResourceId,
-    /// The deterministic name it gets.
+    /// Its deterministic name.
     pub name: String,
-    /// All labels it gets, those of the user and ours.
+    /// All labels it gets: the user's and ours.
     pub labels: Labels,
     /// How long it may live without a renewal of its lease.
     pub lease: Duration,
-    /// What is to be made.
+    /// The object to create.
     pub spec: Spec,
 }
 
-impl CreateOrder {
-    /// Returns what the object is found again by.
+impl CreateRequest {
+    /// Returns the marks by which the object is found again.
     pub fn marks(&self) -> Marks {
         Marks { kind: self.spec.kind(), resource: self.resource, name: self.name.clone() }
     }
 }
 
-/// What is to be made.
+/// The object to create.
 #[derive(Debug, Clone)]
 pub enum Spec {
     /// A running container.
@@ -50,15 +50,15 @@ pub enum Spec {
     Process(ProcessSpec),
     /// An empty directory.
     Directory,
-    /// A directory with an empty disk of a fixed size, which only root can have.
+    /// A directory with an empty disk of a fixed size; requires root.
     Disk {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
     },
 }
 
 impl Spec {
-    /// Returns what kind of object it describes.
+    /// Returns the kind of object it describes.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Container(_) => Kind::Container,
@@ -80,9 +80,9 @@ pub struct ContainerSpec {
     pub entry_point: Vec<String>,
     /// The command; empty means the image's own.
     pub command: Vec<String>,
-    /// What reaps in it.
+    /// Which process reaps orphans in it.
     pub init: Init,
-    /// What is put into it before it starts: for its user, where that is not told otherwise.
+    /// Files to put into it before it starts; they belong to its user.
     pub files: Vec<Placed>,
     /// The environment.
     pub env: BTreeMap<String, String>,
@@ -90,30 +90,30 @@ pub struct ContainerSpec {
     pub network: Option<String>,
     /// The volumes to mount.
     pub mounts: Vec<VolumeMount>,
-    /// What it may use.
+    /// Its resource limits.
     pub limits: Limits,
-    /// How large what it writes may get, in GiB; not every engine can limit that.
+    /// The maximum size of its writable layer, in GiB; not every engine can limit that.
     pub disk_gib: Option<u64>,
 }
 
-/// What reaps in a container.
+/// The process that reaps orphans in a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Init {
     /// The engine's own init, which runs the command.
     #[default]
     Engine,
-    /// The first process itself; it also hears the request to stop.
+    /// The first process itself; it also receives the stop signal.
     FirstProcess,
 }
 
 /// A file or directory that is put into a container before it starts.
 #[derive(Clone)]
 pub struct Placed {
-    /// Where: an absolute path. Directories above it must exist or be put there before.
+    /// Its absolute path. Parent directories must exist or be placed before it.
     pub path: String,
     /// Its mode.
     pub mode: u32,
-    /// What is in it; `None` is a directory.
+    /// Its content; `None` is a directory.
     pub content: Option<Bytes>,
 }
 
@@ -129,14 +129,14 @@ impl fmt::Debug for Placed {
 pub struct VolumeMount {
     /// The volume's name.
     pub volume: String,
-    /// Where it appears.
+    /// The path where it is mounted.
     pub target: String,
 }
 
 /// A container network.
 #[derive(Debug, Clone, Default)]
 pub struct NetworkSpec {
-    /// Whether it has no way out.
+    /// Whether it has no route to outside networks.
     pub internal: bool,
 }
 
@@ -160,12 +160,12 @@ pub struct SandboxSpec {
 /// What a cloud sandbox starts from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SandboxSource {
-    /// The provider's own choice.
+    /// The provider's default.
     #[default]
     Default,
     /// A snapshot, which brings its own resources.
     Snapshot(String),
-    /// An image, with what it may use; `None` means the provider's default.
+    /// An image with its resources; `None` means the provider's default.
     Image {
         /// The image.
         reference: String,
@@ -178,25 +178,25 @@ pub enum SandboxSource {
     },
 }
 
-/// A process tree. It inherits no environment but what is named here.
+/// A process tree. It inherits no environment except what is named here.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessSpec {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The environment, on top of a bare `PATH`, `HOME`, `LANG`.
     pub env: BTreeMap<String, String>,
-    /// Where it starts; `None` means the root directory.
+    /// Its working directory; `None` means the root directory.
     pub directory: Option<PathBuf>,
-    /// What it may use.
+    /// Its resource limits.
     pub limits: Limits,
 }
 
-/// What a container or process tree may use; `None` is unlimited.
+/// Resource limits of a container or process tree; `None` is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory in bytes.
     pub memory: Option<u64>,
-    /// Processors, in parts.
+    /// Processors, possibly fractional.
     pub cpus: Option<f64>,
     /// Processes and threads.
     pub processes: Option<u64>,

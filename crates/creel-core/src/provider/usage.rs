@@ -1,6 +1,6 @@
-//! What something that runs uses.
+//! Resource usage of a running object.
 
-/// What a sandbox uses, as far as its provider can tell.
+/// Resource usage of a sandbox, as far as its provider reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Usage {
     /// Memory in bytes.

@@ -1,10 +1,9 @@
-//! The audit of every try, written in batches beside the work.
+//! The audit of every attempt, written in batches alongside the work.
 //!
-//! A try is on disk at the latest when the reaper returns. A crash before that
-//! may lose the newest tries, never a state: those are written by the ledger
-//! itself before and after each act. On a full disk both wait here until the
-//! end of the plan, by when there may be room; what cannot be written then is
-//! counted.
+//! An attempt is on disk at the latest when the reaper returns. A crash before that may lose the
+//! newest attempts, but never a state: the ledger itself writes states before and after each
+//! operation. On a full disk both wait here until the end of the plan, when there may be space.
+//! Whatever cannot be written then is counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,30 +18,32 @@ use crate::id::ResourceId;
 use crate::ledger::write::WhenFull;
 use crate::ledger::{Event, Ledger, LedgerError, Try};
 use crate::plan::PlanItem;
+use crate::provider::Providers;
 use crate::task;
 
+use super::authorization::Authorization;
+use super::dependents;
 use super::item::try_of;
 use super::send::RELEASE;
-use super::warrant::Warrant;
 
-/// How many tries one transaction takes; few enough that little is left to write at the end.
+/// Attempts per transaction; few enough that little is left to write at the end.
 const BATCH: usize = 64;
-/// How long a try waits for others: each transaction waits for the disk, which the engine
+/// How long an attempt waits to be batched. Each transaction waits for the disk, which the engine
 /// needs at the same time.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// How many tries wait for room on a full disk.
+/// Maximum number of attempts that wait for space on a full disk.
 const MOST_WAITING: usize = 4096;
 
-/// Takes tries and writes them in the background.
+/// Receives attempts and writes them in the background.
 #[derive(Debug)]
 pub(super) struct Audit {
     ledger: Option<Ledger>,
     queue: Mutex<Option<mpsc::UnboundedSender<Try>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// Tries that could not be written.
+    /// The number of attempts that could not be written.
     lost: Arc<AtomicUsize>,
-    /// Changes of records that there was no room for.
+    /// Changes of records for which there was no space.
     unwritten: Mutex<Vec<(ResourceId, Vec<Event>)>>,
 }
 
@@ -70,73 +71,82 @@ impl Audit {
         }
     }
 
-    /// Keeps a change of a record that there was no room for, to be written at the end.
-    pub(super) fn owe(&self, resource: ResourceId, change: Event) {
+    /// Keeps a change of a record for which there was no space, to be written at the end.
+    pub(super) fn defer(&self, resource: ResourceId, change: Event) {
         let mut unwritten = self.unwritten.lock().expect("no holder of this lock panics");
-        match unwritten.iter_mut().find(|(owed, _)| *owed == resource) {
+        match unwritten.iter_mut().find(|(deferred, _)| *deferred == resource) {
             Some((_, changes)) => changes.push(change),
             None => unwritten.push((resource, vec![change])),
         }
     }
 
-    /// Returns whether an earlier change of a record waits to be written.
-    pub(super) fn owes(&self, resource: ResourceId) -> bool {
+    /// Returns whether an earlier change of a record still has to be written.
+    pub(super) fn has_deferred(&self, resource: ResourceId) -> bool {
         let unwritten = self.unwritten.lock().expect("no holder of this lock panics");
-        unwritten.iter().any(|(owed, _)| *owed == resource)
+        unwritten.iter().any(|(deferred, _)| *deferred == resource)
     }
 
-    /// Writes what may be released and why, before anything is: a crash leaves no release without
-    /// a row. What is tracked has its reason in its own events, written before each release.
-    pub(super) async fn announce(&self, items: &[PlanItem]) {
-        let Some(ledger) = &self.ledger else { return };
-        let untracked = items.iter().filter(|item| item.resource.is_none());
-        let mut rows: Vec<Try> = untracked
-            .map(|item| Try {
-                evidence: Some(Warrant::by_rule(item).evidence.into()),
-                ..try_of(item, RELEASE, 0, "planned", "")
-            })
-            .collect();
-        if rows.is_empty() {
-            return;
+    /// Records the untracked objects that may be released and why, before any release.
+    ///
+    /// A crash therefore leaves no release without a row. A tracked object has the reason in its
+    /// own events, which are written before each release. Objects that are removed together with it
+    /// have no events, so they get rows too.
+    pub(super) async fn announce(&self, items: &[PlanItem], providers: &Providers) {
+        let mut rows = Vec::new();
+        for item in items {
+            let evidence = Authorization::by_rule(item).evidence;
+            if let Ok(provider) = providers.get(item.seen.provider) {
+                rows.extend(dependents::rows(provider.as_ref(), item, &item.seen, &evidence));
+            }
+            if item.resource.is_none() {
+                let row = try_of(item, RELEASE, 0, "planned", "");
+                rows.push(Try { evidence: Some(evidence.into()), ..row });
+            }
         }
+        self.write_ahead(rows).await;
+    }
+
+    /// Writes rows before the releases that they describe.
+    pub(super) async fn write_ahead(&self, mut rows: Vec<Try>) {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !rows.is_empty()) else { return };
         match ledger.append_tries(&rows).await {
             Ok(()) => {}
-            // They are written with the tries that follow: there may be room then.
+            // They are written with the attempts that follow, when there may be space.
             Err(error) if error.is_disk_full() => rows.into_iter().for_each(|row| self.note(row)),
             Err(error) => lose(&mut rows, &self.lost, &error),
         }
     }
 
-    /// Takes a try. The queue is bounded by the plan: an item has few tries.
+    /// Queues an attempt. The queue is bounded by the plan: an item has few attempts.
     pub(super) fn note(&self, one: Try) {
         if let Some(queue) = &*self.queue.lock().expect("no holder of this lock panics") {
-            // The writer ends only after this sender: a failed send cannot happen before.
+            // The writer ends only after this sender, so a send cannot fail before that.
             let _ = queue.send(one);
         }
     }
 
-    /// Waits until everything is on disk; returns how much could not be written.
+    /// Waits until everything is on disk. Returns how many entries could not be written.
     pub(super) async fn finish(&self) -> usize {
         self.queue.lock().expect("no holder of this lock panics").take();
         let writer = self.writer.lock().expect("no holder of this lock panics").take();
-        let changes = self.write_owed().await;
+        let changes = self.write_deferred().await;
         if let Some(writer) = writer {
-            // A panic of the writer has been reported by the panic hook.
+            // The panic hook has already reported a panic of the writer.
             let _ = writer.await;
         }
         changes + self.lost.load(Ordering::Relaxed)
     }
 
-    /// Writes the changes that there was no room for; returns how many are still owed.
-    async fn write_owed(&self) -> usize {
-        let owed =
+    /// Writes the changes for which there was no space. Returns how many are still unwritten.
+    async fn write_deferred(&self) -> usize {
+        let deferred =
             std::mem::take(&mut *self.unwritten.lock().expect("no holder of this lock panics"));
         let Some(ledger) = &self.ledger else { return 0 };
         let mut left = 0;
-        for (resource, changes) in owed {
+        for (resource, changes) in deferred {
             let events: Vec<_> = changes.into_iter().map(|change| (resource, change)).collect();
             match ledger.append(&events).await {
-                // Illegal: somebody else has closed the record meanwhile.
+                // Illegal: another process has closed the record in the meantime.
                 Ok(_) | Err(LedgerError::Illegal { .. }) => {}
                 Err(error) => {
                     warn!(%resource, %error, "audit incomplete: its release is not on record");
@@ -148,7 +158,7 @@ impl Audit {
     }
 }
 
-/// Writes tries until no more come, and counts those that could not be written.
+/// Writes attempts until the queue is closed, and counts those that could not be written.
 async fn write_all(
     ledger: Ledger,
     mut waiting: mpsc::UnboundedReceiver<Try>,
@@ -159,7 +169,7 @@ async fn write_all(
         gather(&mut batch, &mut waiting).await;
         match ledger.append_tries(&batch).await {
             Ok(()) => batch.clear(),
-            // They are kept for the next round: there may be room then.
+            // They are kept for the next batch, when there may be space.
             Err(error) if error.is_disk_full() && batch.len() < MOST_WAITING => {
                 warn!(%error, waiting = batch.len(), "the audit waits for room");
             }
@@ -179,7 +189,7 @@ fn lose(batch: &mut Vec<Try>, lost: &AtomicUsize, error: &LedgerError) {
     batch.clear();
 }
 
-/// Fills a batch until it is full, has waited long enough, or nothing more will come.
+/// Fills a batch until it is full, has waited long enough, or the queue is closed.
 async fn gather(batch: &mut Vec<Try>, waiting: &mut mpsc::UnboundedReceiver<Try>) {
     let end = Instant::now() + GATHER;
     while batch.len() < BATCH {

@@ -1,4 +1,4 @@
-//! The leak certificate: what was there, what was done, what is left.
+//! The leak certificate: what existed before, what was done, and what is left.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::LedgerId;
 use crate::ledger::Record;
 use crate::os;
-use crate::plan::World;
+use crate::plan::ProviderIdentity;
 use crate::provider::{Kind, Observed, ProviderError, ProviderName};
 use crate::sanitise::Masked;
 
@@ -18,10 +18,10 @@ use super::{ItemReport, Outcome, Report};
 
 /// One object in an inventory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entry {
-    /// The world.
+pub struct CertificateEntry {
+    /// The provider.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The provider's id.
     pub id: String,
@@ -29,8 +29,8 @@ pub struct Entry {
     pub name: Masked,
 }
 
-impl Entry {
-    /// Describes something that was seen.
+impl CertificateEntry {
+    /// Describes an observed object.
     pub fn of(seen: &Observed) -> Self {
         Self {
             provider: seen.provider,
@@ -41,7 +41,7 @@ impl Entry {
     }
 }
 
-impl From<&Record> for Entry {
+impl From<&Record> for CertificateEntry {
     fn from(record: &Record) -> Self {
         Self {
             provider: record.provider,
@@ -52,17 +52,17 @@ impl From<&Record> for Entry {
     }
 }
 
-/// What the certificate says in a word or two.
+/// The verdict of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    /// Everything that was to go is verified gone, and the final inventory agrees.
+pub enum CertificateVerdict {
+    /// Everything that should be gone is verified gone, and the final inventory agrees.
     #[serde(rename = "clean")]
     Clean,
-    /// Something that was to go is still there, its absence is not verified, or something
-    /// appeared that nothing explains.
+    /// Something that should be gone still exists, its absence is not verified, or an unexplained
+    /// object appeared.
     #[serde(rename = "leaking")]
     Leaking,
-    /// What was to go is gone; the rest stays on record, as was asked for.
+    /// Everything that should be gone is gone. The rest stays on record, as requested.
     #[serde(rename = "kept")]
     Kept,
     /// Nothing is known to be left, but an inventory could not be read.
@@ -72,100 +72,101 @@ pub enum Verdict {
 
 /// A provider whose inventory could not be read.
 #[derive(Debug, Clone, Serialize)]
-pub struct Unread {
-    /// Which one.
+pub struct UnreadInventory {
+    /// The provider.
     pub provider: ProviderName,
-    /// What it said, or did not.
+    /// The provider's error.
     pub error: String,
 }
 
-impl From<&ProviderError> for Unread {
+impl From<&ProviderError> for UnreadInventory {
     fn from(error: &ProviderError) -> Self {
         Self { provider: error.provider, error: error.message.clone() }
     }
 }
 
-/// How the inventories differ; of a provider that was not read twice it says nothing.
+/// The difference between the inventories. It omits providers that were not read twice.
 #[derive(Debug, Clone, Serialize)]
 pub struct Difference {
-    /// Gone, and we released it.
-    pub released: Vec<Entry>,
-    /// Gone, but not by us.
-    pub vanished: Vec<Entry>,
+    /// Gone, released by us.
+    pub released: Vec<CertificateEntry>,
+    /// Gone, not released by us.
+    pub vanished: Vec<CertificateEntry>,
     /// New since the baseline.
-    pub appeared: Vec<Entry>,
-    /// Of what is new, that which may be ours and is not on record.
-    pub unexplained: Vec<Entry>,
-    /// Should have gone, but is in the final inventory or unverified.
-    pub remaining: Vec<Entry>,
+    pub appeared: Vec<CertificateEntry>,
+    /// New objects that may be ours and are not on record.
+    pub unexplained: Vec<CertificateEntry>,
+    /// Objects that should be gone, but are in the final inventory or unverified.
+    pub remaining: Vec<CertificateEntry>,
 }
 
-/// The proof of one release: two inventories, the actions between, the difference.
+/// The proof of one release: two inventories, the actions in between, and the difference.
 #[derive(Debug, Clone, Serialize)]
 #[must_use]
 pub struct Certificate {
-    /// The version of this shape.
+    /// The version of this format.
     pub version: u32,
-    /// What it says in one word.
-    pub verdict: Verdict,
-    /// The ledger of whoever made it.
+    /// The verdict.
+    pub verdict: CertificateVerdict,
+    /// The ledger of the issuer.
     pub ledger: Option<LedgerId>,
-    /// The worlds it speaks of.
-    pub worlds: Vec<World>,
+    /// The providers it covers.
+    pub worlds: Vec<ProviderIdentity>,
     /// When the baseline was taken.
     pub started_at: Timestamp,
     /// When the final inventory was taken.
     pub finished_at: Timestamp,
-    /// What was there before.
-    pub baseline: Vec<Entry>,
-    /// What was done.
+    /// The objects that existed before.
+    pub baseline: Vec<CertificateEntry>,
+    /// The actions that were taken.
     pub actions: Vec<ItemReport>,
-    /// What is there now.
-    pub inventory: Vec<Entry>,
+    /// The objects that exist now.
+    pub inventory: Vec<CertificateEntry>,
     /// The providers whose inventory could not be read, before or after.
-    pub unread: Vec<Unread>,
-    /// What stays on record, as was asked for.
+    pub unread: Vec<UnreadInventory>,
+    /// The objects that stay on record, as requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<Entry>,
-    /// How the two differ.
+    pub kept: Vec<CertificateEntry>,
+    /// The difference between the two inventories.
     pub difference: Difference,
 }
 
-/// What a certificate is made from.
+/// The input of a certificate.
 #[derive(Debug)]
-pub struct Evidence<'a> {
-    /// The ledger of whoever makes it.
+pub struct CertificateEvidence<'a> {
+    /// The ledger of the issuer.
     pub ledger: Option<LedgerId>,
-    /// The worlds it speaks of.
-    pub worlds: Vec<World>,
+    /// The providers it covers.
+    pub worlds: Vec<ProviderIdentity>,
     /// When the baseline was taken.
     pub started_at: Timestamp,
-    /// What was there before.
+    /// The objects that existed before.
     pub baseline: &'a [Observed],
-    /// What was done.
+    /// The actions that were taken.
     pub report: &'a Report,
-    /// What is there now.
+    /// The objects that exist now.
     pub inventory: &'a [Observed],
     /// The providers whose inventory could not be read, before or after.
-    pub unread: Vec<Unread>,
-    /// What is on record as still to go, whether an inventory shows it or not.
-    pub outstanding: Vec<Entry>,
-    /// What stays on record, as was asked for.
-    pub kept: Vec<Entry>,
-    /// Of what [`appeared`], that which may be ours and is not on record.
-    pub unexplained: Vec<Entry>,
+    pub unread: Vec<UnreadInventory>,
+    /// The objects on record that still have to be released, whether an inventory shows them or
+    /// not.
+    pub outstanding: Vec<CertificateEntry>,
+    /// The objects that stay on record, as requested.
+    pub kept: Vec<CertificateEntry>,
+    /// Those of the [`appeared`] objects that may be ours and are not on record.
+    pub unexplained: Vec<CertificateEntry>,
 }
 
 impl Certificate {
-    /// Compares the inventories and judges.
-    pub fn issue(evidence: Evidence<'_>) -> Self {
+    /// Compares the inventories and determines the verdict.
+    pub fn issue(evidence: CertificateEvidence<'_>) -> Self {
         let difference = Difference::of(&evidence);
         let leaking = !difference.remaining.is_empty() || !difference.unexplained.is_empty();
         let verdict = match (leaking, evidence.unread.is_empty(), evidence.kept.is_empty()) {
-            (true, ..) => Verdict::Leaking,
-            (false, false, _) => Verdict::InventoryUnread,
-            (false, true, false) => Verdict::Kept,
-            (false, true, true) => Verdict::Clean,
+            (true, ..) => CertificateVerdict::Leaking,
+            (false, false, _) => CertificateVerdict::InventoryUnread,
+            (false, true, false) => CertificateVerdict::Kept,
+            (false, true, true) => CertificateVerdict::Clean,
         };
         Self {
             version: 1,
@@ -183,7 +184,7 @@ impl Certificate {
         }
     }
 
-    /// Writes the certificate, in whole or not at all.
+    /// Writes the certificate atomically.
     ///
     /// # Errors
     ///
@@ -194,23 +195,23 @@ impl Certificate {
     }
 }
 
-/// What tells one object from another; an image may have another name by now.
-type Key<'a> = (ProviderName, Kind, &'a str);
+/// The key that identifies an object. It has no name, because an image may have been renamed.
+type EntryKey<'a> = (ProviderName, Kind, &'a str);
 
-/// Returns what the second inventory has and the first one has not.
+/// Returns the objects that only the second inventory has.
 pub fn appeared<'a>(before: &[Observed], after: &'a [Observed]) -> Vec<&'a Observed> {
     let known = keys(before);
     after.iter().filter(|seen| !known.contains(&key(seen))).collect()
 }
 
 impl Difference {
-    fn of(evidence: &Evidence<'_>) -> Self {
+    fn of(evidence: &CertificateEvidence<'_>) -> Self {
         let is_read = |provider: ProviderName| {
             evidence.unread.iter().all(|unread| unread.provider != provider)
         };
         let entries_of = |seen: Vec<&Observed>, wanted: &dyn Fn(&Observed) -> bool| {
             let wanted = |seen: &&Observed| is_read(seen.provider) && wanted(seen);
-            sorted(seen.into_iter().filter(wanted).map(Entry::of))
+            sorted(seen.into_iter().filter(wanted).map(CertificateEntry::of))
         };
         let (gone, failed) = (
             evidence.acted(|outcome| outcome == Outcome::Gone),
@@ -229,45 +230,54 @@ impl Difference {
     }
 }
 
-impl Evidence<'_> {
-    /// Returns what ended so.
-    fn acted(&self, wanted: fn(Outcome) -> bool) -> BTreeSet<Key<'_>> {
+impl CertificateEvidence<'_> {
+    /// Returns the items with a matching outcome.
+    fn acted(&self, wanted: fn(Outcome) -> bool) -> BTreeSet<EntryKey<'_>> {
         let done = self.report.items.iter().filter(|item| wanted(item.result));
         done.map(|item| (item.provider, item.kind, item.id.as_str())).collect()
     }
 }
 
-/// Returns what should have gone: what a release did not achieve, what is still on record, and
-/// what was called gone and is in the inventory all the same.
-fn remaining(evidence: &Evidence<'_>, gone: &BTreeSet<Key<'_>>) -> Vec<Entry> {
+/// Returns the objects that should be gone but are not verified gone.
+///
+/// These are failed releases, objects still on record, and objects that were reported as gone but
+/// are in the inventory.
+fn remaining(
+    evidence: &CertificateEvidence<'_>,
+    gone: &BTreeSet<EntryKey<'_>>,
+) -> Vec<CertificateEntry> {
     let failed = evidence.report.items.iter().filter(|item| item.result.is_failure());
-    let failed = failed.map(|item| Entry {
+    let failed = failed.map(|item| CertificateEntry {
         provider: item.provider,
         kind: item.kind,
         id: item.id.clone(),
         name: item.name.as_str().into(),
     });
-    let there = evidence.inventory.iter().filter(|seen| gone.contains(&key(seen))).map(Entry::of);
+    let there = evidence
+        .inventory
+        .iter()
+        .filter(|seen| gone.contains(&key(seen)))
+        .map(CertificateEntry::of);
     let mut remaining = sorted(failed.chain(there).chain(evidence.outstanding.iter().cloned()));
-    // A record may know the object under a name that its release did not.
+    // A record may have another name for the object than its release.
     remaining.dedup_by(|a, b| (a.provider, a.kind, &a.id) == (b.provider, b.kind, &b.id));
     remaining
 }
 
-fn key(seen: &Observed) -> Key<'_> {
+fn key(seen: &Observed) -> EntryKey<'_> {
     (seen.provider, seen.kind, &seen.id)
 }
 
-fn keys(seen: &[Observed]) -> BTreeSet<Key<'_>> {
+fn keys(seen: &[Observed]) -> BTreeSet<EntryKey<'_>> {
     seen.iter().map(key).collect()
 }
 
-fn entries(seen: &[Observed]) -> Vec<Entry> {
-    sorted(seen.iter().map(Entry::of))
+fn entries(seen: &[Observed]) -> Vec<CertificateEntry> {
+    sorted(seen.iter().map(CertificateEntry::of))
 }
 
-fn sorted(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
-    entries.collect::<BTreeSet<Entry>>().into_iter().collect()
+fn sorted(entries: impl Iterator<Item = CertificateEntry>) -> Vec<CertificateEntry> {
+    entries.collect::<BTreeSet<CertificateEntry>>().into_iter().collect()
 }
 
 #[cfg(test)]
@@ -283,8 +293,8 @@ mod tests {
         baseline: &'a [Observed],
         report: &'a Report,
         inventory: &'a [Observed],
-    ) -> Evidence<'a> {
-        Evidence {
+    ) -> CertificateEvidence<'a> {
+        CertificateEvidence {
             ledger: None,
             worlds: Vec::new(),
             started_at: Timestamp::now(),
@@ -301,10 +311,12 @@ mod tests {
     #[test]
     fn an_inventory_that_could_not_be_read_proves_nothing() {
         let (baseline, report) = ([container("a", "running"), volume("v")], Report::default());
-        let unread = Unread { provider: ProviderName::Docker, error: "no answer".to_owned() };
-        let evidence = Evidence { unread: vec![unread], ..evidence(&baseline, &report, &[]) };
+        let unread =
+            UnreadInventory { provider: ProviderName::Docker, error: "no answer".to_owned() };
+        let evidence =
+            CertificateEvidence { unread: vec![unread], ..evidence(&baseline, &report, &[]) };
         let certificate = Certificate::issue(evidence);
-        assert_eq!(certificate.verdict, Verdict::InventoryUnread);
+        assert_eq!(certificate.verdict, CertificateVerdict::InventoryUnread);
         let Difference { released, vanished, appeared, .. } = certificate.difference;
         assert!(released.is_empty() && vanished.is_empty() && appeared.is_empty());
         let text = serde_json::to_value(certificate.verdict).unwrap();
@@ -314,21 +326,24 @@ mod tests {
     #[test]
     fn what_is_outstanding_on_record_leaks_though_no_inventory_shows_it() {
         let report = Report::default();
-        let outstanding = vec![Entry::of(&volume("v"))];
-        let evidence = Evidence { outstanding, ..evidence(&[], &report, &[]) };
+        let outstanding = vec![CertificateEntry::of(&volume("v"))];
+        let evidence = CertificateEvidence { outstanding, ..evidence(&[], &report, &[]) };
         let certificate = Certificate::issue(evidence);
-        assert_eq!(certificate.verdict, Verdict::Leaking);
-        assert_eq!(certificate.difference.remaining, [Entry::of(&volume("v"))]);
+        assert_eq!(certificate.verdict, CertificateVerdict::Leaking);
+        assert_eq!(certificate.difference.remaining, [CertificateEntry::of(&volume("v"))]);
     }
 
     #[test]
     fn only_what_appeared_without_an_explanation_leaks() {
         let (report, after) = (Report::default(), [volume("theirs"), volume("unknown")]);
         let clean = Certificate::issue(evidence(&[], &report, &after));
-        assert_eq!((clean.verdict, clean.difference.appeared.len()), (Verdict::Clean, 2));
-        let unexplained = vec![Entry::of(&volume("unknown"))];
-        let leaking = Evidence { unexplained, ..evidence(&[], &report, &after) };
-        assert_eq!(Certificate::issue(leaking).verdict, Verdict::Leaking);
+        assert_eq!(
+            (clean.verdict, clean.difference.appeared.len()),
+            (CertificateVerdict::Clean, 2)
+        );
+        let unexplained = vec![CertificateEntry::of(&volume("unknown"))];
+        let leaking = CertificateEvidence { unexplained, ..evidence(&[], &report, &after) };
+        assert_eq!(Certificate::issue(leaking).verdict, CertificateVerdict::Leaking);
     }
 
     #[test]

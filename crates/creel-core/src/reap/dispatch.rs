@@ -1,20 +1,20 @@
-//! The dispatcher: which item starts next, and when nothing more does.
+//! The dispatcher: decides which item starts next, and when no more items start.
 
 use crate::plan::PlanItem;
-use crate::provider::{ErrorClass, ProviderName, Providers, Turn};
+use crate::provider::{ErrorClass, ProviderName, Providers, ReleaseTurn};
 
-use super::order::Order;
 use super::pace::Paces;
+use super::queue::ReleaseQueue;
 use super::turns::Turns;
 
-/// Decides what starts; the releases themselves run elsewhere.
+/// Decides which item starts. The releases themselves run elsewhere.
 pub(super) struct Dispatcher<'a> {
     items: &'a [PlanItem],
     providers: &'a Providers,
-    order: Order,
+    queue: ReleaseQueue,
     paces: Paces,
     turns: Turns<'a>,
-    /// Why nothing more starts.
+    /// Why no more items start.
     stopped: Option<&'static str>,
 }
 
@@ -24,57 +24,57 @@ impl<'a> Dispatcher<'a> {
         providers: &'a Providers,
         concurrency: Option<usize>,
     ) -> Self {
-        let (order, turns) = (Order::of(items), Turns::new(providers));
-        Self { items, providers, order, paces: Paces::new(concurrency), turns, stopped: None }
+        let (queue, turns) = (ReleaseQueue::of(items), Turns::new(providers));
+        Self { items, providers, queue, paces: Paces::new(concurrency), turns, stopped: None }
     }
 
-    /// Returns an item that may start now, with its turn; where none may, asks for the turns
-    /// that are missing.
-    pub(super) fn next(&mut self) -> Option<(usize, Turn)> {
+    /// Returns an item that may start now, with its turn. If there is none, requests the missing
+    /// turns.
+    pub(super) fn next(&mut self) -> Option<(usize, ReleaseTurn)> {
         if self.stopped.is_some() {
             return None;
         }
-        // Asked each time: a provider learns its limits as it goes.
+        // Read on every call: a provider learns its limits over time.
         for provider in self.providers.iter() {
             if let Some(concurrency) = provider.concurrency() {
-                self.paces.believe(provider.name(), concurrency);
+                self.paces.set_reported(provider.name(), concurrency);
             }
         }
         let (paces, turns) = (&self.paces, &self.turns);
-        let index = self.order.take(|name| paces.has_room(name) && turns.is_ready(name));
+        let index = self.queue.take(|name| paces.has_room(name) && turns.is_ready(name));
         if let Some(index) = index {
             let name = self.provider_of(index);
             self.paces.start(name);
             return Some((index, self.turns.take(name)));
         }
-        for name in self.order.ready().filter(|name| self.paces.has_room(*name)) {
-            self.turns.ask(name);
+        for name in self.queue.ready().filter(|name| self.paces.has_room(*name)) {
+            self.turns.request(name);
         }
         None
     }
 
-    /// Waits for a turn that was asked for; never ends where there is none to wait for.
+    /// Waits for a requested turn. Never returns if there is none to wait for.
     pub(super) async fn turn(&mut self) {
         self.turns.arrival().await;
     }
 
-    /// Returns whether something may still start once its turn comes.
+    /// Returns whether an item may still start once its turn arrives.
     pub(super) fn awaits_turn(&self) -> bool {
         self.stopped.is_none() && self.turns.is_awaited()
     }
 
-    /// Lets those start that waited for this one, and for its room.
+    /// Marks an item as finished, so that items that waited for it or for capacity may start.
     pub(super) fn finish(&mut self, index: usize, error: Option<ErrorClass>) {
         self.paces.finish(self.provider_of(index), error);
-        self.order.done(index);
+        self.queue.done(index);
     }
 
-    /// Starts nothing more.
+    /// Prevents further items from starting.
     pub(super) fn stop(&mut self, why: &'static str) {
         self.stopped.get_or_insert(why);
     }
 
-    /// Returns why nothing more starts.
+    /// Returns why no more items start.
     pub(super) fn stopped(&self) -> Option<&'static str> {
         self.stopped
     }

@@ -1,4 +1,4 @@
-//! One item: look again, record, release, verify, close.
+//! The release of one item: inspect again, record, release, verify, close.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::retry::Tried;
 use crate::select::protection;
 
 use super::audit::Audit;
+use super::authorization::{Authorization, Permission, judge};
 use super::send::RELEASE;
 use super::unfinished::Unfinished;
-use super::warrant::{Permission, Warrant, judge};
 use super::watch::Reached;
 use super::{ItemReport, Outcome, ReapOptions};
 
-/// How long a look is as good as new, where the provider refuses what changed since.
+/// How long an observation counts as fresh, if the provider rejects what has changed since.
 const FRESH: Duration = Duration::from_secs(1);
-/// Said of an object whose end was ordered and taken, and which is still there.
+/// The reason for an object whose removal was accepted, but which still exists.
 const UNFINISHED: &str = "its removal was accepted but is not finished";
 
-/// What all items of one plan share.
+/// The data that all items of one plan share.
 pub(super) struct Job<'a> {
     pub(super) providers: &'a Providers,
     pub(super) ledger: Option<&'a Ledger>,
@@ -35,15 +35,15 @@ pub(super) struct Job<'a> {
     pub(super) audit: &'a Audit,
     /// The ids that this plan releases.
     pub(super) leaving: HashSet<&'a str>,
-    /// The deletes that were accepted before and did not finish.
+    /// The deletes that were accepted earlier but did not finish.
     pub(super) unfinished: Unfinished,
     pub(super) now: Timestamp,
 }
 
-/// What a second look before the release showed.
-enum SecondLook {
-    /// It may go.
-    Go(Observed, Warrant),
+/// The result of the second inspection before the release.
+enum Recheck {
+    /// It may be released.
+    Go(Observed, Authorization),
     /// It is absent already.
     Absent,
     /// It must stay.
@@ -55,56 +55,59 @@ enum SecondLook {
 }
 
 impl Job<'_> {
-    /// Releases one item; never fails, the report says what came of it.
+    /// Releases one item. Never fails; the report has the outcome.
     pub(super) async fn release(&self, item: &PlanItem) -> ItemReport {
         let provider = match self.providers.get(item.seen.provider) {
             Ok(provider) => provider.as_ref(),
             Err(error) => return failed(item, &error, 0),
         };
         if self.was_seen_just_now(provider, item) {
-            let warrant = Warrant::by_rule(item);
-            return self.release_seen(provider, item, &item.seen, &warrant).await;
+            let authorization = Authorization::by_rule(item);
+            return self.release_seen(provider, item, &item.seen, &authorization).await;
         }
         let record = match self.record_of(item).await {
             Ok(record) => record,
             Err(report) => return report,
         };
         let record = record.as_ref();
-        let look =
-            self.with_retry(item, "look at", || self.look_again(provider, item, record)).await;
-        let allowed = match look.result {
-            Ok(SecondLook::Go(seen, warrant)) => Some((seen, warrant)),
-            Ok(SecondLook::Absent) => None,
-            Ok(SecondLook::Stay(outcome, reason)) => {
+        let recheck =
+            self.with_retry(item, "look at", || self.recheck(provider, item, record)).await;
+        let allowed = match recheck.result {
+            Ok(Recheck::Go(seen, authorization)) => Some((seen, authorization)),
+            Ok(Recheck::Absent) => None,
+            Ok(Recheck::Stay(outcome, reason)) => {
                 return ItemReport::new(item, outcome, Some(reason));
             }
-            Ok(SecondLook::Replaced(why)) => return self.spare_replacement(item, 0, why).await,
-            Ok(SecondLook::Unproven(why)) => return self.keep_unproven(item, 0, why).await,
-            Err(error) => return failed(item, &error, look.tries),
+            Ok(Recheck::Replaced(why)) => return self.spare_replacement(item, 0, why).await,
+            Ok(Recheck::Unproven(why)) => return self.keep_unproven(item, 0, why).await,
+            Err(error) => return failed(item, &error, recheck.tries),
         };
-        let why = allowed.as_ref().map_or(&item.rule, |(_, warrant)| &warrant.evidence);
+        let why = allowed.as_ref().map_or(&item.rule, |(_, authorization)| &authorization.evidence);
         if let Err(report) = self.record_request(item, why).await {
             return report;
         }
         match allowed {
             None => self.close(item, 0, Some("it was gone already".to_owned())).await,
-            Some((seen, warrant)) => self.release_seen(provider, item, &seen, &warrant).await,
+            Some((seen, authorization)) => {
+                self.release_seen(provider, item, &seen, &authorization).await
+            }
         }
     }
 
-    /// Reads what is on record of an item right before its release.
+    /// Reads the record of an item right before its release.
     async fn record_of(&self, item: &PlanItem) -> Result<Option<Record>, ItemReport> {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(None) };
-        let untried = |reason| ItemReport::new(item, Outcome::Failed, Some(reason));
         match ledger.record(resource).await {
             Ok(Some(record)) => Ok(Some(record)),
-            Ok(None) => Err(untried(format!("not tried: this ledger has no record {resource}"))),
-            Err(error) => Err(untried(format!("not tried: {error}"))),
+            Ok(None) => Err(ItemReport::untried(item, &LedgerError::Unknown { id: resource })),
+            Err(error) => Err(ItemReport::untried(item, &error)),
         }
     }
 
-    /// Returns whether a second look would show nothing new. What is tracked is always looked
-    /// at: its release is recorded first, and a change would come too late to take that back.
+    /// Returns whether a second inspection would show nothing new.
+    ///
+    /// A tracked object is always inspected. Its release is recorded first, and a change that is
+    /// detected later could not undo that.
     fn was_seen_just_now(&self, provider: &dyn Provider, item: &PlanItem) -> bool {
         let is_fresh = self.options.seen_at.is_some_and(|at| at.elapsed() < FRESH);
         is_fresh
@@ -113,44 +116,46 @@ impl Job<'_> {
             && provider.refuses_if_changed(&item.seen)
     }
 
-    async fn look_again(
+    async fn recheck(
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
         record: Option<&Record>,
-    ) -> Result<SecondLook, ProviderError> {
+    ) -> Result<Recheck, ProviderError> {
         let (kind, id) = (item.seen.kind, item.seen.id.as_str());
-        let look = match item.binding {
+        let inspection = match item.binding {
             plan::Binding::Examined => provider.examine(kind, id),
             plan::Binding::Selected | plan::Binding::Identity => provider.inspect(kind, id),
         };
-        let Some(mut seen) = look.await? else { return Ok(SecondLook::Absent) };
-        // Where the engine does not tell an image's age, what the plan knew of it still holds.
+        let Some(mut seen) = inspection.await? else { return Ok(Recheck::Absent) };
+        // If the engine does not report an image's age, the value in the plan still holds.
         seen.tagged_at = seen.tagged_at.or(item.seen.tagged_at);
         if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
-            return Ok(SecondLook::Stay(Outcome::Spared, reason));
+            return Ok(Recheck::Stay(Outcome::Spared, reason));
         }
         let leaving = |user: &str| self.leaving.contains(user);
-        let changed = plan::drift(item, &seen, leaving).or_else(|| self.unmeant(item, &seen));
+        let changed =
+            plan::drift(item, &seen, leaving).or_else(|| self.no_longer_selected(item, &seen));
         if let Some(reason) = changed {
-            return Ok(SecondLook::Stay(Outcome::Drifted, reason));
+            return Ok(Recheck::Stay(Outcome::Drifted, reason));
         }
         if let Some(record) = record.filter(|record| record.state.object().is_none()) {
             return claim(provider, item, record, seen).await;
         }
         Ok(match judge(item, record, &seen) {
-            Permission::Granted(warrant) => SecondLook::Go(seen, warrant),
-            Permission::Replaced(why) => SecondLook::Replaced(why),
-            Permission::Unproven(why) => SecondLook::Unproven(why),
+            Permission::Granted(authorization) => Recheck::Go(seen, authorization),
+            Permission::Replaced(why) => Recheck::Replaced(why),
+            Permission::Unproven(why) => Recheck::Unproven(why),
         })
     }
 
-    /// Says that an item no longer fits what was meant, if so.
-    fn unmeant(&self, item: &PlanItem, seen: &Observed) -> Option<String> {
+    /// Returns the reason if an item no longer matches the selectors.
+    fn no_longer_selected(&self, item: &PlanItem, seen: &Observed) -> Option<String> {
         let selectors = &self.options.selectors;
         let bound = item.binding == plan::Binding::Selected && !selectors.is_empty();
-        let meant = selectors.iter().any(|selector| selector.fits(seen, self.now));
-        (bound && !meant).then(|| format!("it is {} now, it was {}", seen.state, item.seen.state))
+        let selected = selectors.iter().any(|selector| selector.fits(seen, self.now));
+        (bound && !selected)
+            .then(|| format!("it is {} now, it was {}", seen.state, item.seen.state))
     }
 
     /// Records the release of a tracked resource before it happens.
@@ -162,20 +167,17 @@ impl Job<'_> {
         let event = Event::ReleaseRequested { why: why.into() };
         match ledger.append(&[(resource, event.clone())]).await {
             Ok(_) => Ok(()),
-            // It may be what fills the disk: its record follows when it is gone.
+            // It may be what fills the disk. Its record is written once it is gone.
             Err(error) if error.is_disk_full() && self.providers.is_local(item.seen.provider) => {
                 warn!(%resource, %error, "released before it could be recorded");
-                self.audit.owe(resource, event);
+                self.audit.defer(resource, event);
                 Ok(())
             }
             Err(LedgerError::Illegal { .. }) => {
                 let reason = "another process released it".to_owned();
                 Err(ItemReport::new(item, Outcome::Gone, Some(reason)))
             }
-            Err(error) => {
-                let reason = format!("not tried: {error}");
-                Err(ItemReport::new(item, Outcome::Failed, Some(reason)))
-            }
+            Err(error) => Err(ItemReport::untried(item, &error)),
         }
     }
 
@@ -184,19 +186,22 @@ impl Job<'_> {
         provider: &dyn Provider,
         item: &PlanItem,
         seen: &Observed,
-        warrant: &Warrant,
+        authorization: &Authorization,
     ) -> ItemReport {
         let mode = ReleaseMode {
             stop_timeout: self.options.stop_timeout.filter(|_| seen.is_running()),
-            // The engine itself refuses when something seen at rest runs again meanwhile.
+            // The engine itself rejects the release if a stopped object runs again by then.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
-            expected: warrant.expected.clone(),
-            // Each step of a recorded build has a record of its own.
+            expected: authorization.expected.clone(),
+            // Each step of a recorded build has its own record.
             keep_parents: item.resource.is_some(),
         };
-        let tried = self.end(provider, item, &mode, warrant).await;
+        let dependents =
+            self.announce_dependents(provider, item, seen, &authorization.evidence).await;
+        let tried = self.end(provider, item, &mode, authorization).await;
         match tried.result {
             Ok(Reached::Gone) => {
+                self.note_dependents(provider, dependents).await;
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
                 self.close(item, tried.tries, None).await
             }
@@ -207,11 +212,12 @@ impl Job<'_> {
             Ok(Reached::Retained(retention)) => {
                 self.report_retained(item, tried.tries, retention).await
             }
-            Ok(Reached::Stuck(words)) => {
-                let reason = format!("{UNFINISHED}: {words}");
+            Ok(Reached::Stuck(detail)) => {
+                let reason = format!("{UNFINISHED}: {detail}");
                 let report = accepted(item, tried.tries, reason.clone());
                 let report = self.note_accepted(item, report).await;
-                // Another order would change nothing: that it is there is what is to be known.
+                // Another request would change nothing. The record must show that the object still
+                // exists.
                 self.quarantine(item, report, reason).await
             }
             Ok(Reached::Replaced(why)) => self.spare_replacement(item, tried.tries, why).await,
@@ -223,7 +229,8 @@ impl Job<'_> {
         }
     }
 
-    /// Asks of something that was refused as in use whether it has changed: then nobody meant it.
+    /// Returns a report for an object in use that has changed, because the plan no longer covers
+    /// it.
     async fn reason_to_stay(
         &self,
         provider: &dyn Provider,
@@ -233,19 +240,21 @@ impl Job<'_> {
         if item.resource.is_some() || error.class != ErrorClass::InUse {
             return None;
         }
-        match self.look_again(provider, item, None).await {
-            Ok(SecondLook::Stay(outcome, reason)) => {
+        match self.recheck(provider, item, None).await {
+            Ok(Recheck::Stay(outcome, reason)) => {
                 Some(ItemReport::new(item, outcome, Some(reason)))
             }
-            Ok(SecondLook::Replaced(why) | SecondLook::Unproven(why)) => {
+            Ok(Recheck::Replaced(why) | Recheck::Unproven(why)) => {
                 Some(ItemReport::new(item, Outcome::Drifted, Some(why)))
             }
-            Ok(SecondLook::Go(..) | SecondLook::Absent) | Err(_) => None,
+            Ok(Recheck::Go(..) | Recheck::Absent) | Err(_) => None,
         }
     }
 
-    /// Leaves a replacement alone. The recorded object is gone, and its record says how that is
-    /// known; something that nobody tracks has changed since it was selected.
+    /// Leaves a replacement alone.
+    ///
+    /// For a tracked object, the recorded object is gone, and its record states the evidence. An
+    /// untracked object is reported as changed since it was selected.
     async fn spare_replacement(&self, item: &PlanItem, tries: u32, why: String) -> ItemReport {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else {
             return ItemReport { tries, ..ItemReport::new(item, Outcome::Drifted, Some(why)) };
@@ -260,7 +269,7 @@ impl Job<'_> {
         ItemReport { tries, ..ItemReport::new(item, Outcome::Spared, Some(reason)) }
     }
 
-    /// Keeps an object that may be somebody else's, and says so on its record.
+    /// Keeps an object that may be foreign, and notes that on its record.
     async fn keep_unproven(&self, item: &PlanItem, tries: u32, why: String) -> ItemReport {
         let reason = format!("kept, nothing proves that it is ours: {why}");
         warn!(kind = %item.seen.kind, id = %item.seen.id, why, "kept without proof of ownership");
@@ -269,23 +278,23 @@ impl Job<'_> {
         self.quarantine(item, report, reason).await
     }
 
-    /// Closes the record of something whose absence is verified.
+    /// Closes the record of an object whose absence is verified.
     async fn close(&self, item: &PlanItem, tries: u32, note: Option<String>) -> ItemReport {
         info!(kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name, "released");
         let gone = ItemReport { tries, ..ItemReport::new(item, Outcome::Gone, note) };
         self.forget_unfinished(item).await;
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return gone };
-        if self.audit.owes(resource) {
-            self.audit.owe(resource, Event::VerifiedGone);
+        if self.audit.has_deferred(resource) {
+            self.audit.defer(resource, Event::VerifiedGone);
             return gone;
         }
         match ledger.append(&[(resource, Event::VerifiedGone)]).await {
             Ok(_) => gone,
             Err(error) if error.is_disk_full() => {
-                self.audit.owe(resource, Event::VerifiedGone);
+                self.audit.defer(resource, Event::VerifiedGone);
                 gone
             }
-            // The object is gone all the same; the next reconcile closes the record.
+            // The object is gone anyway; the next reconcile closes the record.
             Err(error) => {
                 warn!(%resource, %error, "the record could not be closed");
                 gone
@@ -293,7 +302,7 @@ impl Job<'_> {
         }
     }
 
-    /// Keeps on record why something will not go.
+    /// Records why an object cannot be removed.
     async fn give_up(&self, item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {
         error!(
             kind = %item.seen.kind, id = %item.seen.id, name = %item.seen.name,
@@ -301,14 +310,13 @@ impl Job<'_> {
         );
         let report = failed(item, error, tries);
         if error.class.may_pass() && !self.options.is_second_try {
-            // It stays in release, for the next round to try again.
+            // It stays in `Releasing`, for the next round to retry.
             return report;
         }
         self.quarantine(item, report, error.message.clone()).await
     }
 
-    /// Keeps a tracked resource on record as one that will not go; what nobody tracks is only
-    /// reported.
+    /// Quarantines the record of a tracked resource. An untracked object is only reported.
     pub(super) async fn quarantine(
         &self,
         item: &PlanItem,
@@ -325,7 +333,7 @@ impl Job<'_> {
         }
     }
 
-    /// Tries one call again as the policy says, and notes each try.
+    /// Retries one call as the policy says, and records each failed attempt.
     pub(super) async fn with_retry<'b, T: Send + 'b, F>(
         &self,
         item: &PlanItem,
@@ -337,6 +345,9 @@ impl Job<'_> {
     {
         let mut policy = self.options.retry.clone();
         policy.deadline += self.options.stop_timeout.unwrap_or_default();
+        if let (RELEASE, Ok(provider)) = (operation, self.providers.get(item.seen.provider)) {
+            policy.deadline += provider.release_allowance(item.seen.kind);
+        }
         let retries = policy.retries;
         let mut failures: Vec<Try> = Vec::new();
         let note = |attempt: u32, error: &ProviderError, wait: Option<Duration>| {
@@ -367,23 +378,25 @@ impl Job<'_> {
     }
 }
 
-/// Judges an object of a create whose answer never came: only the one object that has its name
-/// and its label, and did not inherit the label, came of it.
+/// Judges an object of a create whose response never arrived.
+///
+/// The object is ours only if it is the single one that has the name and the label of the create,
+/// and did not inherit the label.
 async fn claim(
     provider: &dyn Provider,
     item: &PlanItem,
     record: &Record,
     seen: Observed,
-) -> Result<SecondLook, ProviderError> {
+) -> Result<Recheck, ProviderError> {
     let found = provider.find(&record.marks()).await?;
     Ok(match found.as_slice() {
         [one] if one.id == seen.id => {
             let evidence = "it alone has the name and the label of the create";
-            let warrant = Warrant::of_ours(item, record, &seen, evidence);
-            SecondLook::Go(seen, warrant)
+            let authorization = Authorization::of_ours(item, record, &seen, evidence);
+            Recheck::Go(seen, authorization)
         }
-        [] | [_] => SecondLook::Unproven("it is not what came of the create on record".to_owned()),
-        [_, _, ..] => SecondLook::Unproven(
+        [] | [_] => Recheck::Unproven("it is not what came of the create on record".to_owned()),
+        [_, _, ..] => Recheck::Unproven(
             "several objects have the name and the label of the create".to_owned(),
         ),
     })

@@ -1,26 +1,26 @@
-//! The reaper: takes a plan, releases, verifies, records, reports.
+//! The reaper: executes a plan, and releases, verifies, records and reports.
 //!
 //! ```text
 //!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears, in its turn:
-//!             look again (drift? protected?), unless seen just now ─▶ record the release
+//!             inspect again (drift? protected?), unless seen just now ─▶ record the release
 //!             ─▶ release, with retries ─▶ verify its absence ─▶ close the record
 //! ```
 //!
-//! One bad item never delays the others: an object waits only for those of
-//! the plan that use it. A crash in the middle leaves records in `Releasing`,
-//! which the next reconcile finishes; objects that the ledger does not track
-//! are simply still there, or not, for the next sweep to see.
+//! One bad item never delays the others: an object waits only for those of the plan that use it. A
+//! crash in the middle leaves records in `Releasing`, which the next reconcile finishes. An object
+//! that the ledger does not track either still exists or not, and the next sweep sees that.
 
 mod audit;
+mod authorization;
 mod certificate;
+mod dependents;
 mod dispatch;
 mod item;
-mod order;
 mod pace;
+mod queue;
 mod send;
 mod turns;
 mod unfinished;
-mod warrant;
 mod watch;
 
 use std::sync::Arc;
@@ -35,41 +35,46 @@ use tokio_util::sync::CancellationToken;
 use crate::id::ResourceId;
 use crate::ledger::{Ledger, LedgerError};
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{ErrorClass, Kind, Observed, ProviderError, ProviderName, Providers};
+use crate::provider::{ErrorClass, Kind, ProviderError, ProviderName, Providers};
 use crate::recipe::Proof;
 use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
 
 use audit::Audit;
-pub use certificate::{Certificate, Difference, Entry, Evidence, Unread, Verdict, appeared};
+pub use certificate::{
+    Certificate, CertificateEntry, CertificateEvidence, CertificateVerdict, Difference,
+    UnreadInventory, appeared,
+};
 use dispatch::Dispatcher;
 use unfinished::Unfinished;
 
-/// How a plan is carried out.
+/// How a plan is executed.
 #[derive(Debug, Clone, Default)]
 pub struct ReapOptions {
-    /// Ask politely first and wait this long; `None` kills at once.
+    /// Stop gracefully first and wait this long; `None` kills immediately.
     pub stop_timeout: Option<Duration>,
-    /// How failed calls are tried again.
+    /// How failed calls are retried.
     pub retry: RetryPolicy,
-    /// Start nothing more after the first failure.
+    /// Start no more items after the first failure.
     pub fail_fast: bool,
-    /// How many releases at once; `None` adapts.
+    /// Maximum number of concurrent releases; `None` adapts.
     pub concurrency: Option<usize>,
-    /// What is never released, checked again just before each release.
+    /// Objects that are never released. This is checked again just before each release.
     pub protect: Vec<ProtectRule>,
-    /// What was meant: an item that fits none of these any more is left alone.
+    /// The selectors of the plan. An item that no longer matches any of them is left alone.
     pub selectors: Vec<Selector>,
-    /// When the items were seen, if they were seen by whoever carries out the plan now.
+    /// When the items were observed, if this process observed them for the plan it executes.
     pub seen_at: Option<Instant>,
-    /// The releases are on record from an earlier try: only what comes of them is recorded, and
-    /// what fails again stays quarantined, with the newest reason.
+    /// Whether the releases are already on record from an earlier attempt.
+    ///
+    /// Only their outcome is recorded then. An item that fails again stays quarantined, with the
+    /// newest reason.
     pub is_second_try: bool,
-    /// Start nothing more once this is cancelled.
+    /// Start no more items once this is cancelled.
     pub cancel: CancellationToken,
 }
 
-/// What came of one item.
+/// The outcome of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -77,20 +82,20 @@ pub enum Outcome {
     Planned,
     /// Its absence was verified.
     Gone,
-    /// The provider took the order but has not finished it.
+    /// The provider accepted the request but has not finished it.
     Accepted,
-    /// It will not go; the ledger keeps why.
+    /// It cannot be removed; the ledger has the reason.
     Quarantined,
-    /// It is still there.
+    /// It still exists.
     Failed,
-    /// It changed since it was seen, and was left alone.
+    /// It changed since it was observed, and was left alone.
     Drifted,
     /// It was selected but left alone.
     Spared,
 }
 
 impl Outcome {
-    /// Returns the word for it.
+    /// Returns the stored name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Planned => "planned",
@@ -108,12 +113,12 @@ impl Outcome {
     }
 }
 
-/// One item and what came of it.
+/// One item and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct ItemReport {
-    /// The world.
+    /// The provider.
     pub provider: ProviderName,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The provider's id.
     pub id: String,
@@ -121,33 +126,38 @@ pub struct ItemReport {
     pub name: String,
     /// The rule that selected it.
     pub rule: String,
-    /// What came of it.
+    /// The outcome.
     pub result: Outcome,
-    /// How many tries it took.
+    /// The number of attempts.
     pub tries: u32,
-    /// Why, where there is something to say.
+    /// The reason, if there is one.
     pub reason: Option<String>,
-    /// Until when the provider keeps it although the delete was accepted.
+    /// Until when the provider keeps it, although the delete was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<Timestamp>,
-    /// What proved that it has finished, where a recipe asked for proof.
+    /// The proof that it has finished, if a recipe required proof.
     #[serde(flatten)]
     pub evidence: Option<Proof>,
-    /// The resource, where this ledger tracks it.
+    /// The resource, if this ledger tracks it.
     #[serde(skip)]
     pub resource: Option<ResourceId>,
-    /// The class of the last error, where there was one.
+    /// The class of the last error, if there was one.
     #[serde(skip)]
     pub class: Option<ErrorClass>,
-    /// Whether it was reported before that the provider keeps it, and the date has not passed.
+    /// Whether an earlier report said that the provider keeps it, and the date has not passed.
     #[serde(skip)]
     pub known_before: bool,
 }
 
 impl ItemReport {
-    /// Describes something that was left alone, and why.
+    /// Describes an object that was left alone, and why.
     pub(crate) fn kept(item: &PlanItem, reason: String) -> Self {
         Self::new(item, Outcome::Spared, Some(reason))
+    }
+
+    /// Describes an object that was not tried, because its release could not be recorded.
+    pub(crate) fn untried(item: &PlanItem, error: &LedgerError) -> Self {
+        Self::new(item, Outcome::Failed, Some(format!("not tried: {error}")))
     }
 
     fn new(item: &PlanItem, result: Outcome, reason: Option<String>) -> Self {
@@ -168,25 +178,27 @@ impl ItemReport {
         }
     }
 
-    /// Returns whether something that was to go is not verified gone. What a provider keeps until
-    /// a date is so once; after that it is only listed until the date.
+    /// Returns whether an object that should be gone is not verified gone.
+    ///
+    /// An object that a provider keeps until a date fails once. After that it is only listed until
+    /// the date.
     pub fn is_failure(&self) -> bool {
         self.result.is_failure() && !self.known_before
     }
 
-    /// Returns whether there is nothing to be done about it.
+    /// Returns whether nothing is left to do for it.
     pub fn is_settled(&self) -> bool {
         matches!(self.result, Outcome::Gone | Outcome::Spared) || self.known_before
     }
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Debug, Clone, Default, Serialize)]
 #[must_use]
 pub struct Report {
-    /// Every item, released or spared.
+    /// All items, released or spared.
     pub items: Vec<ItemReport>,
-    /// How many changes and tries could not be written to the ledger: the disk is full.
+    /// How many changes and attempts could not be written to the ledger, because the disk is full.
     #[serde(skip_serializing_if = "is_zero")]
     pub audit_incomplete: usize,
 }
@@ -197,7 +209,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Report {
-    /// Describes a plan that was not carried out.
+    /// Describes a plan that was not executed.
     pub fn of_plan(plan: &Plan) -> Self {
         let planned = plan.items.iter().map(|item| ItemReport::new(item, Outcome::Planned, None));
         let mut report = Self { items: planned.collect(), audit_incomplete: 0 };
@@ -205,7 +217,7 @@ impl Report {
         report
     }
 
-    /// Adds items that were not tried, because their world could not be asked.
+    /// Adds items that were not attempted because their provider could not be reached.
     pub fn add_untried<'a>(
         &mut self,
         items: impl IntoIterator<Item = &'a PlanItem>,
@@ -220,17 +232,17 @@ impl Report {
         }));
     }
 
-    /// Returns how many items ended so.
+    /// Returns how many items have this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         self.items.iter().filter(|item| item.result == outcome).count()
     }
 
-    /// Returns whether everything that was tried is verified gone.
+    /// Returns whether everything that was attempted is verified gone.
     pub fn is_all_gone(&self) -> bool {
         !self.items.iter().any(ItemReport::is_failure)
     }
 
-    /// Returns whether a provider stopped answering.
+    /// Returns whether a provider stopped responding.
     pub fn lost_a_provider(&self) -> bool {
         let lost =
             |item: &ItemReport| item.is_failure() && item.class == Some(ErrorClass::Unreachable);
@@ -256,44 +268,44 @@ impl Report {
     }
 }
 
-/// Hears how the work goes on.
+/// Receives progress notifications.
 pub trait Progress: Send + Sync {
-    /// So many items will be tried.
+    /// Reports the number of items that will be attempted.
     fn planned(&self, _count: usize) {}
-    /// One item is done.
+    /// Reports one finished item.
     fn finished(&self, _item: &ItemReport) {}
 }
 
-/// Nobody listens.
+/// Ignores all notifications.
 impl Progress for () {}
 
-/// Releases what plans say.
+/// Releases the items of plans.
 #[derive(Debug, Clone)]
 pub struct Reaper {
     providers: Providers,
-    /// Where releases are recorded; without one only untracked objects are released.
+    /// Records the releases; without a ledger, only untracked objects are released.
     ledger: Option<Ledger>,
 }
 
 impl Reaper {
-    /// Makes a reaper for these worlds.
+    /// Creates a reaper for these providers.
     pub fn new(providers: Providers, ledger: Option<Ledger>) -> Self {
         Self { providers, ledger }
     }
 
-    /// Carries out a plan and says what came of every item.
+    /// Executes a plan and reports the outcome of every item.
     pub async fn run(&self, plan: &Plan, options: &ReapOptions, progress: &dyn Progress) -> Report {
         progress.planned(plan.items.len());
         let audit = Arc::new(Audit::start(self.ledger.clone()));
-        audit.announce(&plan.items).await;
+        audit.announce(&plan.items, &self.providers).await;
         let mut report = self.run_local_first(&plan.items, options, progress, &audit).await;
         report.add_spared(plan);
-        // Tried last: what was released may have made room.
+        // Written last, because the releases may have made space.
         report.audit_incomplete = audit.finish().await;
         report
     }
 
-    /// Releases what is on this machine first where the disk is full: that makes room.
+    /// Releases local items first if the disk is full, because that frees space.
     async fn run_local_first(
         &self,
         items: &[PlanItem],
@@ -301,7 +313,9 @@ impl Reaper {
         progress: &dyn Progress,
         audit: &Arc<Audit>,
     ) -> Report {
-        let is_full = self.ledger.as_ref().is_some_and(Ledger::is_disk_full);
+        // Checked here, because the first write of this plan may be the first that meets a full disk.
+        let is_full =
+            self.ledger.as_ref().is_some_and(|ledger| ledger.is_disk_full() || ledger.check_disk());
         let is_local = |item: &PlanItem| self.providers.is_local(item.seen.provider);
         if !is_full || !items.iter().any(is_local) {
             return self.run_in_order(items, options, progress, audit).await;
@@ -312,11 +326,11 @@ impl Reaper {
         report
     }
 
-    /// Releases the object of one record that is this process's own.
+    /// Releases the object of a record that this process owns.
     ///
     /// # Errors
     ///
-    /// Fails when the ledger cannot be read; what came of the release is in the report.
+    /// Fails when the ledger cannot be read. The report has the outcome of the release.
     pub async fn release_record(
         &self,
         resource: ResourceId,
@@ -326,12 +340,8 @@ impl Reaper {
         let unknown = LedgerError::Unknown { id: resource };
         let Some(ledger) = &self.ledger else { return Err(unknown) };
         let record = ledger.record(resource).await?.ok_or(unknown)?;
-        let object = record.state.object().unwrap_or(&record.name);
         let item = PlanItem {
-            seen: Observed {
-                name: record.name.clone(),
-                ..Observed::known_by_id(record.provider, record.kind, object)
-            },
+            seen: record.as_recorded(),
             rule: rule.to_owned(),
             resource: Some(resource),
             binding: Binding::Identity,
@@ -358,7 +368,7 @@ impl Reaper {
             now: Timestamp::now(),
         };
         let mut dispatcher = Dispatcher::new(items, &self.providers, options.concurrency);
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let mut results: Vec<Option<ItemReport>> = vec![None; items.len()];
         loop {
             if options.cancel.is_cancelled() {
@@ -366,11 +376,11 @@ impl Reaper {
             }
             while let Some((next, turn)) = dispatcher.next() {
                 let release = job.release(&items[next]);
-                under_way.push(async move { (next, turn.cover(release).await) });
+                in_flight.push(async move { (next, turn.cover(release).await) });
             }
             let awaits_turn = dispatcher.awaits_turn();
             let (index, result) = tokio::select! {
-                Some(done) = under_way.next() => done,
+                Some(done) = in_flight.next() => done,
                 () = dispatcher.turn(), if awaits_turn => continue,
                 () = options.cancel.cancelled(), if awaits_turn => continue,
                 else => break,

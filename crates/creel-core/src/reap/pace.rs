@@ -1,10 +1,9 @@
-//! The pace: how many releases a provider bears at once.
+//! The pace: how many concurrent releases a provider handles.
 //!
-//! Too little concurrency wastes time, too much makes an engine slower than
-//! none. So the number is found by climbing: as long as a larger one gets more
-//! done per second it grows, and when it does not the best one is kept. A
-//! throttled or failing provider halves it. A provider that paces its requests
-//! itself says how many releases it bears, and is believed.
+//! Too little concurrency wastes time; too much makes an engine slower. The limit is therefore
+//! found by hill climbing: it grows as long as a larger one gets more done per second, and
+//! otherwise the best one is kept. A throttled or failing provider halves it. A provider that paces
+//! its own requests reports its limit, and that limit is used.
 
 use std::collections::HashMap;
 use std::thread::available_parallelism;
@@ -19,35 +18,35 @@ const LEAST: usize = 1;
 #[derive(Debug)]
 pub(super) struct Paces {
     fixed: Option<usize>,
-    /// What providers say about themselves.
-    told: HashMap<ProviderName, usize>,
+    /// The limits that providers report for themselves.
+    reported: HashMap<ProviderName, usize>,
     paces: HashMap<ProviderName, Pace>,
 }
 
 impl Paces {
     pub(super) fn new(fixed: Option<usize>) -> Self {
-        Self { fixed, told: HashMap::new(), paces: HashMap::new() }
+        Self { fixed, reported: HashMap::new(), paces: HashMap::new() }
     }
 
-    /// Believes a provider that says how many it bears.
-    pub(super) fn believe(&mut self, provider: ProviderName, concurrency: usize) {
-        self.told.insert(provider, concurrency);
+    /// Uses the limit that a provider reports.
+    pub(super) fn set_reported(&mut self, provider: ProviderName, concurrency: usize) {
+        self.reported.insert(provider, concurrency);
     }
 
     pub(super) fn has_room(&self, provider: ProviderName) -> bool {
-        let told = self.fixed.or_else(|| self.told.get(&provider).copied());
-        let limit = |pace: &Pace| told.unwrap_or(pace.limit);
-        self.paces.get(&provider).is_none_or(|pace| pace.under_way < limit(pace))
+        let reported = self.fixed.or_else(|| self.reported.get(&provider).copied());
+        let limit = |pace: &Pace| reported.unwrap_or(pace.limit);
+        self.paces.get(&provider).is_none_or(|pace| pace.in_flight < limit(pace))
     }
 
     pub(super) fn start(&mut self, provider: ProviderName) {
         let pace = self.paces.entry(provider).or_insert_with(|| Pace::starting(Instant::now()));
-        pace.under_way += 1;
+        pace.in_flight += 1;
     }
 
     pub(super) fn finish(&mut self, provider: ProviderName, error: Option<ErrorClass>) {
         if let Some(pace) = self.paces.get_mut(&provider) {
-            pace.under_way -= 1;
+            pace.in_flight -= 1;
             pace.finished(Instant::now(), error);
         }
     }
@@ -56,24 +55,24 @@ impl Paces {
 /// The pace of one provider.
 #[derive(Debug)]
 struct Pace {
-    /// How many may be under way.
+    /// The maximum number of concurrent releases.
     limit: usize,
-    /// How many are.
-    under_way: usize,
-    /// The limit that got the most done per second, and how much.
+    /// The current number of releases.
+    in_flight: usize,
+    /// The limit with the highest rate, and that rate in releases per second.
     best: Option<(usize, f64)>,
-    /// Since when the present limit is measured.
+    /// When the measurement of the current limit started.
     since: Instant,
-    /// How many finished since then.
+    /// How many releases have finished since then.
     finished: usize,
 }
 
 impl Pace {
     fn starting(now: Instant) -> Self {
-        // Measured on two cores: best between 8 and 16 for containers that run.
+        // Measured on two cores: running containers are released fastest with 8 to 16 at once.
         let cores = available_parallelism().map_or(2, usize::from);
         let limit = (cores * 6).clamp(8, MOST / 2);
-        Self { limit, under_way: 0, best: None, since: now, finished: 0 }
+        Self { limit, in_flight: 0, best: None, since: now, finished: 0 }
     }
 
     fn finished(&mut self, now: Instant, error: Option<ErrorClass>) {
@@ -83,7 +82,7 @@ impl Pace {
             return;
         }
         self.finished += 1;
-        // Two rounds of the present limit are enough to compare.
+        // Two rounds of the current limit are enough to compare.
         if self.finished < self.limit * 2 {
             return;
         }
@@ -111,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a provider whose rate depends on the limit, and returns the limit at the end.
+    /// Runs a provider whose rate depends on the limit, and returns the final limit.
     fn settles_at(rate_at: impl Fn(usize) -> f64) -> usize {
         let mut now = Instant::now();
         let mut pace = Pace::starting(now);
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_provider_is_asked_half_as_much() {
+    fn a_throttled_provider_gets_half_the_concurrency() {
         let now = Instant::now();
         let mut pace = Pace::starting(now);
         pace.limit = 16;

@@ -1,31 +1,31 @@
-//! The one place that asks a provider to release something.
+//! The only place that sends a release request to a provider.
 //!
-//! Every request that is sent has a row in the audit with what allowed it, also
-//! one whose answer nobody waits for any more: the row is written when the
-//! request ends, however it ends.
+//! Every request that is sent has an audit row with the evidence that allowed it. The row is
+//! written when the request ends, however it ends, even if no caller waits for the response any
+//! more.
 
 use crate::plan::PlanItem;
 use crate::provider::{ErrorClass, IdentityCheck, Provider, ProviderError, ReleaseMode, Released};
 
 use super::audit::Audit;
+use super::authorization::Authorization;
 use super::item::{Job, try_of};
-use super::warrant::Warrant;
 
-/// What the rows of releases are called in the audit.
+/// The operation name of releases in the audit.
 pub(super) const RELEASE: &str = "release";
 
-/// What the provider said to the request.
-pub(super) enum Ordered {
-    /// It took it.
-    Taken(Released),
-    /// The object is busy; this is what was said.
+/// The provider's response to the request.
+pub(super) enum SendResult {
+    /// It accepted the request.
+    Accepted(Released),
+    /// The object is busy; this is the provider's error.
     Busy(ProviderError),
-    /// The object is not the expected one any more, and was left alone.
+    /// The object is no longer the expected one, and was left alone.
     Refused(IdentityCheck),
 }
 
-/// The row of one request; it is written when this is dropped.
-struct Row<'a> {
+/// The audit row of one request. It is written when this is dropped.
+struct AuditRow<'a> {
     audit: &'a Audit,
     item: &'a PlanItem,
     evidence: &'a str,
@@ -34,7 +34,7 @@ struct Row<'a> {
     detail: String,
 }
 
-impl Drop for Row<'_> {
+impl Drop for AuditRow<'_> {
     fn drop(&mut self) {
         let row = try_of(self.item, RELEASE, self.attempt, self.outcome, &self.detail);
         self.audit.note(crate::ledger::Try { evidence: Some(self.evidence.into()), ..row });
@@ -42,50 +42,51 @@ impl Drop for Row<'_> {
 }
 
 impl Job<'_> {
-    /// Asks for the end of an object that the warrant speaks of. `is_fresh` says that it was
-    /// looked at just now.
+    /// Requests the release of the object that the authorization covers.
+    ///
+    /// `is_fresh` means that the object was just inspected.
     pub(super) async fn send(
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
         mode: &ReleaseMode,
-        (warrant, attempt, is_fresh): (&Warrant, u32, bool),
-    ) -> Result<Ordered, ProviderError> {
+        (authorization, attempt, is_fresh): (&Authorization, u32, bool),
+    ) -> Result<SendResult, ProviderError> {
         let (kind, id) = (item.seen.kind, item.seen.id.as_str());
-        if warrant.can_expire() && !is_fresh {
+        if authorization.can_expire() && !is_fresh {
             let Some(seen) = provider.inspect(kind, id).await? else {
-                return Ok(Ordered::Taken(Released::AlreadyGone));
+                return Ok(SendResult::Accepted(Released::AlreadyGone));
             };
-            if let Some(refused) = seen.identity().and_then(|now| warrant.check(&now)) {
-                return Ok(Ordered::Refused(refused));
+            if let Some(refused) = seen.identity().and_then(|now| authorization.check(&now)) {
+                return Ok(SendResult::Refused(refused));
             }
         }
-        let mut row = Row {
+        let mut row = AuditRow {
             audit: self.audit,
             item,
-            evidence: &warrant.evidence,
+            evidence: &authorization.evidence,
             attempt,
             outcome: "unanswered",
             detail: String::new(),
         };
         #[expect(clippy::disallowed_methods, reason = "this is the place that writes the audit")]
-        let answer = provider.release(kind, id, mode.clone()).await;
-        match answer {
+        let result = provider.release(kind, id, mode.clone()).await;
+        match result {
             Ok(Released::Kept(check)) => {
                 row.outcome = "kept";
-                Ok(Ordered::Refused(check))
+                Ok(SendResult::Refused(check))
             }
             Ok(released) => {
                 row.outcome = "ok";
-                Ok(Ordered::Taken(released))
+                Ok(SendResult::Accepted(released))
             }
             Err(error) => {
                 row.outcome = error.class.name();
                 row.detail.clone_from(&error.message);
                 match error.class {
-                    ErrorClass::Gone => Ok(Ordered::Taken(Released::AlreadyGone)),
-                    // Somebody else is at it: watch instead of asking again.
-                    ErrorClass::InProgress => Ok(Ordered::Busy(error)),
+                    ErrorClass::Gone => Ok(SendResult::Accepted(Released::AlreadyGone)),
+                    // Another operation is in progress: watch instead of asking again.
+                    ErrorClass::InProgress => Ok(SendResult::Busy(error)),
                     _ => Err(error),
                 }
             }

@@ -1,8 +1,8 @@
-//! Turns: before an item starts, its provider gives leave.
+//! Turns: before an item starts, its provider must grant a turn.
 //!
-//! One turn is waited for at a time and provider, beside the releases under
-//! way, so that a provider whose limit is reached holds up no other, and what
-//! waits can still be left alone when the work is interrupted.
+//! At most one turn per provider is pending at a time, concurrently with the running releases. A
+//! provider that has reached its limit therefore delays no other, and waiting items can still be
+//! left alone when the work is interrupted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,20 +10,20 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
-use crate::provider::{ProviderName, Providers, Turn};
+use crate::provider::{ProviderName, Providers, ReleaseTurn};
 
-/// The turns that are there, and those that are waited for.
+/// The turns that are available, and those that are pending.
 pub(super) struct Turns<'a> {
     providers: &'a Providers,
-    ready: HashMap<ProviderName, Turn>,
-    asked: HashSet<ProviderName>,
-    waiting: FuturesUnordered<BoxFuture<'a, (ProviderName, Turn)>>,
+    ready: HashMap<ProviderName, ReleaseTurn>,
+    requested: HashSet<ProviderName>,
+    waiting: FuturesUnordered<BoxFuture<'a, (ProviderName, ReleaseTurn)>>,
 }
 
 impl<'a> Turns<'a> {
     pub(super) fn new(providers: &'a Providers) -> Self {
-        let (ready, asked, waiting) = Default::default();
-        Self { providers, ready, asked, waiting }
+        let (ready, requested, waiting) = Default::default();
+        Self { providers, ready, requested, waiting }
     }
 
     /// Returns whether an item of this provider may start.
@@ -31,37 +31,37 @@ impl<'a> Turns<'a> {
         self.ready.contains_key(&provider)
     }
 
-    /// Asks for a turn, unless one is there or asked for.
-    pub(super) fn ask(&mut self, name: ProviderName) {
-        if self.is_ready(name) || !self.asked.insert(name) {
+    /// Requests a turn, unless one is available or pending.
+    pub(super) fn request(&mut self, name: ProviderName) {
+        if self.is_ready(name) || !self.requested.insert(name) {
             return;
         }
         let providers = self.providers;
         let turn = async move {
             match providers.get(name) {
                 Ok(provider) => (name, provider.turn().await),
-                // The item itself says that its provider is not at hand.
-                Err(_) => (name, Turn::FREE),
+                // The item itself reports that its provider is not available.
+                Err(_) => (name, ReleaseTurn::FREE),
             }
         };
         self.waiting.push(turn.boxed());
     }
 
-    /// Returns whether a turn was asked for that is not there yet.
+    /// Returns whether a requested turn is still pending.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes the turn that is there.
-    pub(super) fn take(&mut self, provider: ProviderName) -> Turn {
+    /// Takes the available turn.
+    pub(super) fn take(&mut self, provider: ProviderName) -> ReleaseTurn {
         self.ready.remove(&provider).unwrap_or_default()
     }
 
-    /// Waits for the next turn that was asked for; never ends where none was.
+    /// Waits for the next requested turn. Never returns if none was requested.
     pub(super) async fn arrival(&mut self) {
         match self.waiting.next().await {
             Some((name, turn)) => {
-                self.asked.remove(&name);
+                self.requested.remove(&name);
                 self.ready.insert(name, turn);
             }
             None => std::future::pending().await,

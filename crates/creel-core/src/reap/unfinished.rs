@@ -1,6 +1,6 @@
-//! Deletes that were accepted and did not finish: what the ledger remembers of them.
+//! The ledger's record of deletes that were accepted but did not finish.
 //!
-//! The first report of such a delete is a failure. Later ones are not, until the date that the
+//! The first report of such a delete is a failure. Later reports are not, until the date that the
 //! provider named has passed.
 
 use std::collections::HashSet;
@@ -16,15 +16,15 @@ use crate::sanitise::{Masker, Secrets};
 use super::item::Job;
 use super::{ItemReport, Outcome};
 
-/// What identifies an object.
-type Key = (ProviderName, Kind, String);
+/// The key that identifies an object.
+type ObjectKey = (ProviderName, Kind, String);
 
-/// The deletes that are on record as unfinished when a plan is carried out.
+/// The deletes that are on record as unfinished when a plan is executed.
 #[derive(Debug, Default)]
-pub(super) struct Unfinished(HashSet<Key>);
+pub(super) struct Unfinished(HashSet<ObjectKey>);
 
 impl Unfinished {
-    /// Reads them; without a ledger that can be read there are none.
+    /// Reads the unfinished deletes. Returns none if there is no readable ledger.
     pub(super) async fn read(ledger: Option<&Ledger>) -> Self {
         let Some(ledger) = ledger else { return Self::default() };
         match ledger.unfinished_deletes().await {
@@ -39,7 +39,7 @@ impl Unfinished {
     }
 
     fn has(&self, item: &PlanItem) -> bool {
-        // Cloned only where there is anything at all.
+        // Clone the id only if there are any entries at all.
         !self.0.is_empty()
             && self.0.contains(&(item.seen.provider, item.seen.kind, item.seen.id.clone()))
     }
@@ -66,12 +66,13 @@ impl Job<'_> {
             ..report
         };
         let report = self.quarantine(item, report, reason).await;
-        // The record is quarantined; what came of the delete is that it was accepted.
+        // The record is quarantined, but the outcome of the delete is that it was accepted.
         ItemReport { result: Outcome::Accepted, ..report }
     }
 
-    /// Remembers a foreign object whose delete was accepted and did not finish. What this ledger
-    /// tracks has a record that says so.
+    /// Records a foreign object whose delete was accepted but did not finish.
+    ///
+    /// A tracked object already has a record that says so.
     pub(super) async fn note_accepted(&self, item: &PlanItem, report: ItemReport) -> ItemReport {
         if item.resource.is_none() {
             let reason = report.reason.clone().unwrap_or_default();
@@ -107,12 +108,12 @@ impl Job<'_> {
         }
     }
 
-    /// Forgets the unfinished delete of an object whose absence is verified, if there was one.
+    /// Removes the unfinished delete of an object whose absence is verified, if there was one.
     pub(super) async fn forget_unfinished(&self, item: &PlanItem) {
         let Some(ledger) = self.ledger.filter(|_| self.unfinished.has(item)) else { return };
         let seen = &item.seen;
         if let Err(error) = ledger.forget_unfinished(seen.provider, seen.kind, &seen.id).await {
-            // The next reconcile looks at it again.
+            // The next reconcile checks it again.
             warn!(id = %seen.id, %error, "a finished delete is still on record as unfinished");
         }
     }

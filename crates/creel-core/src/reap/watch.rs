@@ -1,11 +1,10 @@
-//! From the order to the proof: ask for the end of an object, then watch.
+//! From the request to the proof: request the release of an object, then watch it.
 //!
-//! The end is ordered once. Only when the provider said that the object is
-//! busy, and it came to rest since, is it ordered again. Watching has its own
-//! time, which depends on what the object is doing. When it is over, an object
-//! on its way out is `accepted`, or `stuck` where its provider says that it
-//! should have gone by then; one that is stuck in another state is given up
-//! with that state.
+//! The release is requested once. It is repeated only if the provider reported the object as busy,
+//! and the object is stable again. The watch has its own time limit, which depends on the state
+//! of the object. When it ends, an object that is being removed is `accepted`, or `stuck` if its
+//! provider says that it should be gone by then. An object stuck in another state is given up with
+//! that state.
 
 use std::time::Duration;
 
@@ -19,101 +18,101 @@ use crate::provider::{
 };
 use crate::retry::Tried;
 
+use super::authorization::Authorization;
 use super::item::Job;
-use super::send::{Ordered, RELEASE};
-use super::warrant::Warrant;
+use super::send::{RELEASE, SendResult};
 
-/// How often the end of an object that was busy is ordered.
-const MOST_ORDERS: u32 = 4;
+/// Maximum number of release requests for a busy object.
+const MAX_REQUESTS: u32 = 4;
 
 /// How far a release came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reached {
     /// The absence is verified.
     Gone,
-    /// The provider took the order and works on it.
+    /// The provider accepted the request and is working on it.
     Accepted,
-    /// The provider took the order, and nothing comes of it; this is what is seen.
+    /// The provider accepted the request, but makes no progress. Contains a description.
     Stuck(String),
-    /// The provider took the order, and keeps the object until a date.
+    /// The provider accepted the request, and keeps the object until a date.
     Retained(Retention),
     /// Another object has its name, and was left alone.
     Replaced(String),
-    /// Nothing proves any more that it is the recorded one; it was left alone.
+    /// Nothing proves any longer that it is the recorded object; it was left alone.
     Unproven(String),
 }
 
-/// What watching showed.
-enum Watched {
+/// The result of watching an object.
+enum WatchResult {
     /// Its absence is verified.
     Gone,
-    /// It is still on its way out.
+    /// It is still being removed.
     StillLeaving,
-    /// It should have left by now, and is still in this state.
+    /// It should be gone by now, and is still in this state.
     NeverLeaves(String, Duration),
     /// Its provider keeps it until a date.
     Retained(Retention),
-    /// It came to rest, without going.
-    Settled,
+    /// It reached a stable state without being removed.
+    Stable,
     /// It is still in a state that should have passed.
     Stuck(String, Duration),
 }
 
 impl Job<'_> {
-    /// Orders the end of an object and watches until it is gone or its time is over.
+    /// Requests the release of an object and watches until it is gone or the time is over.
     pub(super) async fn end(
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
         mode: &ReleaseMode,
-        warrant: &Warrant,
+        authorization: &Authorization,
     ) -> Tried<Reached> {
-        let (mut tries, mut orders) = (0, 0);
+        let (mut tries, mut requests) = (0, 0);
         loop {
-            orders += 1;
+            requests += 1;
             let mut attempt = tries;
             let send = || {
                 attempt += 1;
-                // What is tracked was looked at before its release was put on record.
+                // A tracked object was inspected before its release was recorded.
                 let is_fresh = attempt == 1 && item.resource.is_none();
-                self.send(provider, item, mode, (warrant, attempt, is_fresh))
+                self.send(provider, item, mode, (authorization, attempt, is_fresh))
             };
             let tried = self.with_retry(item, RELEASE, send).await;
             tries += tried.tries;
             let busy = match tried.result {
-                Ok(Ordered::Taken(released)) => {
+                Ok(SendResult::Accepted(released)) => {
                     crashpoint::reach(Crashpoint::ReleasedNotVerified);
                     if released == Released::Accepted {
-                        // It takes a while: a look at once would be wasted.
-                        tokio::time::sleep(provider.first_look()).await;
+                        // Removal takes a while: an immediate check would be wasted.
+                        tokio::time::sleep(provider.first_check_delay()).await;
                     }
                     None
                 }
-                Ok(Ordered::Busy(error)) => Some(error),
-                Ok(Ordered::Refused(IdentityCheck::Replaced { why })) => {
+                Ok(SendResult::Busy(error)) => Some(error),
+                Ok(SendResult::Refused(IdentityCheck::Replaced { why })) => {
                     return Tried { result: Ok(Reached::Replaced(why)), tries };
                 }
-                Ok(Ordered::Refused(
+                Ok(SendResult::Refused(
                     IdentityCheck::Unproven { why } | IdentityCheck::Same { evidence: why },
                 )) => return Tried { result: Ok(Reached::Unproven(why)), tries },
                 Err(error) => return Tried { result: Err(error), tries },
             };
-            let watched = match self.watch(provider, item, warrant, busy.is_some()).await {
+            let watched = match self.watch(provider, item, authorization, busy.is_some()).await {
                 Ok(watched) => watched,
                 Err(error) => return Tried { result: Err(error), tries },
             };
             let result = match (watched, busy) {
-                (Watched::Gone, _) => Ok(Reached::Gone),
-                (Watched::Settled, Some(_)) if orders < MOST_ORDERS => continue,
-                (Watched::Settled, Some(error)) => Err(error),
-                (Watched::Stuck(state, patience), Some(error)) => {
+                (WatchResult::Gone, _) => Ok(Reached::Gone),
+                (WatchResult::Stable, Some(_)) if requests < MAX_REQUESTS => continue,
+                (WatchResult::Stable, Some(error)) => Err(error),
+                (WatchResult::Stuck(state, patience), Some(error)) => {
                     Err(stuck(error, &state, patience))
                 }
-                (Watched::NeverLeaves(state, patience), _) => {
-                    Ok(Reached::Stuck(stuck_words(&state, patience)))
+                (WatchResult::NeverLeaves(state, patience), _) => {
+                    Ok(Reached::Stuck(describe_stuck(&state, patience)))
                 }
-                (Watched::Retained(retention), _) => Ok(Reached::Retained(retention)),
-                (Watched::StillLeaving | Watched::Settled | Watched::Stuck(..), _) => {
+                (WatchResult::Retained(retention), _) => Ok(Reached::Retained(retention)),
+                (WatchResult::StillLeaving | WatchResult::Stable | WatchResult::Stuck(..), _) => {
                     Ok(Reached::Accepted)
                 }
             };
@@ -121,36 +120,37 @@ impl Job<'_> {
         }
     }
 
-    /// Looks until the object is gone, or there is nothing to wait for.
+    /// Polls until the object is gone, or there is nothing to wait for.
     async fn watch(
         &self,
         provider: &dyn Provider,
         item: &PlanItem,
-        warrant: &Warrant,
+        authorization: &Authorization,
         busy: bool,
-    ) -> Result<Watched, ProviderError> {
-        let (first, longest) = provider.look_pause().into_inner();
+    ) -> Result<WatchResult, ProviderError> {
+        let (first, longest) = provider.check_interval().into_inner();
         let mut pause = first;
         let mut since = (Instant::now(), String::new());
         loop {
             let (kind, id) = (item.seen.kind, item.seen.id.as_str());
-            let look = || if busy { provider.inspect(kind, id) } else { provider.verify(kind, id) };
-            let Some(seen) = self.with_retry(item, "verify", look).await.result? else {
-                return Ok(Watched::Gone);
+            let check =
+                || if busy { provider.inspect(kind, id) } else { provider.verify(kind, id) };
+            let Some(seen) = self.with_retry(item, "verify", check).await.result? else {
+                return Ok(WatchResult::Gone);
             };
-            if is_replaced(warrant, &seen) {
-                return Ok(Watched::Gone);
+            if is_replaced(authorization, &seen) {
+                return Ok(WatchResult::Gone);
             }
             if since.1 != seen.state {
                 since = (Instant::now(), seen.state.clone());
             }
             let outlook = provider.outlook(&seen);
-            // An order that was taken is not given again, whatever the state says.
-            if busy && outlook == Outlook::Settled {
-                return Ok(Watched::Settled);
+            // An accepted request is not repeated, whatever the state is.
+            if busy && outlook == Outlook::Stable {
+                return Ok(WatchResult::Stable);
             }
             let patience = match outlook {
-                // It was kept before the order already: nothing else is to be expected.
+                // It was already retained before the request, so nothing else is to be expected.
                 Outlook::Retained(_) if item.seen.retained.is_some() => Duration::ZERO,
                 outlook => self.patience(outlook),
             };
@@ -168,36 +168,36 @@ impl Job<'_> {
             Outlook::Leaving(Some(patience)) | Outlook::Retained(patience) => {
                 patience.min(self.options.retry.deadline)
             }
-            Outlook::Leaving(None) | Outlook::Settled => self.options.retry.deadline,
+            Outlook::Leaving(None) | Outlook::Stable => self.options.retry.deadline,
         }
     }
 }
 
-fn over(seen: &Observed, outlook: Outlook, patience: Duration) -> Watched {
+fn over(seen: &Observed, outlook: Outlook, patience: Duration) -> WatchResult {
     if let Some(retention) = &seen.retained {
-        return Watched::Retained(retention.clone());
+        return WatchResult::Retained(retention.clone());
     }
     match outlook {
-        Outlook::Leaving(None) => Watched::StillLeaving,
+        Outlook::Leaving(None) => WatchResult::StillLeaving,
         Outlook::Leaving(Some(_)) | Outlook::Retained(_) => {
-            Watched::NeverLeaves(seen.state.clone(), patience)
+            WatchResult::NeverLeaves(seen.state.clone(), patience)
         }
-        Outlook::Changing(_) => Watched::Stuck(seen.state.clone(), patience),
-        Outlook::Settled => Watched::Settled,
+        Outlook::Changing(_) => WatchResult::Stuck(seen.state.clone(), patience),
+        Outlook::Stable => WatchResult::Stable,
     }
 }
 
 fn stuck(error: ProviderError, state: &str, patience: Duration) -> ProviderError {
-    let words = stuck_words(state, patience);
-    ProviderError { message: format!("{words}: {}", error.message), ..error }
+    let description = describe_stuck(state, patience);
+    ProviderError { message: format!("{description}: {}", error.message), ..error }
 }
 
-fn stuck_words(state: &str, patience: Duration) -> String {
+fn describe_stuck(state: &str, patience: Duration) -> String {
     format!("stuck in {state} for {}", duration::show(patience))
 }
 
-/// Returns whether another object has the name by now, so that the one that was meant is gone.
-fn is_replaced(warrant: &Warrant, seen: &Observed) -> bool {
-    let refused = seen.identity().and_then(|now| warrant.check(&now));
+/// Returns whether another object has the name by now, so that the expected one is gone.
+fn is_replaced(authorization: &Authorization, seen: &Observed) -> bool {
+    let refused = seen.identity().and_then(|now| authorization.check(&now));
     matches!(refused, Some(IdentityCheck::Replaced { .. }))
 }

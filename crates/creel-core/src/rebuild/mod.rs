@@ -1,4 +1,4 @@
-//! Making a ledger again that has vanished or is damaged.
+//! Rebuild of a ledger that has vanished or is damaged.
 //!
 //! ```text
 //!   survey: labels at the providers, names of local sandboxes, the event log  (changes nothing)
@@ -6,14 +6,14 @@
 //!        in its place
 //! ```
 //!
-//! The new ledger has the id of the old one, so everything that carries its label is its own. A
-//! record is made only for what proves itself: an object with this ledger's label and the exact
-//! name of its create, which did not inherit the label; or a sandbox in this ledger's own
-//! directory. Everything else is reported and left alone. Nothing is released here: that is for a
-//! later reconcile, once somebody has seen the list.
+//! The new ledger has the id of the old one, so it owns everything that carries its label. A record
+//! is created only for an object that proves its ownership: one with this ledger's label and the
+//! exact name of its create that did not inherit the label, or a sandbox in this ledger's own
+//! directory. Everything else is reported and left alone. Nothing is released here: a later
+//! reconcile does that, once a user has seen the list.
 //!
-//! A crash before the last step leaves no ledger in place, which every command reports; the
-//! rebuild is then run again.
+//! A crash before the last step leaves no ledger in place, which every command reports. The rebuild
+//! is then run again.
 
 mod survey;
 mod write;
@@ -28,13 +28,13 @@ use crate::run::RunState;
 pub use survey::survey;
 pub use write::{begin_anew, write};
 
-/// A rebuild that cannot be done.
+/// Why a rebuild failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// The ledger is fine.
+    /// The ledger is valid.
     #[error("the ledger is sound: there is nothing to rebuild")]
     NotNeeded,
-    /// Nothing says which ledger it was.
+    /// The id of the ledger is unknown.
     #[error("nothing here says which ledger this was")]
     NoId,
     /// The ledger or a file beside it cannot be used.
@@ -42,36 +42,36 @@ pub enum RebuildError {
     Ledger(#[from] LedgerError),
 }
 
-/// What a new ledger would hold.
+/// The contents of the new ledger.
 #[derive(Debug)]
 #[must_use]
 pub struct Survey {
-    /// The id it would have.
+    /// Its id.
     pub ledger: LedgerId,
-    /// What would be on record.
+    /// The resources to record.
     pub resources: Vec<FoundResource>,
     /// The runs of the event log.
     pub runs: Vec<FoundRun>,
-    /// What may be of this ledger, and is not proven to be.
+    /// Objects that may belong to this ledger, without proof.
     pub unproven: Vec<Unproven>,
     /// Runs whose events could not be read, and why.
     pub unreadable: Vec<String>,
-    /// Providers that could not be asked.
+    /// Providers that could not be reached.
     pub unreachable: Vec<ProviderError>,
 }
 
-/// An object that proves itself to be of this ledger.
+/// An object that provably belongs to this ledger.
 #[derive(Debug)]
 pub struct FoundResource {
-    /// The resource it was made for.
+    /// The resource it was created for.
     pub resource: ResourceId,
-    /// The run it was made for, where its label names one.
+    /// The run it was created for, if its label names one.
     pub run: Option<RunId>,
     /// The object.
     pub seen: Observed,
-    /// Who answered for it.
+    /// The owner that was responsible for it.
     pub owner: OwnerRecord,
-    /// What proves it.
+    /// The proof.
     pub evidence: &'static str,
 }
 
@@ -80,28 +80,29 @@ pub struct FoundResource {
 pub struct FoundRun {
     /// The run.
     pub run: RunId,
-    /// What its events have made of it.
+    /// The state that results from its events.
     pub state: RunState,
     /// When its first event was written, in milliseconds since the epoch.
     pub began_at_ms: i64,
-    /// When its newest event was written.
+    /// When its newest event was written, in milliseconds since the epoch.
     pub changed_at_ms: i64,
 }
 
-/// An object that claims to be of this ledger without proof.
+/// An object that claims to belong to this ledger without proof.
 #[derive(Debug)]
 pub struct Unproven {
     /// The object.
     pub seen: Observed,
-    /// What is missing.
+    /// The missing proof.
     pub reason: &'static str,
 }
 
-/// Says what is wrong with the ledger in a directory; `None` where it is sound.
+/// Describes the damage of the ledger in a directory; `None` if it is valid.
 ///
 /// # Errors
 ///
-/// Fails when that cannot be told: it is read-only, its disk is full, a newer creel wrote it.
+/// Fails when the ledger cannot be checked: it is read-only, its disk is full, or a newer creel
+/// wrote it.
 pub async fn damage(home: &Path) -> Result<Option<String>, LedgerError> {
     let checked = async { Ledger::open(home).await?.check().await };
     match checked.await {

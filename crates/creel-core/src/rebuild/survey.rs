@@ -1,4 +1,4 @@
-//! Looking for everything that a vanished ledger had on record; changes nothing.
+//! The search for everything that a vanished ledger had on record. It changes nothing.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,28 +16,29 @@ use crate::sanitise::Masked;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey, Unproven};
 
-/// Evidence of an object at a provider.
+/// The evidence for an object at a provider.
 const NAME_AND_LABELS: &str = "it has the name and the labels of its create";
-/// Evidence of a sandbox whose own record is gone or cannot be read.
+/// The evidence for a sandbox whose own record is missing or unreadable.
 const OWN_DIRECTORY: &str = "it lies in this ledger's directory, under the name of its create";
 
-/// What one object turned out to be.
-enum Claim {
-    /// It is of this ledger.
+/// The classification of one object.
+enum Classification {
+    /// It belongs to this ledger.
     Ours(Box<FoundResource>),
-    /// It may be, without proof.
+    /// It may belong to this ledger, without proof.
     Unproven(&'static str),
-    /// It is not.
+    /// It does not belong to this ledger.
     Foreign,
 }
 
-/// Looks for what the ledger of a directory had on record. Its id is the given one, or the one in
-/// its id file, or the one that all sandboxes in the directory carry.
+/// Searches for what the ledger of a directory had on record.
+///
+/// The id of the ledger is the given one, the one in its id file, or the one that all sandboxes in
+/// the directory carry.
 ///
 /// # Errors
 ///
-/// Fails when the id is not known. Providers that cannot be asked and runs that cannot be read are
-/// in the answer.
+/// Fails when the id is unknown. Unreachable providers and unreadable runs are in the result.
 pub async fn survey(
     home: &Path,
     providers: &Providers,
@@ -59,10 +60,10 @@ pub async fn survey(
     let (mut resources, mut unproven) = (Vec::new(), Vec::new());
     for seen in inventory {
         let Ok(provider) = providers.get(seen.provider) else { continue };
-        match claim(ledger, provider.as_ref(), &seen).await {
-            Claim::Ours(found) => resources.push(*found),
-            Claim::Unproven(reason) => unproven.push(Unproven { seen, reason }),
-            Claim::Foreign => {}
+        match classify(ledger, provider.as_ref(), &seen).await {
+            Classification::Ours(found) => resources.push(*found),
+            Classification::Unproven(reason) => unproven.push(Unproven { seen, reason }),
+            Classification::Foreign => {}
         }
     }
     resources.sort_by_key(|found| found.resource);
@@ -80,35 +81,40 @@ pub async fn survey(
 /// Returns the ledger that the local sandboxes name, if they agree.
 fn id_of_sandboxes(inventory: &[Observed]) -> Option<LedgerId> {
     let local = inventory.iter().filter(|seen| seen.provider == ProviderName::Process);
-    let named: HashSet<LedgerId> =
+    let ids: HashSet<LedgerId> =
         local.filter_map(|seen| labels::claimed_ledger(&seen.labels)).collect();
-    let mut named = named.into_iter();
-    named.next().filter(|_| named.next().is_none())
+    let mut ids = ids.into_iter();
+    ids.next().filter(|_| ids.next().is_none())
 }
 
-async fn claim(ledger: LedgerId, provider: &dyn Provider, seen: &Observed) -> Claim {
+async fn classify(ledger: LedgerId, provider: &dyn Provider, seen: &Observed) -> Classification {
     match labels::claimed_ledger(&seen.labels) {
         Some(claimed) if claimed == ledger => {}
-        Some(_) => return Claim::Foreign,
-        None => return claim_of_unlabelled(seen),
+        Some(_) => return Classification::Foreign,
+        None => return classify_unlabelled(seen),
     }
-    let Some(resource) = labels::claimed_resource(&seen.labels) else { return Claim::Foreign };
+    let Some(resource) = labels::claimed_resource(&seen.labels) else {
+        return Classification::Foreign;
+    };
     if seen.name != resource.object_name() {
-        return Claim::Unproven("its name is not the one that creel gave: guarded, or a copy");
+        return Classification::Unproven(
+            "its name is not the one that creel gave: guarded, or a copy",
+        );
     }
     let marks = Marks { kind: seen.kind, resource, name: seen.name.clone() };
     match provider.find(&marks).await {
         Ok(found) => match found.as_slice() {
-            [one] if one.id == seen.id => Claim::Ours(Box::new(found_as(resource, seen))),
-            [] | [_] => Claim::Unproven("it only inherited its labels"),
-            [_, _, ..] => Claim::Unproven("several objects have its name and labels"),
+            [one] if one.id == seen.id => Classification::Ours(Box::new(found_as(resource, seen))),
+            [] | [_] => Classification::Unproven("it only inherited its labels"),
+            [_, _, ..] => Classification::Unproven("several objects have its name and labels"),
         },
-        Err(_) => Claim::Unproven("its provider could not be asked again"),
+        Err(_) => Classification::Unproven("its provider could not be asked again"),
     }
 }
 
-/// Judges what carries no ledger's label: only a sandbox in this ledger's own directory is ours.
-fn claim_of_unlabelled(seen: &Observed) -> Claim {
+/// Classifies an object without a ledger label: only a sandbox in this ledger's own directory is
+/// ours.
+fn classify_unlabelled(seen: &Observed) -> Classification {
     let resource = match seen.provider {
         ProviderName::Process => ResourceId::of_object(&seen.id),
         ProviderName::Docker | ProviderName::Daytona => None,
@@ -116,9 +122,9 @@ fn claim_of_unlabelled(seen: &Observed) -> Claim {
     match resource {
         Some(resource) => {
             let found = found_as(resource, seen);
-            Claim::Ours(Box::new(FoundResource { evidence: OWN_DIRECTORY, ..found }))
+            Classification::Ours(Box::new(FoundResource { evidence: OWN_DIRECTORY, ..found }))
         }
-        None => Claim::Foreign,
+        None => Classification::Foreign,
     }
 }
 
@@ -133,7 +139,7 @@ fn found_as(resource: ResourceId, seen: &Observed) -> FoundResource {
     }
 }
 
-/// An owner that cannot be judged: what it held is kept until its lease ends.
+/// Returns an owner of unknown liveness: what it held is kept until its lease ends.
 fn unknown_owner() -> Owner {
     Owner {
         host: "unknown".to_owned(),
@@ -143,8 +149,9 @@ fn unknown_owner() -> Owner {
     }
 }
 
-/// Replays the runs of the event log, where there is one. One that cannot be replayed does not
-/// hide the others.
+/// Replays the runs of the event log, if there is one.
+///
+/// A run that cannot be replayed does not hide the others.
 async fn runs_of(home: &Path, unreadable: &mut Vec<String>) -> Result<Vec<FoundRun>, RecordsError> {
     if !presence::has_content(&EventLog::path(home)) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Writing the new ledger, and putting it in the place of the old one.
+//! Writes the new ledger, and puts it in the place of the old one.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,20 +22,20 @@ use crate::sanitise::Masked;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey};
 
-/// How long a resource whose owner cannot be judged is kept.
+/// How long a resource with an owner of unknown liveness is kept.
 const LEASE: Duration = Duration::from_secs(600);
-/// The name of runs whose workflow is not known any more.
+/// The name of runs whose workflow is no longer known.
 const RUN_NAME: &str = "(rebuilt)";
-/// What SQLite adds to the name of a database for the files beside it.
+/// The suffixes of a SQLite database and its side files.
 const BESIDE: [&str; 3] = ["", "-wal", "-shm"];
 
-/// Writes the ledger that a survey describes; returns where the old file was put, if there was
+/// Writes the ledger that a survey describes. Returns the new path of the old file, if there was
 /// one.
 ///
 /// # Errors
 ///
-/// Fails when a file cannot be written; then the old ledger is as it was, or nothing is in its
-/// place and this can be done again.
+/// Fails when a file cannot be written. The old ledger is then unchanged, or no ledger is in its
+/// place and the write can be repeated.
 pub async fn write(home: &Path, survey: &Survey) -> Result<Option<PathBuf>, RebuildError> {
     let _lock = lock(home)?;
     let draft = home.join("ledger.rebuild");
@@ -58,8 +58,9 @@ pub async fn write(home: &Path, survey: &Survey) -> Result<Option<PathBuf>, Rebu
     Ok(aside)
 }
 
-/// Begins a new ledger with a new id, and puts the old one and its event log aside; returns where
-/// they were put.
+/// Creates a new ledger with a new id, and moves the old one and its event log aside.
+///
+/// Returns the new id and the new paths of the old files.
 ///
 /// # Errors
 ///
@@ -77,7 +78,7 @@ pub async fn begin_anew(home: &Path) -> Result<(LedgerId, Vec<PathBuf>), Rebuild
     Ok((id, aside))
 }
 
-/// Refuses a draft of which something is still in the files beside it.
+/// Rejects a draft with data left in its write-ahead log.
 fn require_whole(file: &Path) -> Result<(), LedgerError> {
     if presence::has_content(&with_suffix(file, "-wal")) {
         let source = io::Error::other("its write-ahead log could not be merged into it");
@@ -86,7 +87,7 @@ fn require_whole(file: &Path) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// Keeps two rebuilds from working at once.
+/// Prevents two rebuilds from running at once.
 fn lock(home: &Path) -> Result<File, LedgerError> {
     let path = home.join("ledger.rebuild.lock");
     let file = File::create(&path).map_err(in_file(&path))?;
@@ -97,7 +98,7 @@ fn lock(home: &Path) -> Result<File, LedgerError> {
     }
 }
 
-/// Puts one resource on record, as it was found.
+/// Records one resource as it was found.
 async fn record(store: &SqliteStore, found: &FoundResource) -> Result<(), LedgerError> {
     let seen = &found.seen;
     let intent = Intent {
@@ -117,10 +118,10 @@ async fn record(store: &SqliteStore, found: &FoundResource) -> Result<(), Ledger
     Ok(())
 }
 
-/// Makes the row of a run. Its driver is the owner of what was found of it.
+/// Creates the row of a run. Its driver is the owner of a resource that was found for it.
 fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerError> {
-    let taken = survey.resources.iter().find(|resource| resource.run == Some(found.run));
-    let owner = match taken {
+    let resource = survey.resources.iter().find(|resource| resource.run == Some(found.run));
+    let owner = match resource {
         Some(resource) => resource.owner.clone(),
         None => OwnerRecord {
             owner: ended_owner()?,
@@ -131,7 +132,7 @@ fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerErro
     Ok(RunRecord {
         id: found.run,
         name: RUN_NAME.into(),
-        provider: taken.map_or(ProviderName::Process, |resource| resource.seen.provider),
+        provider: resource.map_or(ProviderName::Process, |resource| resource.seen.provider),
         owner,
         on_owner_death: OnOwnerDeath::Release,
         created_at_ms: found.began_at_ms,
@@ -140,7 +141,7 @@ fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerErro
     })
 }
 
-/// An owner of this machine that has ended: a run of which nothing is left has no driver.
+/// Returns an owner on this machine that has ended: a run without any resources has no driver.
 fn ended_owner() -> Result<Owner, LedgerError> {
     let host = os::host_id();
     let host = host.map_err(|source| LedgerError::Home { path: "/proc".into(), source })?;
@@ -148,7 +149,7 @@ fn ended_owner() -> Result<Owner, LedgerError> {
     Ok(Owner { host, boot: "unknown".to_owned(), pid_namespace: 0, process })
 }
 
-/// Renames a file, with those that SQLite keeps beside it; returns its new name if it was there.
+/// Renames a file and its SQLite side files. Returns the new path if the file existed.
 fn put_aside(file: &Path, why: &str) -> Result<Option<PathBuf>, LedgerError> {
     let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
     let mut aside = None;
@@ -171,7 +172,7 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Removes a draft that an earlier rebuild left, or that is done with.
+/// Removes the draft of an earlier rebuild, or one that is no longer needed.
 fn discard(draft: &Path) -> Result<(), LedgerError> {
     match fs::remove_dir_all(draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_file(draft)(error)),

@@ -1,4 +1,4 @@
-//! The recipes that come with creel, one file each.
+//! The built-in recipes, one file each.
 
 /// Their names and texts.
 pub(super) const BUILT_IN: [(&str, &str); 7] = [

@@ -1,10 +1,11 @@
-//! The wall clock against the time since boot, so that a step of the wall clock proves nothing.
+//! Compares the wall clock with the time since boot, so that a step of the wall clock proves
+//! nothing.
 //!
-//! Engines stamp what they make with the wall clock, and the kernel stamps processes with the
-//! time since boot. Wherever both are known of one moment, such as the start of a container's
-//! first process, there is a [`Reading`]. If all readings have the same distance between the two
-//! clocks, nobody moved the wall clock between them. Otherwise what bears a wall time may be
-//! younger than it seems, and the reading that makes it youngest counts.
+//! Engines stamp what they create with the wall clock, and the kernel stamps processes with the
+//! time since boot. A moment that is known on both clocks, such as the start of a container's first
+//! process, is a [`Reading`]. If all readings have the same offset between the two clocks, the wall
+//! clock was not moved between them. Otherwise an object with a wall time may be younger than it
+//! seems, and the reading that makes it youngest counts.
 
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::millis;
 
-/// How far the distance between the clocks may differ between two readings: the two instants of
-/// one reading are never exactly the same.
+/// Tolerated difference of the clock offset between two readings.
+///
+/// The two times of one reading are never taken at exactly the same moment.
 const TOLERANCE_MS: i64 = 5_000;
 
 /// One moment on both clocks.
@@ -40,7 +42,7 @@ impl Reading {
     }
 }
 
-/// The clocks of this boot, as far as they were read.
+/// The readings of both clocks since boot.
 #[derive(Debug, Clone)]
 pub struct Clocks {
     now: Reading,
@@ -48,7 +50,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Starts with the present.
+    /// Starts with the reading for the present.
     pub fn new(now: Reading) -> Self {
         Self { now, earlier: Vec::new() }
     }
@@ -58,8 +60,7 @@ impl Clocks {
         self.earlier.push(reading);
     }
 
-    /// Returns how long ago something bears a wall time from, at least; one in the future cannot
-    /// be told.
+    /// Returns the minimum age of something with this wall time; `None` if that is in the future.
     pub(super) fn age(&self, wall: Timestamp) -> Option<Duration> {
         let passed = self.now.wall.duration_since(wall);
         if passed.is_negative() {
@@ -68,13 +69,13 @@ impl Clocks {
         if self.is_steady() {
             return Some(passed.unsigned_abs());
         }
-        Some(self.now.boot.saturating_sub(self.made_by(wall)))
+        Some(self.now.boot.saturating_sub(self.latest_creation(wall)))
     }
 
     /// Returns the latest time since boot at which something with this wall time was made.
     ///
-    /// What is older than the first reading was made before it, and nobody can tell when.
-    pub(super) fn made_by(&self, wall: Timestamp) -> Duration {
+    /// What is older than the first reading was made before it, at an unknown time.
+    pub(super) fn latest_creation(&self, wall: Timestamp) -> Duration {
         let since_boot = wall.as_millisecond() - self.least_distance_ms();
         let since_boot = Duration::from_millis(u64::try_from(since_boot).unwrap_or_default());
         since_boot.max(self.first().boot)
@@ -107,8 +108,8 @@ mod tests {
         Reading { wall, boot: Duration::from_secs(boot) }
     }
 
-    /// Clocks at ten hours after boot, when the wall clock is ahead by this much since a moment
-    /// after the first reading.
+    /// Clocks at ten hours after boot, with the wall clock set forward by this much after the first
+    /// reading.
     fn stepped(by: u64) -> Clocks {
         let mut clocks = Clocks::new(reading(10 * HOUR + by, 10 * HOUR));
         clocks.add(reading(HOUR, HOUR));
@@ -118,21 +119,21 @@ mod tests {
     #[test]
     fn a_steady_clock_is_believed() {
         let clocks = stepped(3);
-        let made = reading(9 * HOUR, 0).wall;
+        let created = reading(9 * HOUR, 0).wall;
         assert!(clocks.is_steady());
-        assert_eq!(clocks.age(made), Some(Duration::from_secs(HOUR + 3)));
-        assert_eq!(clocks.made_by(made), Duration::from_secs(9 * HOUR));
+        assert_eq!(clocks.age(created), Some(Duration::from_secs(HOUR + 3)));
+        assert_eq!(clocks.latest_creation(created), Duration::from_secs(9 * HOUR));
         assert_eq!(clocks.age(reading(11 * HOUR, 0).wall), None);
     }
 
     #[test]
     fn a_step_forward_makes_nothing_older() {
         let clocks = stepped(24 * HOUR);
-        let made = reading(9 * HOUR, 0).wall;
+        let created = reading(9 * HOUR, 0).wall;
         assert!(!clocks.is_steady());
-        assert_eq!(clocks.age(made), Some(Duration::from_secs(HOUR)));
-        assert_eq!(clocks.made_by(made), Duration::from_secs(9 * HOUR));
-        // Made after the step: an instant of the new time may be one of the old time too.
+        assert_eq!(clocks.age(created), Some(Duration::from_secs(HOUR)));
+        assert_eq!(clocks.latest_creation(created), Duration::from_secs(9 * HOUR));
+        // Made after the step: its wall time may also be one from before the step.
         let after = reading(34 * HOUR, 0).wall;
         assert_eq!(clocks.age(after), Some(Duration::ZERO));
     }
@@ -143,17 +144,20 @@ mod tests {
         clocks.add(reading(HOUR, HOUR));
         assert_eq!(clocks.age(reading(9 * HOUR, 0).wall), None);
         assert_eq!(clocks.age(reading(5 * HOUR, 0).wall), Some(Duration::from_secs(3 * HOUR)));
-        // By its wall time it was made two hours later than it was: more processes are older.
-        assert_eq!(clocks.made_by(reading(5 * HOUR, 0).wall), Duration::from_secs(7 * HOUR));
+        // Its wall time puts its creation two hours too late, so more processes count as older.
+        assert_eq!(
+            clocks.latest_creation(reading(5 * HOUR, 0).wall),
+            Duration::from_secs(7 * HOUR)
+        );
     }
 
     #[test]
-    fn what_is_older_than_the_first_reading_was_made_before_it() {
+    fn what_is_older_than_the_first_reading_was_created_before_it() {
         let clocks = stepped(0);
-        let made = Timestamp::from_second(900_000).unwrap();
-        assert_eq!(clocks.made_by(made), Duration::from_secs(HOUR));
+        let created = Timestamp::from_second(900_000).unwrap();
+        assert_eq!(clocks.latest_creation(created), Duration::from_secs(HOUR));
         let alone = Clocks::new(reading(10 * HOUR, 10 * HOUR));
-        assert_eq!(alone.made_by(made), Duration::from_secs(10 * HOUR));
+        assert_eq!(alone.latest_creation(created), Duration::from_secs(10 * HOUR));
     }
 
     #[test]

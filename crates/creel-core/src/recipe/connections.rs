@@ -1,15 +1,15 @@
-//! Who is connected to an engine's socket.
+//! Finds the processes that are connected to an engine's socket.
 //!
-//! The kernel tells which sockets are connected with the one that an engine listens on, and
-//! `/proc` which process holds the other end. A `docker` command is only a tool: whoever started
-//! it counts, and one whose starter is gone counts for nobody.
+//! The kernel reports which sockets are connected to the one that an engine listens on, and `/proc`
+//! shows which process holds the other end. A `docker` command is only a tool: the process that
+//! started it counts. A tool whose starter is gone does not count for any process.
 //!
 //! ```text
 //!   engine's socket ◀─ peer's inode ◀─ /proc/PID/fd ─▶ docker compose ─▶ sh ─▶ python bench.py
 //! ```
 //!
 //! A process in another network namespace, such as a container with the engine's socket in it,
-//! cannot be told from its neighbours there: all of them count.
+//! cannot be distinguished from its neighbours there. So all of them count.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,27 +21,27 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-use super::{Processes, Running};
+use super::{Processes, RunningProcess};
 
-/// The programs that are tools of whoever starts them.
+/// Programs that count as tools of the process that starts them.
 const TOOLS: [&str; 9] =
     ["docker", "docker-compose", "docker-buildx", "podman", "sh", "bash", "dash", "zsh", "timeout"];
-/// As much of the kernel's answer is read at once.
-const ANSWER: usize = 1 << 16;
+/// Size of the receive buffer for the kernel's response.
+const BUFFER_SIZE: usize = 1 << 16;
 /// The state of a connected socket, as `/proc/net/unix` writes it.
 const CONNECTED: &str = "03";
 
-/// Who is connected to an engine.
+/// The processes that are connected to an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Connections {
-    /// These processes.
+    /// The connected processes.
     Seen(HashSet<i32>),
-    /// It cannot be told, for this reason.
+    /// They cannot be determined, for this reason.
     Hidden(String),
 }
 
 impl Connections {
-    /// Looks who is connected to a socket.
+    /// Lists the processes that are connected to a socket.
     pub fn to(socket: &Path, processes: &Processes) -> Self {
         let Processes::Seen(running) = processes else {
             return Self::Hidden("processes are hidden here".to_owned());
@@ -53,11 +53,16 @@ impl Connections {
     }
 }
 
-/// Returns the processes that hold one of these sockets or live in one of these network
-/// namespaces, or whoever started them if they are tools.
-fn users(peers: &HashSet<u64>, networks: &HashSet<u64>, running: &[Running]) -> HashSet<i32> {
+/// Returns the processes that hold one of these sockets or live in one of these network namespaces.
+///
+/// A tool is replaced by the process that uses it.
+fn users(
+    peers: &HashSet<u64>,
+    networks: &HashSet<u64>,
+    running: &[RunningProcess],
+) -> HashSet<i32> {
     let me = rustix::process::getpid().as_raw_pid();
-    let is_connected = |one: &&Running| {
+    let is_connected = |one: &&RunningProcess| {
         one.handles.as_ref().is_some_and(|handles| {
             networks.contains(&handles.network)
                 || handles.sockets.iter().any(|inode| peers.contains(inode))
@@ -67,8 +72,11 @@ fn users(peers: &HashSet<u64>, networks: &HashSet<u64>, running: &[Running]) -> 
     connected.filter_map(|one| user_of(one, running)).map(|one| one.pid).collect()
 }
 
-/// Returns who uses a tool: the first of its ancestors that is none.
-fn user_of<'a>(tool: &'a Running, running: &'a [Running]) -> Option<&'a Running> {
+/// Returns the process that uses a tool: its first ancestor that is not a tool.
+fn user_of<'a>(
+    tool: &'a RunningProcess,
+    running: &'a [RunningProcess],
+) -> Option<&'a RunningProcess> {
     let mut one = tool;
     // No chain of parents is longer than there are processes.
     for _ in running {
@@ -80,18 +88,18 @@ fn user_of<'a>(tool: &'a Running, running: &'a [Running]) -> Option<&'a Running>
     None
 }
 
-/// Returns the other network namespaces in which somebody is connected to the socket.
-fn foreign_networks(socket: &Path, running: &[Running]) -> HashSet<u64> {
+/// Returns the other network namespaces with a connection to the socket.
+fn foreign_networks(socket: &Path, running: &[RunningProcess]) -> HashSet<u64> {
     let own = fs::metadata("/proc/self/ns/net").map(|own| own.ino()).unwrap_or_default();
     let paths = [Some(socket.to_owned()), fs::canonicalize(socket).ok()];
-    let mut looked = HashSet::from([own]);
+    let mut visited = HashSet::from([own]);
     let mut found = HashSet::new();
     for one in running {
         let Some(handles) = &one.handles else { continue };
-        if !looked.insert(handles.network) {
+        if !visited.insert(handles.network) {
             continue;
         }
-        // One that ended meanwhile has no connection.
+        // A process that has ended meanwhile has no connection.
         let table = fs::read_to_string(format!("/proc/{}/net/unix", one.pid)).unwrap_or_default();
         let is_ours = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -106,33 +114,33 @@ fn foreign_networks(socket: &Path, running: &[Running]) -> HashSet<u64> {
     found
 }
 
-/// Asks the kernel for the other ends of all connections to a socket.
+/// Requests the peers of all connections to a socket from the kernel.
 fn peers(socket: &Path) -> io::Result<HashSet<u64>> {
     let file = fs::metadata(socket)?;
     let device = (rustix::fs::major(file.dev()) << 20) | rustix::fs::minor(file.dev());
     let family = AddressFamily::NETLINK;
     let flags = SocketFlags::CLOEXEC;
-    let ask = socket_with(family, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
-    send(&ask, &request(), SendFlags::empty())?;
-    let (mut answer, mut peers) = (vec![0; ANSWER], HashSet::new());
+    let diag = socket_with(family, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
+    send(&diag, &request(), SendFlags::empty())?;
+    let (mut buffer, mut peers) = (vec![0; BUFFER_SIZE], HashSet::new());
     loop {
-        let (length, _) = recv(&ask, answer.as_mut_slice(), RecvFlags::empty())?;
+        let (length, _) = recv(&diag, buffer.as_mut_slice(), RecvFlags::empty())?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for message in messages(&answer[..length]) {
+        for message in messages(&buffer[..length]) {
             match message {
-                Message::Done => return Ok(peers),
-                Message::Failed => return Err(io::ErrorKind::Unsupported.into()),
-                Message::Socket { file: Some(it), peer: Some(peer) }
+                NetlinkMessage::Done => return Ok(peers),
+                NetlinkMessage::Failed => return Err(io::ErrorKind::Unsupported.into()),
+                NetlinkMessage::Socket { file: Some(it), peer: Some(peer) }
                     if u64::from(it.0) == file.ino() & 0xffff_ffff
                         && it.1 == device
-                        // One whose other end is closed has none.
+                        // A socket whose other end is closed has no peer.
                         && peer != 0 =>
                 {
                     peers.insert(u64::from(peer));
                 }
-                Message::Socket { .. } => {}
+                NetlinkMessage::Socket { .. } => {}
             }
         }
     }
@@ -158,32 +166,32 @@ fn request() -> Vec<u8> {
     request
 }
 
-/// One part of the kernel's answer.
+/// One message of the kernel's response.
 #[derive(Debug, PartialEq, Eq)]
-enum Message {
+enum NetlinkMessage {
     /// One socket: inode and device of its file, and its peer's inode.
     Socket { file: Option<(u32, u32)>, peer: Option<u32> },
-    /// There is no more.
+    /// The end of the response.
     Done,
-    /// The kernel does not tell.
+    /// The kernel reports an error.
     Failed,
 }
 
-/// Reads the messages of an answer; one that is cut short ends it.
-fn messages(answer: &[u8]) -> Vec<Message> {
+/// Parses the messages of a response; a truncated one ends the list.
+fn messages(bytes: &[u8]) -> Vec<NetlinkMessage> {
     const HEADER: usize = 16;
     const FAILED: u16 = 2;
     const DONE: u16 = 3;
     let mut found = Vec::new();
-    let mut rest = answer;
+    let mut rest = bytes;
     while let (Some(length), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length < HEADER || length > rest.len() {
             break;
         }
         found.push(match kind {
-            DONE => Message::Done,
-            FAILED => Message::Failed,
+            DONE => NetlinkMessage::Done,
+            FAILED => NetlinkMessage::Failed,
             _ => socket(&rest[HEADER..length]),
         });
         rest = rest.get(aligned(length)..).unwrap_or_default();
@@ -191,8 +199,8 @@ fn messages(answer: &[u8]) -> Vec<Message> {
     found
 }
 
-/// Reads the description of one socket.
-fn socket(body: &[u8]) -> Message {
+/// Parses the description of one socket.
+fn socket(body: &[u8]) -> NetlinkMessage {
     const FIXED: usize = 16;
     const FILE: u16 = 1;
     const PEER: u16 = 2;
@@ -210,7 +218,7 @@ fn socket(body: &[u8]) -> Message {
         }
         rest = rest.get(aligned(length)..).unwrap_or_default();
     }
-    Message::Socket { file, peer }
+    NetlinkMessage::Socket { file, peer }
 }
 
 fn aligned(length: usize) -> usize {
@@ -271,8 +279,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    fn process(pid: i32, parent: i32, name: &str, sockets: &[u64]) -> Running {
-        Running {
+    fn process(pid: i32, parent: i32, name: &str, sockets: &[u64]) -> RunningProcess {
+        RunningProcess {
             pid,
             parent,
             runs: vec![ProgramName { how: RunAs::Program, name: name.to_owned() }],
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_started_a_tool_counts_and_an_orphan_counts_for_nobody() {
+    fn the_process_that_started_a_tool_counts_and_an_orphan_does_not() {
         let running = [
             process(1, 0, "systemd", &[]),
             process(10, 1, "python3", &[]),
@@ -301,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_cut_or_wrong_is_not_believed() {
+    fn a_truncated_or_invalid_response_is_not_trusted() {
         assert_eq!(messages(&[]), []);
         assert_eq!(messages(&[9; 7]), []);
         let mut done = 16u32.to_ne_bytes().to_vec();
         done.extend(3u16.to_ne_bytes());
         done.extend([0; 10]);
-        assert_eq!(messages(&done), [Message::Done]);
-        assert_eq!(socket(&[0; 18]), Message::Socket { file: None, peer: None });
+        assert_eq!(messages(&done), [NetlinkMessage::Done]);
+        assert_eq!(socket(&[0; 18]), NetlinkMessage::Socket { file: None, peer: None });
     }
 }

@@ -1,4 +1,4 @@
-//! The form of a recipe. `docs/reference/recipes.md` documents every key.
+//! The recipe file format. `docs/reference/recipes.md` documents every key.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::select::{LabelMatch, NamePattern, known_states};
 
 use super::Pattern;
 
-/// What a harness leaves behind, and what proves it finished.
+/// Describes what a harness leaves behind, and what proves that it has finished.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// One line for people.
+    /// A one-line summary for users.
     pub summary: String,
     /// The names of the harness's own programs, scripts and modules, as globs.
     #[serde(default, deserialize_with = "texts")]
@@ -30,21 +30,21 @@ pub struct Recipe {
     /// Which live processes may still use an object.
     #[serde(default)]
     pub owners: Owners,
-    /// What objects belong together by, if they do.
-    pub session: Option<Session>,
-    /// What is meant: whatever one of these proves finished.
+    /// What groups objects into sessions, if anything does.
+    pub session: Option<RecipeSession>,
+    /// The rules; an object is selected if one of them proves it finished.
     #[serde(rename = "rule")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RecipeRule>,
 }
 
 /// Which live processes of a harness may still use an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Owners {
-    /// Those that started before it was made: the harness never takes up what another left.
+    /// Those that started before the object was made: the harness never reuses what another left.
     #[default]
     Earlier,
-    /// All: the harness goes on with what an earlier process of it left.
+    /// All of them: the harness continues with what an earlier process of it left.
     Any,
 }
 
@@ -52,20 +52,20 @@ pub enum Owners {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vouch {
-    /// The recipe: everything with its marks is the harness's.
+    /// The recipe: everything with its marks belongs to the harness.
     #[default]
     Recipe,
-    /// Also the Compose project: the marks fit other people's objects too.
+    /// Also the Compose project: the marks match objects of other users too.
     Project,
 }
 
-/// What objects belong together by.
+/// What groups objects into sessions.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Session {
-    /// The labels whose value names the session; the first that is there counts.
+pub struct RecipeSession {
+    /// The labels whose value names the session; the first one that is present counts.
     pub labels: Vec<String>,
-    /// The names of containers that live as long as their session, with `{session}` in them.
+    /// Name templates, with `{session}`, of containers that live as long as their session.
     #[serde(default)]
     pub keepers: Vec<String>,
     /// Labels that make a container of the session such a keeper.
@@ -73,15 +73,15 @@ pub struct Session {
     pub keeper_labels: Vec<LabelMatch>,
 }
 
-/// By what objects of one sort are known, and what proves them finished.
+/// How objects of one category are recognised, and what proves them finished.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
-    /// What it is called in plans.
+pub struct RecipeRule {
+    /// The name of the rule in plans.
     pub name: String,
     /// Only of these kinds.
     pub kinds: Vec<Kind>,
-    /// Only with such a name; of an image, with no other name than such.
+    /// Only with such a name; an image must have no other names.
     pub object: Option<Pattern>,
     /// Only of such a Compose project.
     pub project: Option<Pattern>,
@@ -91,7 +91,7 @@ pub struct Rule {
     /// Only with none of these labels.
     #[serde(default, deserialize_with = "texts")]
     pub without_labels: Vec<LabelMatch>,
-    /// Only if it is called like its Compose project.
+    /// Only if it has the name of its Compose project.
     #[serde(default)]
     pub named_as_project: bool,
     /// Only if it names a session.
@@ -99,25 +99,25 @@ pub struct Rule {
     pub in_session: bool,
     /// Only if there is an image of this name, with `$1` for the first group of `project`.
     pub with_image: Option<String>,
-    /// Only if the user vouches that the harness has ended: nothing proves it.
+    /// Only if the user vouches that the harness has ended, because nothing else proves it.
     #[serde(default)]
     pub vouched: bool,
     /// Proof: it is in one of these states.
     #[serde(default)]
     pub states: Vec<String>,
-    /// Proof: made, and if it is a container last started or ended, at least this long ago.
+    /// Proof: made at least this long ago and, for a container, also last started or ended.
     #[serde(deserialize_with = "duration::deserialize")]
     pub older_than: Duration,
-    /// The same where nobody can tell which processes run; without it such objects are spared.
+    /// The same where the running processes are unknown; without it such objects are spared.
     #[serde(default, with = "duration::optional")]
     pub older_than_remote: Option<Duration>,
-    /// Proof: no activity for at least this long, where the provider tells.
+    /// Proof: no activity for at least this long, where the provider reports it.
     #[serde(default, with = "duration::optional")]
     pub idle_for: Option<Duration>,
     /// Proof: no keeper of its session runs.
     #[serde(default)]
     pub keeper_gone: bool,
-    /// Proof: all containers of its session are at rest, as long as the rule says.
+    /// Proof: all containers of its session have been at rest for as long as the rule requires.
     #[serde(default)]
     pub session_quiet: bool,
 }
@@ -150,12 +150,12 @@ const RULE_KEYS: [&str; 16] = [
 pub struct InvalidRecipe(String);
 
 impl Recipe {
-    /// Reads a recipe.
+    /// Parses a recipe.
     ///
     /// # Errors
     ///
-    /// Fails when it is not TOML, has unknown keys or values, or a rule that would mean
-    /// everybody's objects.
+    /// Fails when it is not TOML, has unknown keys or values, or has a rule that would match every
+    /// user's objects.
     pub fn parse(text: &str) -> Result<Self, InvalidRecipe> {
         let not_right = |error: toml::de::Error| InvalidRecipe(error.message().to_owned());
         let table: Table = text.parse().map_err(not_right)?;
@@ -183,44 +183,44 @@ impl Recipe {
     }
 }
 
-impl Rule {
-    /// Says what is wrong with the rule, if something is.
-    fn mistake(&self, session: Option<&Session>) -> Option<String> {
+impl RecipeRule {
+    /// Returns what is wrong with the rule, if anything is.
+    fn mistake(&self, session: Option<&RecipeSession>) -> Option<String> {
         let marked = self.object.is_some() || self.project.is_some() || !self.labels.is_empty();
         let is_image = self.kinds.contains(&Kind::Image);
-        let asks_session = self.in_session || self.keeper_gone || self.session_quiet;
+        let needs_session = self.in_session || self.keeper_gone || self.session_quiet;
         let cannot = [Kind::Process, Kind::Directory];
-        let said = |text: &str| Some(text.to_owned());
+        let wrong = |text: &str| Some(text.to_owned());
         if self.kinds.is_empty() {
-            return said("it has no kinds");
+            return wrong("it has no kinds");
         }
         if self.kinds.iter().any(|kind| cannot.contains(kind)) {
-            return said("process trees and directories are creel's own; no harness leaves them");
+            return wrong("process trees and directories are creel's own; no harness leaves them");
         }
         if !marked && !self.in_session {
-            return said("it needs an object, a project, labels or in_session: it would mean all");
+            return wrong("it needs an object, a project, labels or in_session: it would mean all");
         }
         let untagged = self.states == ["dangling"];
         if is_image && self.object.is_none() && !untagged {
-            return said(
+            return wrong(
                 "images are known only by an object, unless their one state is dangling: they \
                  inherit labels",
             );
         }
         let groups = self.project.as_ref().map_or(0, Pattern::groups);
         if self.with_image.is_some() && groups == 0 {
-            return said("with_image needs a project with a group");
+            return wrong("with_image needs a project with a group");
         }
-        if asks_session && session.is_none() {
-            return said("it asks about a session, and the recipe has no [session]");
+        if needs_session && session.is_none() {
+            return wrong("it asks about a session, and the recipe has no [session]");
         }
-        if self.keeper_gone && session.is_some_and(Session::has_no_keepers) {
-            return said(
+        if self.keeper_gone && session.is_some_and(RecipeSession::has_no_keepers) {
+            return wrong(
                 "it asks about a keeper, and [session] has neither keepers nor labels of them",
             );
         }
         if self.older_than_remote.is_some_and(|remote| remote < self.older_than) {
-            return said("older_than_remote must not be shorter than older_than");
+            return wrong("older_than_remote must not be shorter than older_than");
         }
         let unknown = |state: &String| {
             UnknownName::pick(state, "state", &known_states(), |known| known).err()
@@ -229,13 +229,13 @@ impl Rule {
     }
 }
 
-impl Session {
+impl RecipeSession {
     fn has_no_keepers(&self) -> bool {
         self.keepers.is_empty() && self.keeper_labels.is_empty()
     }
 }
 
-/// Refuses keys that mean nothing, with the nearest one that does.
+/// Refuses unknown keys and suggests the nearest known one.
 fn check_keys(table: &Table) -> Result<(), InvalidRecipe> {
     known(table, &RECIPE_KEYS, "the recipe")?;
     if let Some(Value::Table(session)) = table.get("session") {
@@ -257,7 +257,7 @@ fn known(table: &Table, keys: &[&'static str], place: &str) -> Result<(), Invali
     Ok(())
 }
 
-/// Reads a list of things that are written as text.
+/// Deserializes a list of values that are written as text.
 fn texts<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_answered_with_the_nearest_one() {
+    fn an_unknown_key_suggests_the_nearest_one() {
         let typo = rule("kinds = [\"container\"]\nobject = \"x\"\nolder_then = \"1h\"");
         assert_eq!(error(&typo), "rule `r`: unknown key `older_then`; did you mean `older_than`?");
         let typo = "summry = \"x\"\nrule = []";

@@ -1,4 +1,4 @@
-//! What this machine shows of those who may still use objects of a recipe.
+//! Gathers evidence on this machine about processes that may still use objects of a recipe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -11,28 +11,28 @@ use crate::provider::{InUse, Kind, LocalServer, Observed, ProviderError, Provide
 
 use super::{Clocks, Connections, Processes, Reading, Recipe};
 
-/// How many containers are asked about at once.
+/// How many containers are queried at once.
 const CONCURRENCY: usize = 16;
 
-/// What this machine shows of those who may still use objects.
+/// Evidence on this machine about processes that may still use objects.
 #[derive(Debug)]
 pub struct LocalEvidence {
-    /// The providers that are served on this machine, with who is connected to each.
+    /// The providers with a server on this machine, each with its connections.
     pub here: BTreeMap<ProviderName, Connections>,
-    /// What runs on this machine.
+    /// The processes of this machine.
     pub processes: Processes,
-    /// What running containers show, by id.
+    /// What running containers report about their use, by id.
     pub in_use: HashMap<String, InUse>,
     /// The clocks of this machine.
     pub clocks: Clocks,
 }
 
 impl LocalEvidence {
-    /// Gathers it for everything that bears a mark of the recipe.
+    /// Gathers the evidence for everything that bears a mark of the recipe.
     ///
     /// # Errors
     ///
-    /// Fails when a provider cannot be asked: what cannot be seen must not be judged.
+    /// Fails when a provider cannot be reached: what cannot be seen must not be judged.
     pub async fn gather(
         recipe: &Recipe,
         inventory: &[Observed],
@@ -51,10 +51,10 @@ impl LocalEvidence {
             .map(|(seen, _)| seen)
             .filter(|seen| seen.is_running() && servers.contains_key(&seen.provider))
             .collect();
-        let in_use = ask(&containers, providers).await?;
+        let in_use = query_use(&containers, providers).await?;
         let mut readings: Vec<Reading> = servers.values().filter_map(started).collect();
         readings.extend(containers.iter().filter_map(|seen| began(seen, in_use.get(&seen.id)?)));
-        // Looked at after the objects: a process that began meanwhile counts.
+        // Listed after the objects, so that a process that began meanwhile counts.
         let processes = Processes::seen_here();
         let here = servers
             .into_iter()
@@ -66,30 +66,30 @@ impl LocalEvidence {
     }
 }
 
-/// Asks what containers show of those who use them.
-async fn ask(
+/// Queries the use of containers.
+async fn query_use(
     containers: &[&Observed],
     providers: &Providers,
 ) -> Result<HashMap<String, InUse>, ProviderError> {
-    let asked = containers.iter().map(|seen| async move {
+    let queries = containers.iter().map(|seen| async move {
         let in_use = providers.get(seen.provider)?.in_use(seen.kind, &seen.id).await?;
         Ok((seen.id.clone(), in_use))
     });
-    let asked: Vec<_> = asked.collect();
-    let answers: Vec<Result<(String, InUse), ProviderError>> =
-        futures::stream::iter(asked).buffer_unordered(CONCURRENCY).collect().await;
-    answers.into_iter().collect()
+    let queries: Vec<_> = queries.collect();
+    let results: Vec<Result<(String, InUse), ProviderError>> =
+        futures::stream::iter(queries).buffer_unordered(CONCURRENCY).collect().await;
+    results.into_iter().collect()
 }
 
-/// Reads both clocks at the start of a server: its socket is made right after it starts.
+/// Returns a reading for the start of a server, whose socket is made right after it starts.
 fn started(server: &LocalServer) -> Option<Reading> {
     let boot = os::since_boot(os::process_stat(server.pid).ok()?.started_ticks);
     let file = fs::metadata(&server.socket).ok()?;
-    let made = file.created().or_else(|_| file.modified()).ok()?;
-    Some(Reading { wall: Timestamp::try_from(made).ok()?, boot })
+    let created = file.created().or_else(|_| file.modified()).ok()?;
+    Some(Reading { wall: Timestamp::try_from(created).ok()?, boot })
 }
 
-/// Reads both clocks at the start of a container.
+/// Returns a reading for the start of a container.
 fn began(seen: &Observed, in_use: &InUse) -> Option<Reading> {
     let stat = os::process_stat(in_use.first_process?).ok()?;
     Some(Reading { wall: seen.last_active_at?, boot: os::since_boot(stat.started_ticks) })

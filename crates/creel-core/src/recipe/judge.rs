@@ -1,4 +1,4 @@
-//! Proof: whether an object that bears the marks of a harness has finished.
+//! Proves whether an object that bears the marks of a harness has finished.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,27 +11,27 @@ use crate::duration;
 use crate::provider::{Kind, Observed, ProviderName};
 
 use super::mark::{Images, Marked};
-use super::session::{Company, session_of};
+use super::session::{SessionContext, session_of};
 use super::users::Users;
-use super::{Clocks, LocalEvidence, Processes, ProgramName, Recipe, Rule, Running};
+use super::{Clocks, LocalEvidence, Processes, ProgramName, Recipe, RecipeRule, RunningProcess};
 
-/// What is around the objects that are judged.
+/// The context in which objects are judged.
 #[derive(Debug)]
-pub struct Surroundings<'a> {
-    /// Everything that was seen, the marked ones closely.
+pub struct RecipeContext<'a> {
+    /// Everything that was listed, with the marked objects examined.
     pub inventory: &'a [Observed],
-    /// What this machine shows of those who may use them.
+    /// Evidence on this machine about processes that may use the objects.
     pub evidence: &'a LocalEvidence,
     /// Whether the user vouches that the harness has ended.
     pub ended: bool,
 }
 
-/// Why an object may go.
+/// Why an object may be released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// What proves that it has finished.
     pub evidence: String,
-    /// What was not checked, because it cannot be seen from here.
+    /// What was not checked, because it is not visible from here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Proof {
     }
 }
 
-/// A proof that is being collected.
+/// A proof under construction.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) evidence: Vec<String>,
@@ -60,75 +60,77 @@ impl From<Collected> for Proof {
     }
 }
 
-/// Whether an object may go.
+/// Whether an object may be released.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RecipeVerdict {
     /// It has finished, and this proves it.
     Finished(Proof),
-    /// It may be in use, or nobody can tell; this is why.
+    /// It may be in use, or its state is unknown; this is the reason.
     MayLive(String),
 }
 
-/// What a recipe says of one object.
+/// What a recipe finds about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule, as plans name it.
+    /// The name of the rule in plans.
     pub rule: String,
-    /// Whether it may go.
-    pub verdict: Verdict,
+    /// Whether it may be released.
+    pub verdict: RecipeVerdict,
 }
 
-/// What a recipe says of all objects that bear its marks.
+/// What a recipe finds about all objects that bear its marks.
 #[derive(Debug, Default)]
 pub struct Findings {
     by_object: HashMap<(ProviderName, Kind, String), Finding>,
-    /// The processes of the harness that run although the user says that it has ended.
+    /// Processes of the harness that still run although the user vouches that it has ended.
     pub still_running: Vec<String>,
 }
 
 impl Findings {
-    /// Returns what was found of an object; `None` means that it bears no mark of the recipe.
+    /// Returns the finding for an object; `None` means that it bears no mark of the recipe.
     pub fn of(&self, seen: &Observed) -> Option<&Finding> {
         self.by_object.get(&(seen.provider, seen.kind, seen.id.clone()))
     }
 }
 
-/// What all judgements of one recipe share.
-pub(super) struct Court<'a> {
+/// The context that all judgements of one recipe share.
+pub(super) struct JudgeContext<'a> {
     pub(super) name: &'a str,
     pub(super) recipe: &'a Recipe,
-    pub(super) around: &'a Surroundings<'a>,
+    pub(super) around: &'a RecipeContext<'a>,
     images: Images<'a>,
-    /// The containers that bear a mark: what runs inside of one does not answer for it.
+    /// The containers that bear a mark: a process inside one is not its owner.
     pub(super) marked: HashSet<&'a str>,
 }
 
 impl Recipe {
-    /// Says of every object that bears a mark whether it has finished.
-    pub fn judge(&self, name: &str, around: &Surroundings<'_>) -> Findings {
+    /// Judges every object that bears a mark.
+    pub fn judge(&self, name: &str, around: &RecipeContext<'_>) -> Findings {
         let marked = around.inventory.iter().zip(self.marked_among(around.inventory));
         let containers = marked.filter(|(seen, marked)| *marked && seen.kind == Kind::Container);
         let marked = containers.map(|(seen, _)| seen.id.as_str()).collect();
         let images = Images::among(around.inventory);
-        let court = Court { name, recipe: self, around, images, marked };
+        let context = JudgeContext { name, recipe: self, around, images, marked };
         let found = around.inventory.iter().filter_map(|seen| {
-            let finding = court.judge(seen)?;
+            let finding = context.judge(seen)?;
             Some(((seen.provider, seen.kind, seen.id.clone()), finding))
         });
-        Findings { by_object: found.collect(), still_running: court.still_running() }
+        Findings { by_object: found.collect(), still_running: context.still_running() }
     }
 }
 
-impl Court<'_> {
-    /// Judges an object: the first rule that proves it finished wins; else the first whose
-    /// states fit says why not.
+impl JudgeContext<'_> {
+    /// Judges an object.
+    ///
+    /// The first rule that proves it finished wins; otherwise the first rule whose states match
+    /// gives the reason.
     fn judge(&self, seen: &Observed) -> Option<Finding> {
         let (mut unproven, mut other_state) = (None, None);
         for rule in &self.recipe.rules {
             let proof = match rule.marked(self.recipe, seen, &self.images) {
                 Marked::No => continue,
                 Marked::Doubtful(reason) => Err(reason),
-                Marked::Yes if !rule.takes_state(seen) => {
+                Marked::Yes if !rule.accepts_state(seen) => {
                     let reason = format!("it is {}, which no rule takes", seen.state);
                     other_state.get_or_insert((rule, reason));
                     continue;
@@ -141,23 +143,24 @@ impl Court<'_> {
                 Marked::Yes => self.prove(rule, seen),
             };
             match proof {
-                Ok(proof) => return Some(self.found(rule, Verdict::Finished(proof))),
+                Ok(proof) => return Some(self.found(rule, RecipeVerdict::Finished(proof))),
                 Err(reason) => {
-                    unproven.get_or_insert_with(|| self.found(rule, Verdict::MayLive(reason)));
+                    unproven
+                        .get_or_insert_with(|| self.found(rule, RecipeVerdict::MayLive(reason)));
                 }
             }
         }
         let other_state =
-            other_state.map(|(rule, reason)| self.found(rule, Verdict::MayLive(reason)));
+            other_state.map(|(rule, reason)| self.found(rule, RecipeVerdict::MayLive(reason)));
         unproven.or(other_state)
     }
 
-    fn found(&self, rule: &Rule, verdict: Verdict) -> Finding {
+    fn found(&self, rule: &RecipeRule, verdict: RecipeVerdict) -> Finding {
         Finding { rule: format!("recipe:{}/{}", self.name, rule.name), verdict }
     }
 
-    /// Collects the evidence that an object has finished, or says what is missing.
-    fn prove(&self, rule: &Rule, seen: &Observed) -> Result<Proof, String> {
+    /// Collects the evidence that an object has finished, or returns what is missing.
+    fn prove(&self, rule: &RecipeRule, seen: &Observed) -> Result<Proof, String> {
         let mut proof = Collected { evidence: vec![seen.state.clone()], ..Collected::default() };
         if self.around.ended && is_users_own(seen) {
             if rule.keeper_gone {
@@ -166,7 +169,7 @@ impl Court<'_> {
             proof.evidence.push(format!("the user says that {} has ended", self.name));
             return Ok(proof.into());
         }
-        let mut users = Users { court: self, seen, proof: &mut proof };
+        let mut users = Users { context: self, seen, proof: &mut proof };
         let least = users.least_age(rule)?;
         proof.evidence.insert(1, self.old_enough(seen, least)?);
         if let Some(least) = rule.idle_for {
@@ -184,7 +187,7 @@ impl Court<'_> {
     fn old_enough(&self, seen: &Observed, least: Duration) -> Result<String, String> {
         let changed_at = last_change(seen).ok_or_else(|| unknown_age(seen))?;
         let age = self.clocks().age(changed_at).ok_or("its age is in the future")?;
-        let told = duration::show_roughly(age);
+        let shown = duration::show_roughly(age);
         let (young, old) = match seen.kind {
             Kind::Container => ("last changed", "unchanged for"),
             Kind::Image => ("tagged", "tagged"),
@@ -198,43 +201,43 @@ impl Court<'_> {
         };
         if age < least {
             let least = duration::show_limit(least);
-            return Err(format!("{young} {told} ago{doubt}, less than {least}"));
+            return Err(format!("{young} {shown} ago{doubt}, less than {least}"));
         }
-        Ok(format!("{old} {told}{ago}{doubt}"))
+        Ok(format!("{old} {shown}{ago}{doubt}"))
     }
 
     fn idle_enough(&self, seen: &Observed, least: Duration) -> Result<String, String> {
         let active_at = seen.last_active_at.ok_or("its last activity is unknown")?;
         let idle = self.clocks().age(active_at).ok_or("its last activity is in the future")?;
-        let told = duration::show_roughly(idle);
+        let shown = duration::show_roughly(idle);
         if idle < least {
-            return Err(format!("active {told} ago, less than {}", duration::show_limit(least)));
+            return Err(format!("active {shown} ago, less than {}", duration::show_limit(least)));
         }
-        Ok(format!("idle for {told}"))
+        Ok(format!("idle for {shown}"))
     }
 
     fn keeper_gone(&self, seen: &Observed) -> Result<String, String> {
-        let company = self.company(seen)?;
-        company.live_keeper().map_or(Ok(()), Err)?;
-        Ok(format!("no keeper of session {} runs", company.session))
+        let session_context = self.session_context(seen)?;
+        session_context.live_keeper().map_or(Ok(()), Err)?;
+        Ok(format!("no keeper of session {} runs", session_context.session))
     }
 
     fn session_quiet(&self, seen: &Observed, least: Duration) -> Result<String, String> {
-        let company = self.company(seen)?;
-        company.unrest(least).map_or(Ok(()), Err)?;
-        Ok(format!("nothing of {} runs", company.session))
+        let session_context = self.session_context(seen)?;
+        session_context.unrest(least).map_or(Ok(()), Err)?;
+        Ok(format!("nothing of {} runs", session_context.session))
     }
 
-    fn company<'b>(&'b self, seen: &'b Observed) -> Result<Company<'b>, String> {
+    fn session_context<'b>(&'b self, seen: &'b Observed) -> Result<SessionContext<'b>, String> {
         let (_, session) = session_of(self.recipe, seen).ok_or("it names no session")?;
-        Ok(Company { recipe: self.recipe, session, around: self.around })
+        Ok(SessionContext { recipe: self.recipe, session, around: self.around })
     }
 
     fn clocks(&self) -> &Clocks {
         &self.around.evidence.clocks
     }
 
-    /// Returns the processes of the harness that run although the user says that it has ended.
+    /// Returns processes of the harness that still run although the user vouches that it has ended.
     fn still_running(&self) -> Vec<String> {
         let Processes::Seen(running) = &self.around.evidence.processes else { return Vec::new() };
         if !self.around.ended {
@@ -246,30 +249,32 @@ impl Court<'_> {
     }
 }
 
-/// Returns whether a user can vouch for an object. Many people share an organisation of cloud
-/// sandboxes, and none of them sees whose harness has ended.
+/// Returns whether a user can vouch for an object.
+///
+/// Several people share a cloud organisation, and none of them sees whose harness has ended.
 fn is_users_own(seen: &Observed) -> bool {
     seen.kind != Kind::Sandbox
 }
 
-/// Returns whether a process runs inside of one of these containers.
-pub(super) fn is_inside(containers: &HashSet<&str>, one: &Running) -> bool {
+/// Returns whether a process runs inside one of these containers.
+pub(super) fn is_inside(containers: &HashSet<&str>, one: &RunningProcess) -> bool {
     one.container.as_deref().is_some_and(|container| containers.contains(container))
 }
 
-/// Describes a process by what of it counts.
-pub(super) fn described(one: &Running, run: &ProgramName) -> String {
+/// Describes a process by the program that matched.
+pub(super) fn described(one: &RunningProcess, run: &ProgramName) -> String {
     format!("process {} ({run}: `{}`)", one.pid, one.command)
 }
 
-impl Rule {
-    fn takes_state(&self, seen: &Observed) -> bool {
+impl RecipeRule {
+    fn accepts_state(&self, seen: &Observed) -> bool {
         self.states.is_empty() || self.states.contains(&seen.state)
     }
 }
 
-/// Returns when an object was made or, if it is a container, last started or ended. That of a
-/// container which was started but not looked at closely is unknown.
+/// Returns when an object was made or, if it is a container, last started or ended.
+///
+/// Returns `None` for a container that was started but not examined.
 pub(super) fn last_change(seen: &Observed) -> Option<Timestamp> {
     let never_started = matches!(seen.state.as_str(), "created" | "configured");
     match (seen.kind, seen.last_active_at) {
@@ -281,7 +286,7 @@ pub(super) fn last_change(seen: &Observed) -> Option<Timestamp> {
 
 pub(super) fn unknown_age(seen: &Observed) -> &'static str {
     match seen.kind {
-        Kind::Image => "the engine does not tell when it was tagged, so its age is unknown",
+        Kind::Image => "the engine does not report when it was tagged, so its age is unknown",
         _ => "its age is unknown",
     }
 }

@@ -1,7 +1,7 @@
-//! Marks: whether an object is the harness's at all.
+//! Marks: decide whether an object belongs to the harness at all.
 //!
-//! Containers take over the labels of their image, so a container that is known by labels alone
-//! must have at least one of them from its own create.
+//! Containers inherit the labels of their image. So a container that is recognised by labels alone
+//! must have at least one label from its own create.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,21 +9,22 @@ use crate::labels::{self, Labels};
 use crate::provider::{Kind, Observed, ProviderName};
 
 use super::session::session_of;
-use super::{Recipe, Rule};
+use super::{Recipe, RecipeRule};
 
 /// Whether an object bears the marks of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Marked {
     /// It does not.
     No,
-    /// It does, but perhaps by inheritance.
+    /// It does, but possibly by inheritance.
     Doubtful(String),
     /// It does.
     Yes,
 }
 
-/// All images: their labels, to tell a container's own labels from those of its image, and their
-/// names.
+/// The names of all images, and their labels.
+///
+/// The labels separate a container's own labels from those of its image.
 #[derive(Debug)]
 pub(super) struct Images<'a> {
     labels: HashMap<(ProviderName, &'a str), &'a Labels>,
@@ -38,7 +39,7 @@ impl<'a> Images<'a> {
         Self { labels: images().map(of_image).collect(), names: names.collect() }
     }
 
-    /// Returns the labels of a container's image, where it is still there.
+    /// Returns the labels of a container's image, if the image still exists.
     fn of(&self, container: &Observed) -> Option<&'a Labels> {
         let (_, image) = container.uses.iter().find(|(kind, _)| *kind == Kind::Image)?;
         self.labels.get(&(container.provider, image.as_str())).copied()
@@ -46,7 +47,7 @@ impl<'a> Images<'a> {
 }
 
 impl Recipe {
-    /// Says of every object whether it bears the marks of some rule.
+    /// Returns for every object whether it bears the marks of some rule.
     pub fn marked_among(&self, inventory: &[Observed]) -> Vec<bool> {
         let images = Images::among(inventory);
         let marks = |seen| self.rules.iter().any(|rule| rule.claims(self, seen, &images));
@@ -54,7 +55,7 @@ impl Recipe {
     }
 }
 
-impl Rule {
+impl RecipeRule {
     pub(super) fn marked(&self, recipe: &Recipe, seen: &Observed, images: &Images<'_>) -> Marked {
         if !self.claims(recipe, seen, images) {
             return Marked::No;
@@ -88,14 +89,15 @@ impl Rule {
             && self.with_image.as_ref().is_none_or(|name| self.has_image(name, seen, images))
     }
 
-    /// Returns whether the image is there that belongs to the object's project.
+    /// Returns whether the image that belongs to the object's project exists.
     fn has_image(&self, name: &str, seen: &Observed, images: &Images<'_>) -> bool {
         let (Some(project), Some(pattern)) = (&seen.project, &self.project) else { return false };
-        let named = pattern.expand(project, name);
-        named.is_some_and(|named| images.names.contains(&(seen.provider, named.as_str())))
+        let image_name = pattern.expand(project, name);
+        image_name
+            .is_some_and(|image_name| images.names.contains(&(seen.provider, image_name.as_str())))
     }
 
-    /// Returns the keys of the labels that the rule knows this object by.
+    /// Returns the keys of the labels by which the rule recognises this object.
     fn label_keys<'a>(&'a self, recipe: &'a Recipe, seen: &'a Observed) -> Vec<&'a str> {
         let mut keys: Vec<&str> = self.labels.iter().map(|label| label.key()).collect();
         keys.extend(self.project.is_some().then_some(labels::COMPOSE_PROJECT));
@@ -106,7 +108,7 @@ impl Rule {
     }
 }
 
-/// Returns whether the name fits; an image with several names must have none that does not.
+/// Returns whether the name matches; of an image, all names must match.
 fn names_fit(pattern: &super::Pattern, seen: &Observed) -> bool {
     if seen.kind == Kind::Image {
         let mut tags = seen.tags().peekable();

@@ -1,4 +1,4 @@
-//! What runs on this machine, as far as it can be seen.
+//! The visible processes of this machine.
 
 use std::fs;
 use std::io;
@@ -12,46 +12,47 @@ use crate::select::NamePattern;
 
 use super::program::{ProgramName, run_by};
 
-/// How many hex digits the id of a container has.
+/// Number of hex digits in a container id.
 const CONTAINER_ID: usize = 64;
-/// How many characters of a command line are shown.
+/// Maximum number of characters of a command line that are shown.
 const SHOWN: usize = 80;
-/// How many of them are searched for secrets, so that one which begins among them is found.
+/// How many characters are searched for secrets, so that one that begins in the shown part is
+/// found.
 const SEARCHED: usize = 2_048;
-/// How often the command line of a program that may be starting is read.
+/// How often the command line of a starting program is read.
 const STARTING_READS: u32 = 10;
-/// The pause between these reads.
+/// Pause between these reads.
 const STARTING_PAUSE: Duration = Duration::from_millis(1);
 
-/// What runs on this machine.
+/// The processes of this machine.
 #[derive(Debug, Clone)]
 pub enum Processes {
-    /// All of it.
-    Seen(Vec<Running>),
-    /// It cannot be told, for this reason.
+    /// All of them.
+    Seen(Vec<RunningProcess>),
+    /// They cannot be listed, for this reason.
     Hidden(String),
 }
 
 /// One live process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
-    /// Its id here.
+pub struct RunningProcess {
+    /// Its process id.
     pub pid: i32,
-    /// Its parent's id.
+    /// Its parent's process id.
     pub parent: i32,
-    /// What it runs.
+    /// The programs it runs.
     pub runs: Vec<ProgramName>,
     /// The beginning of its command line, without secrets.
     pub command: String,
     /// The time between boot and its start.
     pub started: Duration,
-    /// The container it runs in, if it does.
+    /// The container it runs in, if any.
     pub container: Option<String>,
-    /// What it holds open; `None` where that may not be seen.
+    /// Its open handles; `None` if this user may not see them.
     pub handles: Option<Handles>,
 }
 
-/// What a process holds open.
+/// The open handles of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Handles {
     /// The inodes of its sockets.
@@ -62,8 +63,8 @@ pub struct Handles {
     pub network: u64,
 }
 
-impl Running {
-    /// Returns what it runs that is one of these programs.
+impl RunningProcess {
+    /// Returns the first of its programs that matches one of the patterns.
     pub(super) fn runs_one_of(&self, programs: &[NamePattern]) -> Option<&ProgramName> {
         self.runs.iter().find(|run| programs.iter().any(|program| program.matches(&run.name)))
     }
@@ -76,7 +77,7 @@ impl Running {
 }
 
 impl Processes {
-    /// Looks at all processes of this machine.
+    /// Lists all processes of this machine.
     pub fn seen_here() -> Self {
         match seen() {
             Ok(running) => Self::Seen(running),
@@ -85,8 +86,8 @@ impl Processes {
     }
 }
 
-fn seen() -> io::Result<Vec<Running>> {
-    // Where other people's processes are hidden, that of the first one is too.
+fn seen() -> io::Result<Vec<RunningProcess>> {
+    // Where processes of other users are hidden, process 1 is hidden too.
     fs::read("/proc/1/cmdline")?;
     let masker = Masker::new(&Secrets::new());
     let mut running = Vec::new();
@@ -100,11 +101,11 @@ fn seen() -> io::Result<Vec<Running>> {
     Ok(running)
 }
 
-/// Reads one process; kernel threads and the dead run nothing.
-fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
-    let words = words_of(&command_line(pid)?);
+/// Reads one process; returns `None` for kernel threads and dead processes.
+fn process(pid: i32, masker: &Masker) -> io::Result<Option<RunningProcess>> {
+    let args = args_of(&command_line(pid)?);
     let file = fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let runs = run_by(&words, file.as_ref().and_then(|file| file.to_str()));
+    let runs = run_by(&args, file.as_ref().and_then(|file| file.to_str()));
     if runs.is_empty() {
         return Ok(None);
     }
@@ -112,16 +113,26 @@ fn process(pid: i32, masker: &Masker) -> io::Result<Option<Running>> {
     if stat.is_dead() {
         return Ok(None);
     }
-    let line: String = words.join(" ").chars().take(SEARCHED).collect();
+    let line: String = args.join(" ").chars().take(SEARCHED).collect();
     let command: String = masker.mask(&line).as_str().chars().take(SHOWN).collect();
     let container = container_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
     let started = os::since_boot(stat.started_ticks);
     let handles = handles(pid).ok();
-    Ok(Some(Running { pid, parent: stat.parent, runs, command, started, container, handles }))
+    Ok(Some(RunningProcess {
+        pid,
+        parent: stat.parent,
+        runs,
+        command,
+        started,
+        container,
+        handles,
+    }))
 }
 
-/// Reads a command line. For an instant a program that was just started has none; it is read
-/// again then, for otherwise a harness that starts would not be seen.
+/// Reads a command line.
+///
+/// A program that was just started has none for an instant. Then it is read again; otherwise a
+/// starting harness would be missed.
 fn command_line(pid: i32) -> io::Result<Vec<u8>> {
     for _ in 0..STARTING_READS {
         let line = fs::read(format!("/proc/{pid}/cmdline"))?;
@@ -134,18 +145,18 @@ fn command_line(pid: i32) -> io::Result<Vec<u8>> {
     Ok(Vec::new())
 }
 
-fn words_of(line: &[u8]) -> Vec<String> {
-    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+fn args_of(line: &[u8]) -> Vec<String> {
+    let args = line.split(|byte| *byte == 0).filter(|arg| !arg.is_empty());
+    args.map(|arg| String::from_utf8_lossy(arg).into_owned()).collect()
 }
 
-/// Reads what a process holds open; only its own user and root may.
+/// Reads the open handles of a process; only its own user and root may.
 fn handles(pid: i32) -> io::Result<Handles> {
     let network = fs::metadata(format!("/proc/{pid}/ns/net"))?.ino();
     let mut handles = Handles { network, ..Handles::default() };
     handles.files.push(fs::read_link(format!("/proc/{pid}/cwd"))?);
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // One that was closed meanwhile is not open.
+        // A descriptor that was closed meanwhile is skipped.
         let Ok(target) = entry.and_then(|entry| fs::read_link(entry.path())) else { continue };
         match target.to_str().and_then(socket_inode) {
             Some(inode) => handles.sockets.push(inode),
@@ -160,13 +171,13 @@ fn socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Returns the id of the container that a process's control groups name, if they do.
+/// Returns the id of the container that a process's control groups name, if any.
 fn container_in(groups: &str) -> Option<String> {
     let mut parts = groups.split(|c: char| !c.is_ascii_alphanumeric());
     let is_id = |part: &&str| {
         part.len() == CONTAINER_ID && part.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
-    // Engines in containers nest: the last one is the innermost.
+    // Engines in containers nest: the last id is the innermost.
     parts.rfind(is_id).map(str::to_owned)
 }
 

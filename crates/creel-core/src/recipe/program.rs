@@ -1,28 +1,28 @@
-//! What a process runs: its program, and the script or module that an interpreter runs.
+//! Determines what a process runs: its program, and the script or module that an interpreter runs.
 //!
-//! Other arguments do not count: `tail -f harbor.log` and `vim harbor.py` run no Harbor. A
-//! launcher such as `uv run` or `sudo` starts the program as a process of its own.
+//! Other arguments do not count: `tail -f harbor.log` and `vim harbor.py` do not run Harbor. A
+//! launcher such as `uv run` or `sudo` starts the program as a separate process.
 
 use std::fmt;
 
-/// The interpreters whose first plain argument is a script.
+/// Interpreters whose first plain argument is a script.
 const INTERPRETERS: [&str; 14] = [
     "python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "ruby", "perl", "php", "sh",
     "bash", "dash", "zsh",
 ];
-/// The options of Python that take the next word as their value.
+/// Options of Python that take the next argument as their value.
 const VALUED: [&str; 3] = ["-X", "-W", "--check-hash-based-pycs"];
 
-/// One thing that a process runs.
+/// One program, script or module that a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramName {
-    /// What it is.
+    /// How the process runs it.
     pub how: RunAs,
     /// Its name, without a directory.
     pub name: String,
 }
 
-/// What of a command line names a program.
+/// Which part of a command line names the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAs {
     /// The program itself.
@@ -44,50 +44,50 @@ impl fmt::Display for ProgramName {
     }
 }
 
-/// Returns what a command line runs; `file` is the file of its program, where that is known.
-pub(super) fn run_by(words: &[String], file: Option<&str>) -> Vec<ProgramName> {
+/// Returns what a command line runs; `file` is the executable, if known.
+pub(super) fn run_by(args: &[String], file: Option<&str>) -> Vec<ProgramName> {
     let file = file.map(|file| file.trim_end_matches(" (deleted)"));
-    let Some(first) = words.first() else {
-        // A program may erase its command line; its file still says what it is.
-        return file.map(|file| named(RunAs::Program, file)).into_iter().collect();
+    let Some(first) = args.first() else {
+        // A program may erase its command line; its executable still names it.
+        return file.map(|file| program_name(RunAs::Program, file)).into_iter().collect();
     };
-    // Some programs write a title over their command line: `harbor: worker 3`.
+    // Some programs replace their command line with a title: `harbor: worker 3`.
     let title = first.split_whitespace().next().unwrap_or_default().trim_end_matches(':');
-    let mut runs = vec![named(RunAs::Program, title.trim_start_matches('-'))];
-    let file = file.map(|file| named(RunAs::Program, file));
+    let mut runs = vec![program_name(RunAs::Program, title.trim_start_matches('-'))];
+    let file = file.map(|file| program_name(RunAs::Program, file));
     let interprets = runs.iter().chain(&file).any(|program| is_interpreter(&program.name));
     runs.extend(file.filter(|file| runs.iter().all(|known| known != file)));
     if interprets {
-        runs.extend(interpreted(&words[1..]));
+        runs.extend(interpreted(&args[1..]));
     }
     runs
 }
 
-fn named(how: RunAs, path: &str) -> ProgramName {
+fn program_name(how: RunAs, path: &str) -> ProgramName {
     let name = path.rsplit('/').next().unwrap_or_default();
     ProgramName { how, name: name.strip_suffix(".py").unwrap_or(name).to_owned() }
 }
 
-/// Returns whether a program of this name runs scripts, in whatever version.
+/// Returns whether a program of this name, in any version, runs scripts.
 pub(super) fn is_interpreter(name: &str) -> bool {
     let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     INTERPRETERS.iter().any(|known| name.strip_prefix(known).is_some_and(is_version))
 }
 
 /// Returns the script or module among the arguments of an interpreter.
-fn interpreted(words: &[String]) -> Option<ProgramName> {
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) else {
-            return Some(named(RunAs::Script, word));
+fn interpreted(args: &[String]) -> Option<ProgramName> {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let Some(option) = arg.strip_prefix('-').filter(|option| !option.is_empty()) else {
+            return Some(program_name(RunAs::Script, arg));
         };
         let is_long = option.starts_with('-');
-        if VALUED.contains(&word.as_str()) {
-            words.next();
+        if VALUED.contains(&arg.as_str()) {
+            args.next();
         } else if is_long {
             continue;
         } else if option.ends_with('m') {
-            let module = words.next()?;
+            let module = args.next()?;
             return Some(ProgramName { how: RunAs::Module, name: module.clone() });
         } else if option.ends_with(['c', 'e']) {
             // The program is the text of the argument itself.
@@ -102,8 +102,8 @@ mod tests {
     use super::*;
 
     fn runs(line: &str) -> Vec<String> {
-        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        run_by(&words, None).iter().map(ToString::to_string).collect()
+        let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        run_by(&args, None).iter().map(ToString::to_string).collect()
     }
 
     #[test]

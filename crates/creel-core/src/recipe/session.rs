@@ -1,43 +1,43 @@
-//! Sessions: objects that belong together, such as a Compose project or one run of a test suite.
+//! Sessions: related objects, such as a Compose project or one run of a test suite.
 
 use std::time::Duration;
 
 use crate::duration;
 use crate::provider::{Kind, Observed};
 
-use super::judge::{Surroundings, last_change};
-use super::{Recipe, Session};
+use super::judge::{RecipeContext, last_change};
+use super::{Recipe, RecipeSession};
 
-/// The states of containers that do nothing and will do nothing by themselves.
+/// States of containers that do nothing and do not start by themselves.
 const AT_REST: [&str; 5] = ["created", "configured", "exited", "stopped", "dead"];
 
-/// Returns the session an object names, with the label that names it.
+/// Returns the session that an object names, with the label that names it.
 pub(super) fn session_of<'a>(recipe: &'a Recipe, seen: &'a Observed) -> Option<(&'a str, &'a str)> {
     let labels = &recipe.session.as_ref()?.labels;
-    let named = labels.iter().find_map(|key| Some((key.as_str(), seen.labels.get(key)?)))?;
-    Some(named).filter(|(_, session)| !session.is_empty())
+    let found = labels.iter().find_map(|key| Some((key.as_str(), seen.labels.get(key)?)))?;
+    Some(found).filter(|(_, session)| !session.is_empty())
 }
 
-/// Returns whether a container may do something now or soon; a state nobody has heard of may.
+/// Returns whether a container is active or may become active; an unknown state counts as active.
 pub(super) fn may_run(container: &Observed) -> bool {
     !AT_REST.contains(&container.state.as_str())
 }
 
-/// One session, and what is around it.
-pub(super) struct Company<'a> {
+/// One session, and the context it is judged in.
+pub(super) struct SessionContext<'a> {
     pub(super) recipe: &'a Recipe,
     pub(super) session: &'a str,
-    pub(super) around: &'a Surroundings<'a>,
+    pub(super) around: &'a RecipeContext<'a>,
 }
 
-impl Company<'_> {
-    /// Says that a keeper of the session runs, if one does.
+impl SessionContext<'_> {
+    /// Reports a keeper of the session that may run, if there is one.
     pub(super) fn live_keeper(&self) -> Option<String> {
         let keeper = self.containers().find(|seen| self.is_keeper(seen) && may_run(seen))?;
         Some(format!("{} is {}: its session may go on", keeper.name, keeper.state))
     }
 
-    /// Says that a container of the session is not at rest for that long, if one is not.
+    /// Reports a container of the session that has not been at rest for that long, if there is one.
     pub(super) fn unrest(&self, least: Duration) -> Option<String> {
         let members = self.containers().filter(|seen| {
             session_of(self.recipe, seen).is_some_and(|(_, session)| session == self.session)
@@ -49,7 +49,7 @@ impl Company<'_> {
             let clocks = &self.around.evidence.clocks;
             let quiet = last_change(member).and_then(|at| clocks.age(at));
             let Some(quiet) = quiet else {
-                return Some(format!("nobody can tell when {} last ran", member.name));
+                return Some(format!("it is unknown when {} last ran", member.name));
             };
             if quiet < least {
                 let (quiet, least) = (duration::show_roughly(quiet), duration::show_limit(least));
@@ -64,12 +64,12 @@ impl Company<'_> {
     }
 
     fn is_keeper(&self, seen: &Observed) -> bool {
-        let Some(Session { keepers, keeper_labels, .. }) = &self.recipe.session else {
+        let Some(RecipeSession { keepers, keeper_labels, .. }) = &self.recipe.session else {
             return false;
         };
-        let named = |name: &String| name.replace("{session}", self.session) == seen.name;
+        let is_name = |name: &String| name.replace("{session}", self.session) == seen.name;
         let same = session_of(self.recipe, seen).is_some_and(|(_, it)| it == self.session);
-        keepers.iter().any(named)
+        keepers.iter().any(is_name)
             || (same && keeper_labels.iter().any(|label| label.matches(&seen.labels)))
     }
 }

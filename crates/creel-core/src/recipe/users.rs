@@ -1,5 +1,7 @@
-//! Who may still use an object: processes of the harness, of programs that can run it as a
-//! library, and commands that were started in it.
+//! Finds the processes that may still use an object.
+//!
+//! These are processes of the harness, programs that can run it as a library, and commands that
+//! were started in the object.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,45 +9,46 @@ use std::time::Duration;
 use crate::labels;
 use crate::provider::Observed;
 
-use super::judge::{Collected, Court, described, is_inside, unknown_age};
-use super::{Connections, Owners, Processes, Rule, Running};
+use super::judge::{Collected, JudgeContext, described, is_inside, unknown_age};
+use super::{Connections, Owners, Processes, RecipeRule, RunningProcess};
 
-/// A process counts as older than an object also when it started a little later: the two
-/// instants come from different clocks.
+/// Tolerance when comparing the start of a process with the creation of an object.
+///
+/// The two times come from different clocks.
 const SLACK: Duration = Duration::from_secs(5);
-/// Directories that say nothing about who uses what is mounted from them.
+/// Directories too common to identify the users of what is mounted from them.
 const SHARED: [&str; 9] =
     ["/", "/tmp", "/var/tmp", "/root", "/home", "/etc", "/usr", "/dev/shm", "/opt"];
-/// Where the kernel and services keep what everybody uses.
+/// Directories of the kernel and of services, which every process uses.
 const SYSTEM: [&str; 5] = ["/proc", "/sys", "/dev", "/run", "/var/run"];
 
-/// Looks for those who may still use one object, and notes what was and was not checked.
+/// Searches for users of one object, and notes what was and was not checked.
 pub(super) struct Users<'a> {
-    pub(super) court: &'a Court<'a>,
+    pub(super) context: &'a JudgeContext<'a>,
     pub(super) seen: &'a Observed,
     pub(super) proof: &'a mut Collected,
 }
 
 impl Users<'_> {
-    /// Returns how old the object must be: more where its users cannot be seen.
-    pub(super) fn least_age(&mut self, rule: &Rule) -> Result<Duration, String> {
-        let recipe = self.court.recipe;
+    /// Returns how old the object must be: older if its users cannot be seen.
+    pub(super) fn least_age(&mut self, rule: &RecipeRule) -> Result<Duration, String> {
+        let recipe = self.context.recipe;
         if recipe.programs.is_empty() && recipe.interpreters.is_empty() {
             self.proof.not_checked.push("processes: the recipe names no programs".to_owned());
             return Ok(rule.older_than);
         }
         let Some(hidden) = self.hidden()? else { return Ok(rule.older_than) };
         let unknown =
-            || format!("nobody can tell whether {} still runs: {hidden}", self.court.name);
+            || format!("it is unknown whether {} still runs: {hidden}", self.context.name);
         let least = rule.older_than_remote.ok_or_else(unknown)?;
         self.proof.evidence.push(format!("only its age counts: {hidden}"));
         self.proof.not_checked.push(format!("processes that may use it: {hidden}"));
         Ok(least)
     }
 
-    /// Checks that nobody who can be seen may use the object; returns why some cannot be seen.
+    /// Checks that no visible process may use the object; returns why some are not visible.
     fn hidden(&mut self) -> Result<Option<String>, String> {
-        let evidence = self.court.around.evidence;
+        let evidence = self.context.around.evidence;
         let Some(connections) = evidence.here.get(&self.seen.provider) else {
             return Ok(Some(format!("{} is not on this machine", self.seen.provider)));
         };
@@ -54,7 +57,7 @@ impl Users<'_> {
             Processes::Seen(running) => running,
         };
         self.no_process(running)?;
-        if self.court.recipe.interpreters.is_empty() {
+        if self.context.recipe.interpreters.is_empty() {
             let unchecked = "connections to the engine: the recipe names no interpreters";
             self.proof.not_checked.push(unchecked.to_owned());
             return Ok(None);
@@ -70,25 +73,26 @@ impl Users<'_> {
         }
     }
 
-    /// Returns the processes that are old enough to have made the object.
+    /// Returns the processes that may own the object, as far as the recipe allows.
     fn possible_owners<'b>(
         &self,
-        running: &'b [Running],
-    ) -> Result<impl Iterator<Item = &'b Running> + use<'b, '_>, String> {
-        let made = self.seen.known_since().ok_or_else(|| unknown_age(self.seen))?;
-        let made_by = self.court.around.evidence.clocks.made_by(made) + SLACK;
-        let (owners, marked) = (self.court.recipe.owners, &self.court.marked);
+        running: &'b [RunningProcess],
+    ) -> Result<impl Iterator<Item = &'b RunningProcess> + use<'b, '_>, String> {
+        let created_at = self.seen.known_since().ok_or_else(|| unknown_age(self.seen))?;
+        let latest_creation =
+            self.context.around.evidence.clocks.latest_creation(created_at) + SLACK;
+        let (owners, marked) = (self.context.recipe.owners, &self.context.marked);
         Ok(running.iter().filter(move |one| !is_inside(marked, one)).filter(
             move |one| match owners {
                 Owners::Any => true,
-                Owners::Earlier => one.started <= made_by,
+                Owners::Earlier => one.started <= latest_creation,
             },
         ))
     }
 
     /// Checks that no process of the harness itself may use the object.
-    fn no_process(&mut self, running: &[Running]) -> Result<(), String> {
-        let programs = &self.court.recipe.programs;
+    fn no_process(&mut self, running: &[RunningProcess]) -> Result<(), String> {
+        let programs = &self.context.recipe.programs;
         if programs.is_empty() {
             return Ok(());
         }
@@ -98,8 +102,8 @@ impl Users<'_> {
         if let Some(owner) = owner {
             return Err(format!("{owner} may use it"));
         }
-        let name = self.court.name;
-        self.proof.evidence.push(match self.court.recipe.owners {
+        let name = self.context.name;
+        self.proof.evidence.push(match self.context.recipe.owners {
             Owners::Any => format!("no process of {name} runs here"),
             Owners::Earlier => format!("no process of {name} here is older than it"),
         });
@@ -109,10 +113,10 @@ impl Users<'_> {
     /// Checks that no program that can run the harness as a library is connected to the engine.
     fn no_connection(
         &mut self,
-        running: &[Running],
-        is_connected: impl Fn(&Running) -> bool,
+        running: &[RunningProcess],
+        is_connected: impl Fn(&RunningProcess) -> bool,
     ) -> Result<(), String> {
-        let interpreters = &self.court.recipe.interpreters;
+        let interpreters = &self.context.recipe.interpreters;
         let owner =
             self.possible_owners(running)?.filter(|one| is_connected(one)).find_map(|one| {
                 let run = one.runs_one_of(interpreters)?;
@@ -127,35 +131,35 @@ impl Users<'_> {
         Ok(())
     }
 
-    /// Checks that nobody waits for a command that was started in the container.
+    /// Checks that no process waits for a command that was started in the container.
     fn no_session(
         &mut self,
-        running: &[Running],
-        is_connected: impl Fn(&Running) -> bool,
+        running: &[RunningProcess],
+        is_connected: impl Fn(&RunningProcess) -> bool,
     ) -> Result<(), String> {
-        let in_use = self.court.around.evidence.in_use.get(&self.seen.id);
+        let in_use = self.context.around.evidence.in_use.get(&self.seen.id);
         let Some(sessions) = in_use.map(|it| it.sessions).filter(|count| *count > 0) else {
             return Ok(());
         };
-        let told = if sessions == 1 { "a command runs" } else { "commands run" };
-        let waits = running.iter().filter(|one| !is_inside(&self.court.marked, one));
+        let what = if sessions == 1 { "a command runs" } else { "commands run" };
+        let waits = running.iter().filter(|one| !is_inside(&self.context.marked, one));
         if let Some(client) = waits
             .filter(|one| is_connected(one))
             .find_map(|one| Some(described(one, one.runs.first()?)))
         {
-            return Err(format!("{told} inside, and {client} is connected to the engine"));
+            return Err(format!("{what} inside, and {client} is connected to the engine"));
         }
-        self.proof.evidence.push(format!("{told} inside that nobody waits for"));
+        self.proof.evidence.push(format!("{what} inside that no client waits for"));
         Ok(())
     }
 
     /// Checks that no program that can run the harness uses files of the container.
-    fn no_open_file(&mut self, running: &[Running]) -> Result<(), String> {
+    fn no_open_file(&mut self, running: &[RunningProcess]) -> Result<(), String> {
         let directories = self.directories();
         if directories.is_empty() {
             return Ok(());
         }
-        let recipe = self.court.recipe;
+        let recipe = self.context.recipe;
         let user = self.possible_owners(running)?.find_map(|one| {
             let run = one.runs_one_of(&recipe.interpreters)?;
             let file = one.file_below(&directories)?;
@@ -167,18 +171,18 @@ impl Users<'_> {
         }
     }
 
-    /// Returns the directories by which somebody who uses the container is known: what is mounted
-    /// into it, and where its Compose project is.
+    /// Returns the directories that identify users of the container: what is mounted into it, and
+    /// where its Compose project is.
     fn directories(&self) -> Vec<PathBuf> {
-        let in_use = self.court.around.evidence.in_use.get(&self.seen.id);
+        let in_use = self.context.around.evidence.in_use.get(&self.seen.id);
         let mounted = in_use.map(|it| it.directories.clone()).unwrap_or_default();
         let project = self.seen.labels.get(labels::COMPOSE_DIRECTORY).map(PathBuf::from);
         mounted.into_iter().chain(project).filter(|path| is_telling(path)).collect()
     }
 
-    /// Says that what some programs do cannot be seen, if they could run the harness.
-    fn unseen(&self, running: &[Running]) -> Option<String> {
-        let interpreters = &self.court.recipe.interpreters;
+    /// Reports programs that could run the harness and whose activity is not visible.
+    fn unseen(&self, running: &[RunningProcess]) -> Option<String> {
+        let interpreters = &self.context.recipe.interpreters;
         let hidden = self
             .possible_owners(running)
             .ok()?
@@ -191,7 +195,7 @@ impl Users<'_> {
     }
 }
 
-/// Returns whether use of a directory tells something about who uses what is mounted from it.
+/// Returns whether use of a directory identifies users of what is mounted from it.
 fn is_telling(path: &Path) -> bool {
     path.is_absolute()
         && SHARED.iter().all(|shared| path != Path::new(shared))
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_directory_tells_nothing() {
+    fn a_shared_directory_proves_nothing() {
         let telling = |path: &str| is_telling(Path::new(path));
         assert!(telling("/root/jobs/one") && telling("/tmp/job") && telling("/home/me/task"));
         for shared in ["/", "/tmp", "/home/me", "/root", "/var/run/docker.sock", "jobs"] {

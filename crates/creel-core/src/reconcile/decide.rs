@@ -1,4 +1,4 @@
-//! What becomes of a record: one pure function.
+//! The decision about a record: one pure function.
 
 use crate::ledger::{LeaseStatus, OnOwnerDeath, Record, StateName};
 use crate::owner::Liveness;
@@ -8,21 +8,21 @@ use crate::owner::Liveness;
 pub enum Decision {
     /// Leave it to its owner.
     Keep,
-    /// It will not go, and is its owner's to try again.
+    /// It cannot be removed, and its owner must retry.
     Quarantined,
-    /// It would not go, and nobody answers for it: try once more.
+    /// It could not be removed and has no responsible owner: retry once.
     Retry,
-    /// A clock jumped: give it one more lease.
+    /// A clock jumped: grant it one more lease.
     GrantLease,
-    /// Take it over and give it back.
+    /// Take it over and release it.
     Release,
 }
 
-/// Decides from the record, the owner's life and the lease alone.
+/// Decides only from the record, the owner's liveness and the lease.
 ///
-/// A live owner keeps what it has, whatever the lease says. A dead owner's resources go at
-/// once, unless it asked to hold them until the lease ends. An owner that cannot be judged
-/// is believed until the lease ends.
+/// A live owner keeps what it has, whatever the lease says. A dead owner's resources are released
+/// immediately, unless it asked to hold them until the lease ends. An owner of unknown liveness
+/// counts as alive until the lease ends.
 pub fn decide(record: &Record, liveness: Liveness, lease: LeaseStatus) -> Decision {
     let by_lease = match lease {
         LeaseStatus::Running => Decision::Keep,
@@ -47,14 +47,14 @@ pub fn decide(record: &Record, liveness: Liveness, lease: LeaseStatus) -> Decisi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Moment;
+    use crate::clock::ClockReading;
     use crate::id::ResourceId;
-    use crate::ledger::{Lease, OwnerRecord, SearchWindow, State};
+    use crate::ledger::{Lease, OwnerRecord, ResourceState, SearchWindow};
     use crate::os::ProcessKey;
     use crate::owner::Owner;
     use crate::provider::{Kind, ProviderName};
 
-    fn record(state: State, on_owner_death: OnOwnerDeath) -> Record {
+    fn record(state: ResourceState, on_owner_death: OnOwnerDeath) -> Record {
         let owner = Owner {
             host: "h".to_owned(),
             boot: "b".to_owned(),
@@ -74,22 +74,26 @@ mod tests {
             on_owner_death,
             lease: Lease {
                 duration_ms: 1,
-                renewed: Moment { wall_ms: 0, awake_ms: 0 },
+                renewed: ClockReading { wall_ms: 0, awake_ms: 0 },
                 boot: "b".to_owned(),
             },
-            search: SearchWindow { from: Moment { wall_ms: 0, awake_ms: 0 }, boot: "b".to_owned() },
+            search: SearchWindow {
+                from: ClockReading { wall_ms: 0, awake_ms: 0 },
+                boot: "b".to_owned(),
+            },
             intended_at_ms: 0,
             changed_at_ms: 0,
         }
     }
 
-    fn created() -> State {
-        State::Created { object: "c".to_owned() }
+    fn created() -> ResourceState {
+        ResourceState::Created { object: "c".to_owned() }
     }
 
     #[test]
     fn a_live_owner_keeps_what_it_has_even_after_its_lease() {
-        for state in [State::Intended, created(), State::Releasing { object: None }] {
+        for state in [ResourceState::Intended, created(), ResourceState::Releasing { object: None }]
+        {
             let record = record(state, OnOwnerDeath::Release);
             let decision = decide(&record, Liveness::Alive, LeaseStatus::Expired);
             assert_eq!(decision, Decision::Keep);
@@ -105,7 +109,7 @@ mod tests {
         assert_eq!(dead(&hold, LeaseStatus::Running), Decision::Keep);
         assert_eq!(dead(&hold, LeaseStatus::Expired), Decision::Release);
         assert_eq!(dead(&hold, LeaseStatus::ClockJumped), Decision::GrantLease);
-        let releasing = record(State::Releasing { object: None }, OnOwnerDeath::Hold);
+        let releasing = record(ResourceState::Releasing { object: None }, OnOwnerDeath::Hold);
         assert_eq!(dead(&releasing, LeaseStatus::Running), Decision::Release);
     }
 
@@ -119,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quarantined_is_tried_again_once_nobody_answers_for_it() {
-        let state = State::Quarantined { object: None, reason: "stuck".into() };
+    fn a_quarantined_record_without_an_owner_is_retried() {
+        let state = ResourceState::Quarantined { object: None, reason: "stuck".into() };
         let record = record(state, OnOwnerDeath::Hold);
         let decide = |liveness, lease| decide(&record, liveness, lease);
         assert_eq!(decide(Liveness::Dead, LeaseStatus::Running), Decision::Retry);

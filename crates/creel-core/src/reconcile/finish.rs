@@ -1,4 +1,4 @@
-//! Ledger to world: finds what records speak of, and gives it back.
+//! Ledger to providers: finds the objects of records, and releases them.
 
 use futures::StreamExt;
 use tracing::{debug, info};
@@ -9,37 +9,37 @@ use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{ErrorClass, Identity, Kind, Observed, ProviderError};
 use crate::reap::ItemReport;
 
-use super::intent::Landing;
+use super::intent::LateCreate;
 use super::{Reconciler, Status};
 
-/// How many searches are under way at once.
+/// Maximum number of concurrent searches.
 const SEARCH_CONCURRENCY: usize = 16;
 
-/// The rule named in reports.
+/// The rule shown in reports.
 const RULE: &str = "on record, and its owner has ended or is ending";
 
-/// Said of a create when something has its name that may be somebody else's.
+/// The evidence for a create whose name belongs to an object that may be foreign.
 const DOUBTFUL: &str = "kept, nothing proves that what has its name came of it";
 
-/// What a search for a record's object showed.
-pub(super) enum Search {
-    /// This is it.
+/// The result of the search for a record's object.
+pub(super) enum SearchResult {
+    /// The object was found.
     Found(Box<Observed>),
-    /// Several came of one create, or a copy of it is among them: none can be proven ours.
+    /// Several objects match one create, possibly including a copy: none can be proven ours.
     Several(Vec<Observed>),
     /// Its recorded object is absent.
     Absent,
-    /// Nothing came of the create yet; it may land late.
-    NothingYet(Landing, Doubtful),
-    /// Nothing came of the create, and nothing can any more: how that is known.
-    Nothing(&'static str, Doubtful),
+    /// The create has made no object yet; it may complete late.
+    Pending(LateCreate, Doubtful),
+    /// The create made no object and no longer can. Contains the evidence.
+    NeverCreated(&'static str, Doubtful),
 }
 
-/// What has the name of a create and nothing that proves where it came from.
+/// An object that has the name of a create, but nothing that proves its origin.
 pub(super) type Doubtful = Option<Box<Observed>>;
 
 impl Reconciler {
-    /// Gives back what records speak of; they must be this process's own already.
+    /// Releases the objects of records. This process must already own the records.
     pub(super) async fn release(
         &self,
         records: Vec<Record>,
@@ -49,13 +49,14 @@ impl Reconciler {
         self.act_on(found, status).await
     }
 
-    /// Looks for what records speak of; changes nothing. Records that are in the hands of a
-    /// provider that does not answer are left out.
+    /// Searches for the objects of records, and changes nothing.
+    ///
+    /// Records whose provider does not respond are left out.
     pub(super) async fn search_all(
         &self,
         records: Vec<Record>,
         status: &mut Status,
-    ) -> Vec<(Record, Search)> {
+    ) -> Vec<(Record, SearchResult)> {
         let searches = records.into_iter().map(|record| async move {
             let found = self.search(&record).await;
             (record, found)
@@ -71,30 +72,32 @@ impl Reconciler {
         results
     }
 
-    /// Does what the searches show to be due; the records must be this process's own.
+    /// Acts on the results of searches. This process must own the records.
     pub(super) async fn act_on(
         &self,
-        searched: Vec<(Record, Search)>,
+        searched: Vec<(Record, SearchResult)>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
         let (mut items, mut last) = (Vec::new(), Vec::new());
         for (record, found) in searched {
             match found {
-                Search::Found(seen) => {
+                SearchResult::Found(seen) => {
                     let item = self.plan_release(&record, *seen).await?;
-                    if goes_last(&record) { last.push(item) } else { items.push(item) }
+                    if is_released_last(&record) { last.push(item) } else { items.push(item) }
                 }
-                Search::Several(objects) => self.keep_all(&record, objects, status).await?,
-                Search::Absent => self.close_absent(&record).await?,
-                Search::NothingYet(landing, doubtful) => {
+                SearchResult::Several(objects) => {
+                    self.quarantine_all(&record, objects, status).await?
+                }
+                SearchResult::Absent => self.close_absent(&record).await?,
+                SearchResult::Pending(late_create, doubtful) => {
                     debug!(resource = %record.id, "nothing came of the create yet");
-                    self.note_waiting(&record, landing, status).await?;
-                    status.spare_doubtful(&record, doubtful);
+                    self.note_waiting(&record, late_create, status).await?;
+                    status.report_doubtful(&record, doubtful);
                 }
-                Search::Nothing(evidence, doubtful) => {
+                SearchResult::NeverCreated(evidence, doubtful) => {
                     let evidence = doubtful.as_ref().map_or(evidence, |_| DOUBTFUL);
                     self.close_intent(&record, evidence, status).await?;
-                    status.spare_doubtful(&record, doubtful);
+                    status.report_doubtful(&record, doubtful);
                 }
             }
         }
@@ -105,40 +108,41 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn search(&self, record: &Record) -> Result<Search, ProviderError> {
+    async fn search(&self, record: &Record) -> Result<SearchResult, ProviderError> {
         let provider = self.providers.get(record.provider)?;
         if let Some(object) = record.state.object() {
             return Ok(match provider.inspect(record.kind, object).await? {
-                Some(seen) => Search::Found(Box::new(seen)),
-                None => Search::Absent,
+                Some(seen) => SearchResult::Found(Box::new(seen)),
+                None => SearchResult::Absent,
             });
         }
-        // Judged before the search: what lands during it is seen, or is within the window.
-        let landing = self.landing(record, provider.as_ref());
+        // Decide before the search: an object that appears during it is either found or within the
+        // window.
+        let late_create = self.late_create(record, provider.as_ref());
         let mut found = provider.find(&record.marks()).await?;
         if found.len() > 1 {
-            return Ok(Search::Several(found));
+            return Ok(SearchResult::Several(found));
         }
         if let Some(seen) = found.pop() {
-            return Ok(Search::Found(Box::new(seen)));
+            return Ok(SearchResult::Found(Box::new(seen)));
         }
-        // Images carry no label: one of that name may have come of the create, or of another.
+        // Images carry no label: one of that name may come from this create or from another.
         let doubtful = match record.kind {
             Kind::Image => match provider.inspect(record.kind, &record.name).await {
-                // No reference at all: that of a step of a build is a description.
+                // The name is not a reference: a build step has a description instead.
                 Err(error) if error.class == ErrorClass::Invalid => None,
                 seen => seen?,
             },
             _ => None,
         };
-        let doubtful = doubtful.filter(|seen| !names_what_it_named(record, seen)).map(Box::new);
-        Ok(match landing {
-            Landing::Never(evidence) => Search::Nothing(evidence, doubtful),
-            landing => Search::NothingYet(landing, doubtful),
+        let doubtful = doubtful.filter(|seen| !is_unchanged_tag(record, seen)).map(Box::new);
+        Ok(match late_create {
+            LateCreate::Never(evidence) => SearchResult::NeverCreated(evidence, doubtful),
+            late_create => SearchResult::Pending(late_create, doubtful),
         })
     }
 
-    /// Records what was found, and makes a plan item of it.
+    /// Records the object that was found, and creates a plan item for it.
     pub(super) async fn plan_release(
         &self,
         record: &Record,
@@ -152,9 +156,10 @@ impl Reconciler {
         Ok(item_of(record, seen))
     }
 
-    /// Keeps everything that has the marks of one create: at most one of them is ours, and
-    /// nothing tells which.
-    async fn keep_all(
+    /// Keeps all objects that match one create.
+    ///
+    /// At most one of them is ours, and nothing shows which one.
+    async fn quarantine_all(
         &self,
         record: &Record,
         objects: Vec<Observed>,
@@ -174,15 +179,16 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Closes the records of what would not go and has gone since; changes nothing else.
-    pub(super) async fn look_at_stuck(
+    /// Closes quarantined records whose object is gone. Changes nothing else.
+    pub(super) async fn close_absent_quarantined(
         &self,
         stuck: Vec<Record>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        // One that cannot be looked at is as it was: nothing was to be done about it anyway.
+        // A record that cannot be checked stays unchanged, since there was nothing to do for it
+        // anyway.
         for (record, found) in self.search_all(stuck, &mut Status::default()).await {
-            if matches!(found, Search::Absent) {
+            if matches!(found, SearchResult::Absent) {
                 self.close_absent(&record).await?;
                 status.quarantined -= 1;
                 status.left_quarantine += 1;
@@ -198,13 +204,13 @@ impl Reconciler {
             (record.id, Event::VerifiedGone),
         ];
         match self.ledger.append(&events).await {
-            // Somebody else closed it first.
+            // Another process closed it first.
             Ok(_) | Err(LedgerError::Illegal { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Closes an unanswered create of which nothing can come any more.
+    /// Closes an unanswered create that can no longer complete.
     async fn close_intent(
         &self,
         record: &Record,
@@ -217,7 +223,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Notes records whose object is absent although their owner lives.
+    /// Records that an object is absent although its owner lives.
     pub(super) async fn note_lost(
         &self,
         kept: &[Record],
@@ -225,11 +231,11 @@ impl Reconciler {
         status: &mut Status,
     ) -> Result<(), LedgerError> {
         for record in kept {
-            let crate::ledger::State::Created { object } = &record.state else { continue };
+            let crate::ledger::ResourceState::Created { object } = &record.state else { continue };
             let listed =
                 inventory.iter().any(|seen| seen.provider == record.provider && &seen.id == object);
-            let asked = !status.unreachable.iter().any(|u| u.provider == record.provider);
-            if listed || !asked {
+            let was_reachable = !status.unreachable.iter().any(|u| u.provider == record.provider);
+            if listed || !was_reachable {
                 continue;
             }
             // A list may be older than the record: only an inspect proves the absence.
@@ -246,25 +252,27 @@ impl Reconciler {
     }
 }
 
-/// Returns whether something goes after everything else: a name that is put back on an image, which
-/// changes when that image was tagged last and so the proof of its other names; and images
-/// themselves, which go after their names.
-fn goes_last(record: &Record) -> bool {
+/// Returns whether a record must be released after all others.
+///
+/// This applies to a name that is moved back to an image: it changes when that image was last
+/// tagged, and thereby the proof of its other names. It also applies to images, which are released
+/// after their names.
+fn is_released_last(record: &Record) -> bool {
     matches!(
         &record.identity,
         Some(Identity::Tag { replaces: Some(_), .. } | Identity::Image { .. })
     )
 }
 
-/// Returns whether a reference names the image that it named before its create.
-fn names_what_it_named(record: &Record, seen: &Observed) -> bool {
+/// Returns whether a reference names the same image as before its create.
+fn is_unchanged_tag(record: &Record, seen: &Observed) -> bool {
     let before = record.labels.get(labels::REPLACED_IMAGE);
     before.is_some() && before == seen.references().last()
 }
 
 impl Status {
-    /// Reports something that has the name of a create and may be somebody else's.
-    pub(super) fn spare_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
+    /// Reports an object that has the name of a create and may be foreign.
+    pub(super) fn report_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
         let Some(seen) = doubtful else { return };
         let reason = "kept, nothing proves that it came of the create on record: \
                       whoever builds or tags it again gets the same name"

@@ -1,21 +1,25 @@
-//! A round on a full disk: room is made first, by releasing what is on this machine.
+//! A round on a full disk: it first frees space by releasing local resources.
 //!
-//! A record is taken over before anything is done with it, which needs room. Where there is none,
-//! not even the space that is kept for this, the directories and process trees of dead owners are
-//! released first: their identity is on record, and they may be what fills the disk. What could
-//! not be written is counted; the next round writes it.
+//! A record is taken over before anything is done with it, which needs space. If there is none, not
+//! even the reserved space, the directories and process trees of dead owners are released first.
+//! Their identity is on record, and they may be what fills the disk. Changes that could not be
+//! written are counted, and the next round writes them.
+
+use std::collections::HashSet;
 
 use tracing::warn;
 
+use crate::id::ResourceId;
 use crate::ledger::write::WhenFull;
 use crate::ledger::{LedgerError, Record};
 use crate::plan::Plan;
+use crate::reap::ItemReport;
 
-use super::finish::{Search, item_of};
+use super::finish::{SearchResult, item_of};
 use super::{Reconciler, Status};
 
 impl Status {
-    /// Counts a change that there was no room for, instead of ending the round with it.
+    /// Counts a change for which there was no space, instead of failing the round.
     pub(super) fn tolerate_full(
         &mut self,
         written: Result<(), LedgerError>,
@@ -32,39 +36,50 @@ impl Status {
 }
 
 impl Reconciler {
-    /// Becomes the owner of records; where there is no room to write that, makes some first.
-    pub(super) async fn take_over_or_make_room(
+    /// Takes ownership of records. If there is no space to write that, frees some first.
+    pub(super) async fn take_over_or_free_space(
         &self,
         due: Vec<Record>,
         status: &mut Status,
     ) -> Result<Vec<Record>, LedgerError> {
-        match self.take_over(due.clone()).await {
+        let mut taken = Vec::new();
+        match self.take_over(due.clone(), &mut taken).await {
             Err(error) if error.is_disk_full() => {}
-            other => return other,
+            other => return other.map(|()| taken),
         }
+        let due = untaken(due, &taken);
         self.release_local(due.clone(), status).await;
-        // What is closed by now is not taken over any more.
-        let taken = self.take_over(due).await;
-        match taken {
+        // Records that are closed by now are not taken over any more.
+        match self.take_over(due.clone(), &mut taken).await {
             Err(error) if error.is_disk_full() => {
+                let left = untaken(due, &taken).into_iter();
+                // Local objects were tried above and are in the report already.
+                let left = left.filter(|record| !self.is_local_object(record));
+                status.items.extend(left.map(|record| {
+                    ItemReport::untried(&item_of(&record, record.as_recorded()), &error)
+                }));
                 status.tolerate_full(Err(error))?;
-                Ok(Vec::new())
+                Ok(taken)
             }
-            other => other,
+            other => other.map(|()| taken),
         }
     }
 
-    /// Releases what records of dead owners say to be on this machine; nothing has to be written
-    /// for it. Another process that does the same finds it absent.
+    /// Returns whether the object of a record is on this machine.
+    fn is_local_object(&self, record: &Record) -> bool {
+        self.providers.is_local(record.provider) && record.state.object().is_some()
+    }
+
+    /// Releases the local objects of dead owners' records.
+    ///
+    /// This needs no write beforehand. Another process that does the same finds them absent.
     async fn release_local(&self, due: Vec<Record>, status: &mut Status) {
-        let local = due.into_iter().filter(|record| {
-            self.providers.is_local(record.provider) && record.state.object().is_some()
-        });
+        let local = due.into_iter().filter(|record| self.is_local_object(record));
         let found = self.search_all(local.collect(), status).await;
         let items: Vec<_> = found
             .into_iter()
             .filter_map(|(record, found)| match found {
-                Search::Found(seen) => Some(item_of(&record, *seen)),
+                SearchResult::Found(seen) => Some(item_of(&record, *seen)),
                 _ => None,
             })
             .collect();
@@ -72,4 +87,10 @@ impl Reconciler {
             status.add(self.reaper().run(&Plan::of_ours(items), &self.options, &()).await);
         }
     }
+}
+
+/// Returns the due records that were not taken over.
+fn untaken(due: Vec<Record>, taken: &[Record]) -> Vec<Record> {
+    let taken: HashSet<ResourceId> = taken.iter().map(|record| record.id).collect();
+    due.into_iter().filter(|record| !taken.contains(&record.id)).collect()
 }

@@ -1,4 +1,4 @@
-//! Creates whose answer never came: whether they can still land, and until when.
+//! Unanswered creates: whether they can still complete, and until when.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,19 +12,19 @@ use crate::provider::{Kind, Provider, ProviderName};
 
 use super::{Reconciler, Status};
 
-/// Said of a create whose window has passed.
+/// The evidence for a create whose window has passed.
 const WINDOW_PASSED: &str = "nothing of its name or label appeared within the window";
-/// Said of a create that the dead caller would have had to make itself.
+/// The evidence for a create that only the dead caller itself could have completed.
 const CALLER_DIED: &str = "the process that would have made it has died, and nothing of it is here";
 
-/// Whether an unanswered create may still land.
+/// Whether an unanswered create may still complete late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Landing {
-    /// It may, for this many milliseconds.
+pub(super) enum LateCreate {
+    /// It may, within this many milliseconds.
     Within(i64),
-    /// It may, and how long it was searched for is not known: a full window begins.
+    /// It may, and the time searched so far is unknown: a full window begins.
     Restarted,
-    /// It cannot any more: how that is known.
+    /// It no longer can. Contains the evidence.
     Never(&'static str),
 }
 
@@ -33,48 +33,48 @@ pub(super) enum Landing {
 pub struct WaitingCreate {
     /// The resource.
     pub resource: ResourceId,
-    /// Where it was to be made.
+    /// The provider that should have created it.
     pub provider: ProviderName,
-    /// What it was to be.
+    /// The intended kind.
     pub kind: Kind,
-    /// The name it was to have.
+    /// The intended name.
     pub name: String,
     /// When the search ends.
     pub until: Timestamp,
 }
 
 impl Reconciler {
-    /// Judges whether an unanswered create may still land.
-    pub(super) fn landing(&self, record: &Record, provider: &dyn Provider) -> Landing {
-        // The owner on record may be an heir: the label names who made the call.
+    /// Determines whether an unanswered create may still complete.
+    pub(super) fn late_create(&self, record: &Record, provider: &dyn Provider) -> LateCreate {
+        // The owner on record may be an heir. The label names the original caller.
         let caller = labels::claimed_owner(&record.labels);
         if provider.creates_end_with_caller() && caller.is_some_and(|owner| owner.has_ended()) {
-            return Landing::Never(CALLER_DIED);
+            return LateCreate::Never(CALLER_DIED);
         }
         let boot = &self.me.owner.boot;
         match record.search.status(self.intent_window, self.clock.now(), boot) {
-            SearchStatus::Open { left_ms } => Landing::Within(left_ms),
-            SearchStatus::Restart => Landing::Restarted,
-            SearchStatus::Ended => Landing::Never(WINDOW_PASSED),
+            SearchStatus::Open { left_ms } => LateCreate::Within(left_ms),
+            SearchStatus::Restart => LateCreate::Restarted,
+            SearchStatus::Ended => LateCreate::Never(WINDOW_PASSED),
         }
     }
 
-    /// Notes a create that is still searched for, and starts its search again where that is due.
+    /// Notes a create that is still searched for, and restarts its search if required.
     pub(super) async fn note_waiting(
         &self,
         record: &Record,
-        landing: Landing,
+        late_create: LateCreate,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
         let now = self.clock.now();
-        let left_ms = match landing {
-            Landing::Within(left_ms) => left_ms,
-            Landing::Restarted | Landing::Never(_) => millis(self.intent_window),
+        let left_ms = match late_create {
+            LateCreate::Within(left_ms) => left_ms,
+            LateCreate::Restarted | LateCreate::Never(_) => millis(self.intent_window),
         };
-        if landing == Landing::Restarted {
+        if late_create == LateCreate::Restarted {
             info!(resource = %record.id, "searching for an unanswered create with a full window");
             match self.ledger.append(&[(record.id, Event::SearchRestarted { from: now })]).await {
-                // Its answer came meanwhile, or another process closed it.
+                // Its response arrived in the meantime, or another process closed it.
                 Ok(_) | Err(LedgerError::Illegal { .. }) => {}
                 Err(error) => return Err(error),
             }

@@ -1,22 +1,20 @@
-//! Reconcile: makes ledger and world agree again, whatever was interrupted.
+//! Reconcile: makes the ledger and the providers agree again, whatever was interrupted.
 //!
-//! A round takes no input. It reads the ledger and the world, compares, acts,
-//! and returns a status; the next round is the retry. Run twice in a row, the
-//! second round changes nothing.
+//! A round takes no input. It reads the ledger and the providers, compares, acts, and returns a
+//! status; the next round is the retry. Of two rounds in a row, the second changes nothing.
 //!
-//! - *ledger to world* ([`decide`]): records whose owner is dead, or whose
-//!   lease ended, are released; interrupted releases are finished; unanswered
-//!   creates are searched for until their window has passed. What is
-//!   quarantined is tried once more by every full round: the obstacle may have
-//!   gone since.
-//! - *world to ledger*: objects that carry this ledger's label without an open
-//!   record are put on record and released.
-//! - *runs* whose driver died are closed with a named cause, once all they took
-//!   is accounted for.
+//! - *ledger to providers* ([`decide`]): records whose owner is dead, or whose lease expired, are
+//!   released. Interrupted releases are finished. Unanswered creates are searched for until their
+//!   window has passed. Every full round retries quarantined records once, because the obstacle
+//!   may be gone.
+//! - *providers to ledger*: objects that carry this ledger's label without an open record are put
+//!   on record and released.
+//! - *runs* whose driver died are closed with a named cause, once all their resources are accounted
+//!   for.
 //!
-//! A record is taken over by compare-and-swap of its owner before anything is
-//! done with it, so two reconcilers at once share the work instead of doing it
-//! twice. One about which nothing can be done yet is not taken over.
+//! A record is taken over by compare-and-swap of its owner before anything is done with it.
+//! Concurrent reconcilers therefore share the work instead of doing it twice. A record for which
+//! nothing can be done yet is not taken over.
 
 mod decide;
 mod finish;
@@ -39,6 +37,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::id::{ResourceId, RunId};
@@ -50,48 +49,55 @@ use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Provide
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
-use finish::Search;
+use finish::SearchResult;
 pub use intent::WaitingCreate;
 
-/// What one round did.
+/// The pause between two checks whether a full disk has room again.
+const SPACE_CHECK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Records per transaction when taking over. A whole transaction is in the ledger's write-ahead log
+/// at once, which must fit in the reserved space on a full disk.
+const TAKE_OVER_BATCH: usize = 128;
+
+/// The result of one round.
 #[derive(Debug, Default, Serialize)]
 #[must_use]
 pub struct Status {
-    /// Open records that were looked at.
+    /// Open records that were examined.
     pub examined: usize,
-    /// Records left alone: their owner lives, or their lease runs.
+    /// Records left alone, because their owner lives or their lease runs.
     pub kept: usize,
-    /// Records that will not go; the next full round tries them again.
+    /// Records that cannot be removed; the next full round retries them.
     pub quarantined: usize,
-    /// Records that were quarantined, and whose object has gone now.
+    /// Records that were quarantined, and whose object is now gone.
     pub left_quarantine: usize,
-    /// Unanswered creates that may still land.
+    /// Unanswered creates that may still complete.
     pub open_intents: usize,
-    /// The same, one by one.
+    /// The details of each of these creates.
     pub waiting: Vec<WaitingCreate>,
-    /// Unanswered creates of which nothing came within their window.
+    /// Unanswered creates that made no object within their window.
     pub closed_intents: usize,
-    /// Resources found absent without our doing.
+    /// Resources found absent although we did not release them.
     pub lost: usize,
-    /// Leases that a clock jump would have ended, granted again.
+    /// Leases that a clock jump would have ended, and that were granted again.
     pub granted_leases: usize,
-    /// Objects of ours that no open record knew.
+    /// Our objects that had no open record.
     pub recovered: usize,
-    /// Deletes that were accepted, had not finished, and have finished since.
+    /// Accepted deletes that were unfinished and have finished since.
     pub converged: usize,
-    /// Deletes that were accepted and have not finished.
+    /// Accepted deletes that have not finished.
     pub unfinished: Vec<UnfinishedDelete>,
     /// How many of those should have finished by now.
     pub overdue: usize,
-    /// Runs whose driver died, and which were closed.
+    /// Runs whose driver died, and that were closed.
     pub runs_closed: usize,
-    /// Runs whose driver died, and which could not be closed yet.
+    /// Runs whose driver died, and that could not be closed yet.
     pub runs_waiting: usize,
-    /// What was released, and what came of it.
+    /// The released items and their outcomes.
     pub items: Vec<ItemReport>,
-    /// Providers that could not be asked.
+    /// Providers that could not be reached.
     pub unreachable: Vec<Unreachable>,
-    /// How many changes could not be written to the ledger: the disk is full.
+    /// How many changes could not be written to the ledger, because the disk is full.
     #[serde(skip_serializing_if = "is_zero")]
     pub audit_incomplete: usize,
 }
@@ -101,18 +107,20 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A provider that could not be asked.
+/// A provider that could not be reached.
 #[derive(Debug, Clone, Serialize)]
 pub struct Unreachable {
-    /// Which one.
+    /// The provider.
     pub provider: ProviderName,
-    /// What it said, or did not.
+    /// The provider's error.
     pub error: String,
 }
 
 impl Status {
-    /// Returns whether nothing is left unverified: every provider answered, every release
-    /// succeeded, no create may land late, and no run waits to be closed.
+    /// Returns whether nothing is left unverified.
+    ///
+    /// That means: every provider responded, every release succeeded, no create may complete late,
+    /// and no run waits to be closed.
     pub fn is_settled(&self) -> bool {
         self.unreachable.is_empty()
             && self.open_intents == 0
@@ -122,13 +130,15 @@ impl Status {
             && self.items.iter().all(ItemReport::is_settled)
     }
 
-    /// Returns whether something is still there, quarantined, or overdue at its provider.
+    /// Returns whether something is unreleased, quarantined, or overdue at its provider.
     pub fn is_left(&self) -> bool {
         self.quarantined > 0 || self.overdue > 0 || !self.items.iter().all(ItemReport::is_settled)
     }
 
-    /// Returns whether another round could achieve nothing more: nothing may land late, all
-    /// providers answered, and no release failed for a reason that passes.
+    /// Returns whether another round could achieve nothing more.
+    ///
+    /// That means: nothing may complete late, all providers responded, and no release failed for a
+    /// temporary reason.
     pub fn is_final(&self) -> bool {
         let may_pass = |item: &ItemReport| item.class.is_some_and(ErrorClass::may_pass);
         self.open_intents == 0
@@ -161,35 +171,35 @@ fn is_quarantined(record: &Record) -> bool {
     record.state.name() == StateName::Quarantined
 }
 
-/// Open records, by what is to be done about them.
+/// Open records, grouped by decision.
 #[derive(Debug, Default)]
-struct Sorted {
-    /// Left to their owners.
+struct TriagedRecords {
+    /// Records left to their owners.
     kept: Vec<Record>,
-    /// To be taken over and released.
+    /// Records to take over and release.
     due: Vec<Record>,
-    /// Quarantined by an owner that lives, or may live.
+    /// Quarantined records whose owner is alive, or may be.
     stuck: Vec<Record>,
-    /// Quarantined, and tried again by a full round.
+    /// Quarantined records that a full round retries.
     retried: Vec<Record>,
 }
 
-/// Makes one ledger agree with its worlds.
+/// Makes one ledger agree with its providers.
 #[derive(Debug)]
 pub struct Reconciler {
     ledger: Ledger,
     providers: Providers,
-    /// This process, which takes over what nobody else answers for.
+    /// This process, which takes over records without a responsible owner.
     me: OwnerRecord,
     /// How long an unanswered create is searched for.
     intent_window: Duration,
-    /// How things are released.
+    /// How resources are released.
     options: ReapOptions,
     clock: Arc<dyn Clock>,
 }
 
 impl Reconciler {
-    /// Makes a reconciler that acts as this process.
+    /// Creates a reconciler that acts as this process.
     pub fn new(ledger: Ledger, providers: Providers, me: OwnerRecord) -> Self {
         let clock = Arc::clone(ledger.clock());
         Self {
@@ -209,7 +219,7 @@ impl Reconciler {
         self
     }
 
-    /// Sets how things are released.
+    /// Sets how resources are released.
     #[must_use]
     pub fn with_options(mut self, options: ReapOptions) -> Self {
         self.options = options;
@@ -221,24 +231,24 @@ impl Reconciler {
         self.intent_window
     }
 
-    /// Runs one full round over all records and all worlds.
+    /// Runs one full round over all records and all providers.
     ///
     /// # Errors
     ///
-    /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
+    /// Fails when the ledger cannot be used. Unreachable providers are in the status.
     pub async fn round(&self) -> Result<Status, LedgerError> {
         let mut status = self.new_status();
         let open = self.ledger.records(&RecordFilter::open()).await?;
         let quarantined = open.iter().filter(|record| is_quarantined(record));
         let quarantined: HashSet<ResourceId> = quarantined.map(|record| record.id).collect();
-        let sorted = self.sort(open, &mut status).await?;
-        self.settle(sorted.due, &mut status).await?;
-        let stuck = self.look_at_stuck(sorted.stuck, &mut status).await;
+        let triaged = self.triage(open, &mut status).await?;
+        self.release_due(triaged.due, &mut status).await?;
+        let stuck = self.close_absent_quarantined(triaged.stuck, &mut status).await;
         status.tolerate_full(stuck)?;
-        let retried = self.retry_quarantined(sorted.retried, &mut status).await;
+        let retried = self.retry_quarantined(triaged.retried, &mut status).await;
         status.tolerate_full(retried)?;
         let inventory = self.inventory(&mut status).await;
-        let lost = self.note_lost(&sorted.kept, &inventory, &mut status).await;
+        let lost = self.note_lost(&triaged.kept, &inventory, &mut status).await;
         status.tolerate_full(lost)?;
         let recovered = self.recover(&inventory, &mut status).await;
         status.tolerate_full(recovered)?;
@@ -249,126 +259,159 @@ impl Reconciler {
         Ok(status)
     }
 
-    /// Settles the open records without listing any world: what mutating commands do besides
-    /// their own work.
+    /// Handles the open records without listing the objects of any provider.
+    ///
+    /// Mutating commands do this besides their own work.
     ///
     /// # Errors
     ///
-    /// Fails when the ledger cannot be used; providers that cannot be asked are in the status.
+    /// Fails when the ledger cannot be used. Unreachable providers are in the status.
     pub async fn finish(&self) -> Result<Status, LedgerError> {
         let mut status = self.new_status();
         let open = self.ledger.records(&RecordFilter::open()).await?;
-        let sorted = self.sort(open, &mut status).await?;
-        self.settle(sorted.due, &mut status).await?;
+        let triaged = self.triage(open, &mut status).await?;
+        self.release_due(triaged.due, &mut status).await?;
         let closed = self.close_runs(None, &mut status).await;
         status.tolerate_full(closed)?;
         Ok(status)
     }
 
-    /// Releases what a dead owner left and closes its runs, without looking at anything else.
+    /// Releases what a dead owner left and closes its runs, and examines nothing else.
     ///
     /// # Errors
     ///
     /// Fails when the ledger cannot be used.
     pub async fn inherit(&self, dead: &Owner) -> Result<Status, LedgerError> {
         let mut status = self.new_status();
-        let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
-        let sorted = self.sort(left, &mut status).await?;
-        // Taken over first, found or not: an heir stays until nothing can land any more.
-        let mine = self.take_over_or_make_room(sorted.due, &mut status).await?;
-        let mine = self.with_steps(mine, &mut status).await?;
-        let released = self.release(mine, &mut status).await;
-        status.tolerate_full(released)?;
-        let closed = self.close_runs(Some(dead), &mut status).await;
-        status.tolerate_full(closed)?;
+        self.inherit_into(dead, &mut status).await?;
         Ok(status)
     }
 
-    /// Goes on with what this process took over before and could not finish.
+    /// Continues with the resources of a dead owner: those that this process took over earlier and
+    /// could not finish, and those that it could not take over because the disk was full.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be used.
+    pub async fn continue_inheriting(&self, dead: &Owner) -> Result<Status, LedgerError> {
+        let mut status = self.resume().await?;
+        self.inherit_into(dead, &mut status).await?;
+        Ok(status)
+    }
+
+    async fn inherit_into(&self, dead: &Owner, status: &mut Status) -> Result<(), LedgerError> {
+        let left = self.ledger.records(&RecordFilter::open().of(dead)).await?;
+        let triaged = self.triage(left, status).await?;
+        // Take over first, found or not: an heir stays until no create can complete any more.
+        let mine = self.take_over_or_free_space(triaged.due, status).await?;
+        let mine = self.with_steps(mine, status).await?;
+        let released = self.release(mine, status).await;
+        status.tolerate_full(released)?;
+        let closed = self.close_runs(Some(dead), status).await;
+        status.tolerate_full(closed)
+    }
+
+    /// Waits until the disk of the ledger has room; returns whether it has within this time.
+    pub async fn wait_for_space(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while self.ledger.check_disk() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(SPACE_CHECK_PAUSE).await;
+        }
+        true
+    }
+
+    /// Continues with what this process took over earlier and could not finish.
     ///
     /// # Errors
     ///
     /// Fails when the ledger cannot be used.
     pub async fn resume(&self) -> Result<Status, LedgerError> {
-        self.give_back(&RecordFilter::open().of(&self.me.owner)).await
+        self.release_matching(&RecordFilter::open().of(&self.me.owner)).await
     }
 
-    /// As [`Reconciler::resume`], for what this process holds for one run.
+    /// Like [`Reconciler::resume`], for what this process holds for one run.
     ///
     /// # Errors
     ///
     /// Fails when the ledger cannot be used.
     pub async fn resume_run(&self, run: RunId) -> Result<Status, LedgerError> {
         let mine = RecordFilter::open().of(&self.me.owner);
-        self.give_back(&RecordFilter { run: Some(run), ..mine }).await
+        self.release_matching(&RecordFilter { run: Some(run), ..mine }).await
     }
 
     fn new_status(&self) -> Status {
-        // Noted before anything is released: it says why drivers may have died.
+        // Check this before any release: a full disk explains why drivers may have died.
         self.ledger.check_disk();
         Status::default()
     }
 
-    async fn give_back(&self, wanted: &RecordFilter) -> Result<Status, LedgerError> {
+    async fn release_matching(&self, filter: &RecordFilter) -> Result<Status, LedgerError> {
         let mut status = Status::default();
-        let mine = self.ledger.records(wanted).await?;
+        let mine = self.ledger.records(filter).await?;
         status.examined = mine.len();
         let (stuck, mine): (Vec<_>, Vec<_>) = mine.into_iter().partition(is_quarantined);
         status.quarantined = stuck.len();
         let mine = self.with_steps(mine, &mut status).await?;
         let released = self.release(mine, &mut status).await;
         status.tolerate_full(released)?;
-        let stuck = self.look_at_stuck(stuck, &mut status).await;
+        let stuck = self.close_absent_quarantined(stuck, &mut status).await;
         status.tolerate_full(stuck)?;
         Ok(status)
     }
 
-    /// Decides about records, one by one.
-    async fn sort(&self, records: Vec<Record>, status: &mut Status) -> Result<Sorted, LedgerError> {
+    /// Decides about each record.
+    async fn triage(
+        &self,
+        records: Vec<Record>,
+        status: &mut Status,
+    ) -> Result<TriagedRecords, LedgerError> {
         status.examined += records.len();
         let (now, boot) = (self.clock.now(), &self.me.owner.boot);
-        let mut sorted = Sorted::default();
+        let mut triaged = TriagedRecords::default();
         for record in records {
             match decide(&record, record.owner_liveness(), record.lease.status(now, boot)) {
-                Decision::Keep => sorted.kept.push(record),
-                Decision::Quarantined => sorted.stuck.push(record),
-                Decision::Retry => sorted.retried.push(record),
+                Decision::Keep => triaged.kept.push(record),
+                Decision::Quarantined => triaged.stuck.push(record),
+                Decision::Retry => triaged.retried.push(record),
                 Decision::GrantLease => {
                     let event = ledger::Event::LeaseGranted { from: now };
                     let granted = self.ledger.append(&[(record.id, event)]).await;
                     status.tolerate_full(granted.map(drop))?;
                     status.granted_leases += 1;
-                    sorted.kept.push(record);
+                    triaged.kept.push(record);
                 }
-                Decision::Release => sorted.due.push(record),
+                Decision::Release => triaged.due.push(record),
             }
         }
-        status.kept += sorted.kept.len();
-        status.quarantined += sorted.stuck.len() + sorted.retried.len();
-        Ok(sorted)
+        status.kept += triaged.kept.len();
+        status.quarantined += triaged.stuck.len() + triaged.retried.len();
+        Ok(triaged)
     }
 
-    /// Gives back what nobody answers for.
+    /// Releases records that have no responsible owner.
     ///
-    /// A record is taken over only when something is to be done about it: one that waits for a
-    /// late create, or for a provider that does not answer, stays as it is, so that a round
-    /// that achieves nothing writes nothing.
-    async fn settle(&self, due: Vec<Record>, status: &mut Status) -> Result<(), LedgerError> {
+    /// A record is taken over only when there is something to do. One that waits for a late create,
+    /// or for an unresponsive provider, stays unchanged. A round that achieves nothing therefore
+    /// writes nothing.
+    async fn release_due(&self, due: Vec<Record>, status: &mut Status) -> Result<(), LedgerError> {
         let (waiting, ready): (Vec<_>, Vec<_>) = self
             .search_all(due, status)
             .await
             .into_iter()
-            .partition(|(_, found)| matches!(found, Search::NothingYet(..)));
+            .partition(|(_, found)| matches!(found, SearchResult::Pending(..)));
         for (record, found) in waiting {
-            if let Search::NothingYet(landing, doubtful) = found {
-                let noted = self.note_waiting(&record, landing, status).await;
+            if let SearchResult::Pending(late_create, doubtful) = found {
+                let noted = self.note_waiting(&record, late_create, status).await;
                 status.tolerate_full(noted)?;
-                status.spare_doubtful(&record, doubtful);
+                status.report_doubtful(&record, doubtful);
             }
         }
         let (records, mut found): (Vec<_>, HashMap<_, _>) =
             ready.into_iter().map(|(record, found)| (record.clone(), (record.id, found))).unzip();
-        let mine = self.take_over_or_make_room(records, status).await?;
+        let mine = self.take_over_or_free_space(records, status).await?;
         let mine = mine.into_iter().filter_map(|record| {
             let found = found.remove(&record.id)?;
             Some((record, found))
@@ -376,27 +419,34 @@ impl Reconciler {
         let mine: Vec<_> = mine.collect();
         let known = mine.iter().map(|(record, _)| record.clone()).collect();
         let steps = self.with_steps(known, status).await?.split_off(mine.len());
-        // What is built upon an image keeps it from going.
+        // An image cannot be removed while another image is built on it.
         let released = self.release(steps, status).await;
         status.tolerate_full(released)?;
         let acted = self.act_on(mine, status).await;
         status.tolerate_full(acted)
     }
 
-    /// Becomes the owner of records, where nobody else was quicker.
-    async fn take_over(&self, mut due: Vec<Record>) -> Result<Vec<Record>, LedgerError> {
-        let mut taken = Vec::new();
+    /// Takes ownership of records, unless another process was faster.
+    ///
+    /// Adds them to `taken`, even if it fails in the middle.
+    async fn take_over(
+        &self,
+        mut due: Vec<Record>,
+        taken: &mut Vec<Record>,
+    ) -> Result<(), LedgerError> {
         while let Some(owner) = due.first().map(|record| record.owner.owner.clone()) {
             let (same, rest): (Vec<_>, Vec<_>) =
                 due.into_iter().partition(|record| record.owner.owner == owner);
             due = rest;
             let ids: Vec<_> = same.iter().map(|record| record.id).collect();
-            taken.extend(self.ledger.take_over(&ids, &owner, &self.me).await?);
+            for ids in ids.chunks(TAKE_OVER_BATCH) {
+                taken.extend(self.ledger.take_over(ids, &owner, &self.me).await?);
+            }
         }
-        Ok(taken)
+        Ok(())
     }
 
-    /// Lists every world; one that cannot be asked is noted and left out.
+    /// Lists the objects of every provider. Unreachable providers are noted and left out.
     async fn inventory(&self, status: &mut Status) -> Vec<Observed> {
         let lists = self.providers.iter().map(|provider| provider.list(provider.kinds()));
         let mut inventory = Vec::new();

@@ -1,19 +1,19 @@
-//! What would not go: tried once more by every full round, because the obstacle may have gone.
+//! Quarantined records: every full round retries them once, because the obstacle may be gone.
 //!
-//! A record stays quarantined while it is tried, so a crash in the middle leaves it as it was. A
-//! try that fails for the same reason writes nothing but the audit; another reason replaces the
-//! one on record.
+//! A record stays quarantined during the retry, so a crash in the middle leaves it unchanged. A
+//! retry that fails for the same reason writes nothing but the audit. Another reason replaces the
+//! recorded one.
 
 use crate::id::ResourceId;
 use crate::ledger::{LedgerError, Record};
 use crate::plan::Plan;
 use crate::reap::ReapOptions;
 
-use super::finish::Search;
+use super::finish::SearchResult;
 use super::{Reconciler, Status, is_quarantined};
 
 impl Reconciler {
-    /// Tries to release what is quarantined and nobody answers for, each thing once.
+    /// Retries once to release each quarantined record that has no responsible owner.
     pub(super) async fn retry_quarantined(
         &self,
         records: Vec<Record>,
@@ -21,12 +21,14 @@ impl Reconciler {
     ) -> Result<(), LedgerError> {
         let ids: Vec<ResourceId> = records.iter().map(|record| record.id).collect();
         let mut items = Vec::new();
-        // A provider that does not answer is noted by the inventory of the same round.
+        // The inventory of the same round notes a provider that does not respond.
         for (record, found) in self.search_all(records, &mut Status::default()).await {
             match found {
-                Search::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
-                Search::Absent | Search::Nothing(..) => self.close_absent(&record).await?,
-                Search::Several(_) | Search::NothingYet(..) => {}
+                SearchResult::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
+                SearchResult::Absent | SearchResult::NeverCreated(..) => {
+                    self.close_absent(&record).await?
+                }
+                SearchResult::Several(_) | SearchResult::Pending(..) => {}
             }
         }
         if !items.is_empty() {

@@ -1,8 +1,8 @@
-//! World to ledger: objects of ours that no open record knows.
+//! Providers to ledger: our objects that have no open record.
 //!
-//! The intent is always recorded first, so such an object means that its
-//! record was closed before it landed, or that the ledger was set back to an
-//! older copy. Either way it goes on record again before it is released.
+//! The intent is always recorded first. Such an object therefore means that its record was closed
+//! before the object appeared, or that the ledger was restored from an older copy. In both cases it
+//! is recorded again before it is released.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
 use crate::owner::Liveness;
 use crate::plan::{Binding, Plan, PlanItem};
 use crate::provider::{Marks, Observed};
-use crate::select::{Ownership, Roll};
+use crate::select::{Ownership, RecordIndex};
 
 use super::{Reconciler, Status};
 
-/// The rule named in reports.
+/// The rule shown in reports.
 const RULE: &str = "reconcile: it carries this ledger's label without an open record";
 
 impl Reconciler {
@@ -27,7 +27,7 @@ impl Reconciler {
         inventory: &[Observed],
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        // Most objects carry no label of ours: only for the rest is the ledger read.
+        // Most objects carry no label of ours. The ledger is read only for the rest.
         let ours =
             |seen: &&Observed| labels::claimed_ledger(&seen.labels) == Some(self.ledger.id());
         let candidates: Vec<&Observed> = inventory.iter().filter(ours).collect();
@@ -35,10 +35,10 @@ impl Reconciler {
             return Ok(());
         }
         let records = self.ledger.records(&RecordFilter::open()).await?;
-        let roll = Roll::new(self.ledger.id(), records);
+        let record_index = RecordIndex::new(self.ledger.id(), records);
         let mut items = Vec::new();
         for seen in candidates {
-            let Ownership::Unrecorded { resource, liveness } = roll.ownership(seen) else {
+            let Ownership::Unrecorded { resource, liveness } = record_index.ownership(seen) else {
                 continue;
             };
             if liveness != Liveness::Dead
@@ -64,14 +64,14 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Asks the provider whether the object only inherited its labels.
+    /// Returns whether the object only inherited its labels, according to the provider.
     async fn is_inherited(&self, seen: &Observed) -> bool {
         let (Some(resource), Ok(provider)) =
             (labels::claimed_resource(&seen.labels), self.providers.get(seen.provider))
         else {
             return true;
         };
-        // Where the record is known, so is the name, which need not be one of ours.
+        // If there is a record, use its name, which need not be one of ours.
         let name = match self.ledger.record(resource).await {
             Ok(Some(record)) => record.name,
             Ok(None) | Err(_) => resource.object_name(),
@@ -80,8 +80,9 @@ impl Reconciler {
         !found.is_ok_and(|found| matches!(found.as_slice(), [only] if only.id == seen.id))
     }
 
-    /// Returns whether the resource was found replaced: what has its name since is not ours,
-    /// whatever its labels say.
+    /// Returns whether the resource was found replaced.
+    ///
+    /// The object that has its name since then is not ours, whatever its labels say.
     async fn was_replaced(&self, resource: ResourceId) -> Result<bool, LedgerError> {
         let history = self.ledger.history(resource).await?;
         Ok(history.iter().any(|stored| matches!(stored.event, Event::Replaced { .. })))

@@ -1,8 +1,7 @@
-//! Runs whose driver died: closed with a named cause, once all they took is accounted for.
+//! Runs whose driver died: closed with a named cause, once all their resources are accounted for.
 //!
-//! Nothing is closed while something of the run may still be there: the records
-//! of its resources are the evidence, and the certificate is made of them. What
-//! will not go is named in it.
+//! No run is closed while one of its resources may still exist. The records of its resources are
+//! the evidence, and the certificate is made from them. It names resources that cannot be removed.
 
 use tracing::{info, warn};
 
@@ -10,124 +9,132 @@ use crate::ledger::{
     Event, LedgerError, OnOwnerDeath, Record, RecordFilter, RunFilter, RunRecord, StateName,
 };
 use crate::owner::{Liveness, Owner};
-use crate::reap::Entry;
+use crate::reap::CertificateEntry;
 use crate::run::records::{Journal, RecordsError};
 use crate::run::{AttemptFrom, Cause, CauseClass, Certified, Phase, RunEvent, RunState, messages};
 use crate::sanitise::Diagnostic;
 
 use super::{Reconciler, Status};
 
-/// What is to be done about a run.
+/// What a round does with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// Leave it to its owner, or to somebody who takes it up.
+enum RunDecision {
+    /// Leave it to its owner, or to a process that resumes it.
     Keep,
-    /// Something of it may still be there: look again later.
+    /// One of its resources may still exist: check again later.
     Wait,
-    /// End it, for this reason unless another is known.
+    /// Close it with this cause, unless another is known.
     Close(CauseClass),
-    /// It is over; what was kept of it has gone.
+    /// It is final, and what was kept of it is gone.
     Certify,
 }
 
-/// What is known of a run besides its row.
+/// The evidence about a run besides its row.
 #[derive(Debug)]
-struct Evidence<'a> {
-    /// Whether its owner lives.
+struct RunEvidence<'a> {
+    /// The liveness of its owner.
     liveness: Liveness,
-    /// What was taken for it.
-    taken: &'a [Record],
-    /// Whether somebody took over something that its owner held.
+    /// The records of its resources.
+    resources: &'a [Record],
+    /// Whether another process took over something that its owner held.
     inherited: bool,
 }
 
 /// Decides about a run from its row and the evidence.
 ///
-/// An owner that cannot be judged is believed until somebody took over what it held, which
-/// happens only when the lease has ended.
-fn fate(run: &RunRecord, evidence: &Evidence<'_>) -> Fate {
-    let Evidence { liveness, taken, inherited } = *evidence;
+/// An owner of unknown liveness counts as alive until another process has taken over what it held.
+/// That happens only when the lease has ended.
+fn decide_run(run: &RunRecord, evidence: &RunEvidence<'_>) -> RunDecision {
+    let RunEvidence { liveness, resources, inherited } = *evidence;
     let is_open = |record: &Record| {
         record.state.name().is_open() && record.state.name() != StateName::Quarantined
     };
     let (by_lease, is_releasing) = (CauseClass::LeaseExpired, run.state.phase == Phase::Releasing);
     match (liveness, run.on_owner_death) {
-        (Liveness::Alive, _) => Fate::Keep,
-        (Liveness::Unknown, _) if !inherited => Fate::Keep,
-        _ if taken.iter().any(is_open) => still_there(run),
-        _ if run.state.phase.is_final() => Fate::Certify,
-        (Liveness::Unknown, _) => Fate::Close(by_lease),
-        // What a dead owner held goes to another one when its lease has ended, or when the dead
-        // one had begun to give it back.
-        (Liveness::Dead, OnOwnerDeath::Hold) if inherited && !is_releasing => Fate::Close(by_lease),
-        (Liveness::Dead, _) => Fate::Close(CauseClass::HubError),
+        (Liveness::Alive, _) => RunDecision::Keep,
+        (Liveness::Unknown, _) if !inherited => RunDecision::Keep,
+        _ if resources.iter().any(is_open) => decide_with_open_resources(run),
+        _ if run.state.phase.is_final() => RunDecision::Certify,
+        (Liveness::Unknown, _) => RunDecision::Close(by_lease),
+        // Another process takes over what a dead owner held when the lease has ended, or when the
+        // dead owner had begun to release it.
+        (Liveness::Dead, OnOwnerDeath::Hold) if inherited && !is_releasing => {
+            RunDecision::Close(by_lease)
+        }
+        (Liveness::Dead, _) => RunDecision::Close(CauseClass::HubError),
     }
 }
 
-/// Decides about a run of which something may still be there.
-fn still_there(run: &RunRecord) -> Fate {
-    // What is held, or kept for people to look at, is there on purpose until its lease ends.
+/// Decides about a run whose resources may still exist.
+fn decide_with_open_resources(run: &RunRecord) -> RunDecision {
+    // What is held, or kept for inspection, exists on purpose until its lease ends.
     let on_purpose = run.on_owner_death == OnOwnerDeath::Hold || run.state.phase.is_final();
-    if on_purpose { Fate::Keep } else { Fate::Wait }
+    if on_purpose { RunDecision::Keep } else { RunDecision::Wait }
 }
 
 impl Reconciler {
-    /// Closes the runs of owners that died, where nothing of them is left to wait for; of one
-    /// owner where one is named. Done twice, the second time changes nothing.
+    /// Closes the runs of dead owners whose resources are all accounted for.
+    ///
+    /// With `dead`, only the runs of that owner are closed. A second call changes nothing.
     ///
     /// # Errors
     ///
-    /// Fails when the ledger cannot be used. A run that cannot be closed is noted, and left to
-    /// the next round.
+    /// Fails when the ledger cannot be used. A run that cannot be closed is noted, and left to the
+    /// next round.
     pub async fn close_runs(
         &self,
         dead: Option<&Owner>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        let mut filter = RunFilter::unsettled();
+        let mut filter = RunFilter::unfinished();
         filter.owner = dead.cloned();
         for run in self.ledger.runs(&filter).await? {
-            // Only for those in question is the rest of the ledger read.
+            // The rest of the ledger is read only for runs whose owner is not known to be alive.
             let liveness = run.owner_liveness();
             if liveness == Liveness::Alive {
                 continue;
             }
-            let taken = self.ledger.records(&RecordFilter::of_run(run.id)).await?;
-            let inherited = self.was_inherited(&run, &taken).await?;
-            match fate(&run, &Evidence { liveness, taken: &taken, inherited }) {
-                Fate::Keep => {}
-                Fate::Wait => status.runs_waiting += 1,
-                Fate::Close(class) => {
-                    let class = self.class_on_this_disk(class);
-                    self.close_run(&run, Some(class), &taken, status).await?;
+            let resources = self.ledger.records(&RecordFilter::of_run(run.id)).await?;
+            let inherited = self.was_inherited(&run, &resources).await?;
+            match decide_run(&run, &RunEvidence { liveness, resources: &resources, inherited }) {
+                RunDecision::Keep => {}
+                RunDecision::Wait => status.runs_waiting += 1,
+                RunDecision::Close(class) => {
+                    let class = self.cause_of_death(class);
+                    self.close_run(&run, Some(class), &resources, status).await?;
                 }
-                Fate::Certify => self.close_run(&run, None, &taken, status).await?,
+                RunDecision::Certify => self.close_run(&run, None, &resources, status).await?,
             }
         }
-        messages::remove_settled(&self.ledger).await
+        messages::remove_finished(&self.ledger).await
     }
 
-    /// Returns the class of the cause of a driver's death: on a full disk, that.
-    fn class_on_this_disk(&self, class: CauseClass) -> CauseClass {
+    /// Returns the cause class of a driver's death, which is a full disk if one occurred.
+    fn cause_of_death(&self, class: CauseClass) -> CauseClass {
         match class {
             CauseClass::HubError if self.ledger.was_disk_full() => CauseClass::DiskFull,
             other => other,
         }
     }
 
-    /// Returns whether somebody took over something that the run's owner held. What changed
-    /// hands before the run did says nothing about this owner.
-    async fn was_inherited(&self, run: &RunRecord, taken: &[Record]) -> Result<bool, LedgerError> {
+    /// Returns whether another process took over something that the run's owner held.
+    ///
+    /// Transfers before this owner had the run say nothing about this owner.
+    async fn was_inherited(
+        &self,
+        run: &RunRecord,
+        resources: &[Record],
+    ) -> Result<bool, LedgerError> {
         let owner = &run.owner.owner;
-        for record in taken.iter().filter(|record| record.owner.owner != *owner) {
+        for record in resources.iter().filter(|record| record.owner.owner != *owner) {
             let history = self.ledger.history(record.id).await?;
-            let had_it = history.iter().any(|stored| match &stored.event {
+            let was_owner = history.iter().any(|stored| match &stored.event {
                 Event::Intended { owner: by } | Event::OwnerChanged { owner: by } => {
                     by.owner == *owner
                 }
                 _ => false,
             });
-            if had_it {
+            if was_owner {
                 return Ok(true);
             }
         }
@@ -138,12 +145,12 @@ impl Reconciler {
         &self,
         run: &RunRecord,
         class: Option<CauseClass>,
-        taken: &[Record],
+        resources: &[Record],
         status: &mut Status,
     ) -> Result<(), LedgerError> {
-        match self.write_ending(run, class, certificate(taken)).await {
+        match self.write_ending(run, class, certificate(resources)).await {
             Ok(true) => status.runs_closed += 1,
-            // Somebody else was quicker.
+            // Another process was faster.
             Ok(false) => {}
             Err(RecordsError::Store(error)) => return Err(error),
             Err(error) => {
@@ -154,7 +161,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Takes the run over and writes how it ended; returns whether that was left to do.
+    /// Takes over the run and records how it ended. Returns whether that was left to do.
     async fn write_ending(
         &self,
         run: &RunRecord,
@@ -162,8 +169,7 @@ impl Reconciler {
         certificate: Certified,
     ) -> Result<bool, RecordsError> {
         let from = &run.owner.owner;
-        let Some(mut journal) = Journal::take_up(&self.ledger, run.id, from, &self.me).await?
-        else {
+        let Some(mut journal) = Journal::claim(&self.ledger, run.id, from, &self.me).await? else {
             return Ok(false);
         };
         let ending = ending_of(journal.state(), class, certificate);
@@ -177,11 +183,11 @@ impl Reconciler {
     }
 }
 
-/// Returns the events that end a run, from wherever it is; none where it has ended.
+/// Returns the events that end a run from its current state; none if it has ended.
 fn ending_of(state: &RunState, class: Option<CauseClass>, certificate: Certified) -> Vec<RunEvent> {
     let released = RunEvent::Released { certificate };
     if state.phase.is_final() {
-        // What its log has beyond its row may have ended it already.
+        // Events in the log that are not yet in the row may have ended it already.
         return if state.kept_until_ms.is_some() { vec![released] } else { Vec::new() };
     }
     let mut events = Vec::new();
@@ -210,24 +216,24 @@ fn ending_of(state: &RunState, class: Option<CauseClass>, certificate: Certified
 fn sentence(class: CauseClass) -> Diagnostic {
     Diagnostic::ours(match class {
         CauseClass::LeaseExpired => {
-            "the lease of what it held ended, and nobody had taken the run up"
+            "the lease of what it held ended, and nothing had resumed the run"
         }
         CauseClass::DiskFull => {
             "its driver ended while the disk that holds creel's records was full"
         }
-        _ => "whoever drove the run died",
+        _ => "the driver of the run died",
     })
 }
 
-/// Makes the certificate of what the records say: what is not verified gone is left.
-fn certificate(taken: &[Record]) -> Certified {
+/// Creates the certificate from the records: everything that is not verified gone is left.
+fn certificate(resources: &[Record]) -> Certified {
     let is_left = |record: &&Record| record.state.name().is_open();
-    let left: Vec<Entry> = taken.iter().filter(is_left).map(entry_of).collect();
+    let left: Vec<CertificateEntry> = resources.iter().filter(is_left).map(entry_of).collect();
     Certified { verified: left.is_empty(), left }
 }
 
-fn entry_of(record: &Record) -> Entry {
-    Entry {
+fn entry_of(record: &Record) -> CertificateEntry {
+    CertificateEntry {
         provider: record.provider,
         kind: record.kind,
         id: record.state.object().unwrap_or_default().to_owned(),
@@ -245,11 +251,11 @@ mod tests {
     use crate::id::{ResourceId, RunId};
     use crate::ledger::{Intent, Ledger, NewRun, OwnerRecord};
     use crate::provider::{Kind, Providers};
-    use crate::run::examples::way_to_running;
+    use crate::run::examples::events_until_running;
     use crate::run::records::tests::{a_dead_owner, a_run_of, me};
     use crate::sanitise::Masked;
 
-    /// A ledger with one running run of an owner that is dead.
+    /// A ledger with one running run of a dead owner.
     struct Scene {
         _home: TempDir,
         ledger: Ledger,
@@ -257,12 +263,12 @@ mod tests {
     }
 
     impl Scene {
-        async fn left_by_the_dead(on_owner_death: OnOwnerDeath, more: &[RunEvent]) -> Self {
+        async fn of_dead_owner(on_owner_death: OnOwnerDeath, more: &[RunEvent]) -> Self {
             let home = tempfile::tempdir().unwrap();
             let ledger = Ledger::open(home.path()).await.unwrap();
             let run = NewRun { on_owner_death, ..a_run_of(a_dead_owner()) };
             let mut journal = Journal::begin(&ledger, &run).await.unwrap();
-            let events = [&way_to_running()[1..], more].concat();
+            let events = [&events_until_running()[1..], more].concat();
             journal.record_all(events).await.unwrap();
             Self { _home: home, ledger, run }
         }
@@ -271,8 +277,8 @@ mod tests {
             Reconciler::new(self.ledger.clone(), Providers::new(Vec::new()), me())
         }
 
-        /// Takes something for the run.
-        async fn take(&self, events: &[Event]) -> ResourceId {
+        /// Records a resource for the run.
+        async fn add_resource(&self, events: &[Event]) -> ResourceId {
             let id = ResourceId::new();
             let intent = Intent {
                 id,
@@ -314,8 +320,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_of_a_dead_driver_is_closed_once_with_a_cause_and_a_certificate() {
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[]).await;
-        scene.take(&[created(), requested(), Event::VerifiedGone]).await;
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[]).await;
+        scene.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
         let status = scene.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (1, 0));
         let state = scene.state().await;
@@ -329,11 +335,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cause_that_was_latched_before_stays_the_one_that_counts() {
+    async fn an_earlier_cause_stays_the_decisive_one() {
         let message = Diagnostic::ours("the model said nothing for 120s");
         let cause = Cause::new(CauseClass::ModelTimeout, message, 1);
         let latched = RunEvent::CauseLatched { cause };
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[latched]).await;
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[latched]).await;
         let status = scene.reconciler().round().await.unwrap();
         assert_eq!(status.runs_closed, 1);
         assert_eq!(scene.cause().await, Some(CauseClass::ModelTimeout));
@@ -345,22 +351,22 @@ mod tests {
         let cause = Cause::new(CauseClass::Cancelled, Diagnostic::ours("somebody asked"), 1);
         let releasing = RunEvent::PhaseEntered { phase: Phase::Releasing };
         let events = [RunEvent::CauseLatched { cause }, releasing];
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &events).await;
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &events).await;
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
         assert_eq!(scene.state().await.phase, Phase::Cancelled);
     }
 
     #[tokio::test]
-    async fn a_run_waits_for_what_it_took_and_names_what_will_not_go() {
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &[]).await;
-        let taken = scene.take(&[created()]).await;
-        // Nobody can be asked for it here, so it may still be there.
+    async fn a_run_waits_for_its_resources_and_its_certificate_lists_stuck_ones() {
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[]).await;
+        let resource = scene.add_resource(&[created()]).await;
+        // There is no provider here to check it, so it may still exist.
         let status = scene.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 1));
         assert_eq!(scene.state().await.phase, Phase::Running);
 
         let stuck = Event::Quarantined { reason: Masked::ours("it will not go") };
-        scene.ledger.append(&[(taken, requested()), (taken, stuck)]).await.unwrap();
+        scene.ledger.append(&[(resource, requested()), (resource, stuck)]).await.unwrap();
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
         let certificate = scene.state().await.certificate.unwrap();
         assert!(!certificate.verified);
@@ -381,28 +387,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_is_left_alone_until_its_lease_ends() {
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Hold, &[]).await;
-        let taken = scene.take(&[created()]).await;
+    async fn a_held_run_is_left_alone_until_its_lease_ends() {
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
+        let resource = scene.add_resource(&[created()]).await;
         let status = scene.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 0));
 
-        // What a reconciler does when the lease has ended.
+        // This is what a reconciler does when the lease has ended.
         let dead = &scene.run.owner.owner;
-        scene.ledger.take_over(&[taken], dead, &me()).await.unwrap();
-        let gone = [(taken, requested()), (taken, Event::VerifiedGone)];
+        scene.ledger.take_over(&[resource], dead, &me()).await.unwrap();
+        let gone = [(resource, requested()), (resource, Event::VerifiedGone)];
         scene.ledger.append(&gone).await.unwrap();
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
         assert_eq!(scene.cause().await, Some(CauseClass::LeaseExpired));
     }
 
     #[tokio::test]
-    async fn what_an_earlier_driver_held_says_nothing_about_the_lease_of_this_one() {
-        let mut scene = Scene::left_by_the_dead(OnOwnerDeath::Hold, &[]).await;
+    async fn resources_of_an_earlier_driver_do_not_affect_the_lease_of_this_one() {
+        let mut scene = Scene::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
         let second = OwnerRecord { command: "creel retry".into(), ..a_dead_owner() };
         let (first, mut heir) = (scene.run.owner.owner.clone(), second);
         heir.owner.process.started_ticks += 1;
-        scene.take(&[created(), requested(), Event::VerifiedGone]).await;
+        scene.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
         scene.ledger.claim_run(scene.run.id, &first, &heir).await.unwrap().unwrap();
         scene.run.owner = heir;
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
@@ -410,14 +416,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_kept_of_a_run_that_is_over_is_certified_when_it_has_gone() {
+    async fn a_finished_run_is_certified_once_its_kept_sandbox_is_gone() {
         let enter = |phase| RunEvent::PhaseEntered { phase };
         let kept = RunEvent::Kept { until_ms: 9 };
         let ending = [kept, enter(Phase::Releasing), enter(Phase::Succeeded)];
-        let scene = Scene::left_by_the_dead(OnOwnerDeath::Release, &ending).await;
-        let taken = scene.take(&[created()]).await;
+        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &ending).await;
+        let resource = scene.add_resource(&[created()]).await;
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 0);
-        let gone = [(taken, requested()), (taken, Event::VerifiedGone)];
+        let gone = [(resource, requested()), (resource, Event::VerifiedGone)];
         scene.ledger.append(&gone).await.unwrap();
         assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
         let state = scene.state().await;
@@ -427,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_of_a_live_driver_is_nobodys_business() {
+    async fn a_run_of_a_live_driver_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(home.path()).await.unwrap();
         let run = a_run_of(me());
@@ -452,14 +458,15 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_cannot_be_judged_is_believed() {
+    fn a_driver_of_unknown_liveness_counts_as_alive() {
         let run = record_of(RunId::new(), &a_dead_owner());
-        let fate_if =
-            |liveness, inherited| fate(&run, &Evidence { liveness, taken: &[], inherited });
-        assert_eq!(fate_if(Liveness::Unknown, false), Fate::Keep);
-        assert_eq!(fate_if(Liveness::Alive, true), Fate::Keep);
-        let by_lease = Fate::Close(CauseClass::LeaseExpired);
-        assert_eq!(fate_if(Liveness::Unknown, true), by_lease);
-        assert_eq!(fate_if(Liveness::Dead, false), Fate::Close(CauseClass::HubError));
+        let decision_for = |liveness, inherited| {
+            decide_run(&run, &RunEvidence { liveness, resources: &[], inherited })
+        };
+        assert_eq!(decision_for(Liveness::Unknown, false), RunDecision::Keep);
+        assert_eq!(decision_for(Liveness::Alive, true), RunDecision::Keep);
+        let by_lease = RunDecision::Close(CauseClass::LeaseExpired);
+        assert_eq!(decision_for(Liveness::Unknown, true), by_lease);
+        assert_eq!(decision_for(Liveness::Dead, false), RunDecision::Close(CauseClass::HubError));
     }
 }

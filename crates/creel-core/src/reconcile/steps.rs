@@ -1,4 +1,4 @@
-//! Steps of builds that were cut: found by the images they are built upon, and put on record.
+//! Steps of interrupted builds: found by the images they are built on, and put on record.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use crate::provider::{Identity, Kind, Observed};
 use super::{Reconciler, Status};
 
 impl Reconciler {
-    /// Puts steps on record that were built upon the images of these records and are on no
-    /// record; returns the records with theirs.
+    /// Records the unrecorded steps that were built on the images of these records.
+    ///
+    /// Returns the given records followed by those of the steps.
     pub(super) async fn with_steps(
         &self,
         mut records: Vec<Record>,
@@ -53,14 +54,14 @@ impl Reconciler {
                     status.recovered += 1;
                     records.push(record);
                 }
-                // It stays until there is room to record it; the next round finds it again.
+                // It stays until there is space to record it; the next round finds it again.
                 Err(error) => status.tolerate_full(Err(error))?,
             }
         }
         Ok(records)
     }
 
-    /// Returns the names of all images that were ever on record of the same runs.
+    /// Returns the names of all images that were ever recorded for the same runs.
     async fn names_of_runs(&self, records: &[&Record]) -> Result<Vec<String>, LedgerError> {
         let runs: BTreeSet<RunId> = records.iter().filter_map(|record| record.run).collect();
         let mut names = Vec::new();
@@ -95,10 +96,10 @@ impl Reconciler {
     }
 }
 
-/// How long a step may stay on record without a renewal; it is released at once.
+/// How long a step may stay on record without a renewal. It is released immediately.
 const LEASE: Duration = Duration::from_secs(600);
 
-/// Returns whether a record speaks of an image that its create left without a name.
+/// Returns whether a record is for an image that its create left without a name.
 fn is_nameless_image(record: &Record) -> bool {
     record.kind == Kind::Image
         && record.state.object().is_some()

@@ -1,4 +1,4 @@
-//! Rounds against a provider that is made up, under a clock that is turned by hand.
+//! Rounds against a fake provider, with a manual clock.
 
 use std::sync::Mutex;
 
@@ -9,28 +9,32 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::id::ResourceId;
 use crate::labels;
-use crate::ledger::{Event, Intent, OnOwnerDeath, State};
+use crate::ledger::{Event, Intent, OnOwnerDeath, ResourceState};
 use crate::provider::{
-    ContainerSpec, CreateOrder, Kind, Marks, Provider, ReleaseMode, Released, Spec,
+    ContainerSpec, CreateRequest, Kind, Marks, Provider, ReleaseMode, Released, Spec,
 };
+use crate::retry::RetryPolicy;
 use crate::run::records::tests::{a_dead_owner, me};
 use crate::scope::{Request, Supervisor};
 
 const WINDOW: Duration = Duration::from_secs(600);
 const DAY_MS: i64 = 86_400_000;
 
-/// A provider with the objects that a test puts into it.
+/// A provider with the objects that a test adds to it.
 #[derive(Debug, Default)]
-struct Shelf {
+struct FakeProvider {
     objects: Mutex<Vec<Observed>>,
-    /// What releases are refused with, if they are.
+    /// The error that rejects releases, if any.
     obstacle: Mutex<Option<&'static str>>,
-    /// Whether callers make the objects themselves.
+    /// Whether callers create the objects themselves.
     local: bool,
+    /// How long a release takes, and how much longer than others it may.
+    slow: Duration,
+    allowance: Duration,
 }
 
-impl Shelf {
-    fn land(&self, resource: ResourceId) {
+impl FakeProvider {
+    fn add_object(&self, resource: ResourceId) {
         let id = resource.object_name();
         let labels = [(labels::RESOURCE, resource.to_string())].into();
         let object = Observed::known_by_id(ProviderName::Docker, Kind::Container, id);
@@ -48,16 +52,16 @@ impl Shelf {
     }
 }
 
-type Answer<T> = crate::provider::Result<T>;
+type CallResult<T> = crate::provider::Result<T>;
 
 #[async_trait]
-impl Provider for Shelf {
+impl Provider for FakeProvider {
     fn name(&self) -> ProviderName {
         ProviderName::Docker
     }
 
     fn address(&self) -> String {
-        "shelf".to_owned()
+        "provider".to_owned()
     }
 
     fn kinds(&self) -> &'static [Kind] {
@@ -68,51 +72,56 @@ impl Provider for Shelf {
         self.local
     }
 
-    async fn identity(&self) -> Answer<String> {
-        Ok("shelf".to_owned())
+    fn release_allowance(&self, _kind: Kind) -> Duration {
+        self.allowance
     }
 
-    async fn list(&self, _kinds: &[Kind]) -> Answer<Vec<Observed>> {
+    async fn identity(&self) -> CallResult<String> {
+        Ok("provider".to_owned())
+    }
+
+    async fn list(&self, _kinds: &[Kind]) -> CallResult<Vec<Observed>> {
         Ok(self.objects.lock().unwrap().clone())
     }
 
-    async fn inspect(&self, _kind: Kind, id: &str) -> Answer<Option<Observed>> {
+    async fn inspect(&self, _kind: Kind, id: &str) -> CallResult<Option<Observed>> {
         Ok(self.objects.lock().unwrap().iter().find(|object| object.id == id).cloned())
     }
 
-    async fn find(&self, marks: &Marks) -> Answer<Vec<Observed>> {
+    async fn find(&self, marks: &Marks) -> CallResult<Vec<Observed>> {
         let objects = self.objects.lock().unwrap();
         Ok(objects.iter().filter(|object| object.name == marks.name).cloned().collect())
     }
 
-    async fn create(&self, _order: &CreateOrder) -> Answer<String> {
+    async fn create(&self, _request: &CreateRequest) -> CallResult<String> {
         Err(Self::denied("nothing is made here"))
     }
 
-    async fn stop(&self, _kind: Kind, _id: &str, _timeout: Duration) -> Answer<()> {
+    async fn stop(&self, _kind: Kind, _id: &str, _timeout: Duration) -> CallResult<()> {
         Ok(())
     }
 
-    async fn release(&self, _kind: Kind, id: &str, _mode: ReleaseMode) -> Answer<Released> {
+    async fn release(&self, _kind: Kind, id: &str, _mode: ReleaseMode) -> CallResult<Released> {
         if let Some(obstacle) = *self.obstacle.lock().unwrap() {
             return Err(Self::denied(obstacle));
         }
+        tokio::time::sleep(self.slow).await;
         self.objects.lock().unwrap().retain(|object| object.id != id);
         Ok(Released::Done)
     }
 }
 
-/// A ledger with one unanswered create of an owner that has died.
+/// A ledger with one unanswered create of a dead owner.
 struct Scene {
     _home: TempDir,
     clock: Arc<ManualClock>,
     ledger: Ledger,
-    shelf: Arc<Shelf>,
+    provider: Arc<FakeProvider>,
     resource: ResourceId,
 }
 
 impl Scene {
-    async fn set(shelf: Shelf) -> Self {
+    async fn set(provider: FakeProvider) -> Self {
         let home = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::at(20_000 * DAY_MS));
         let ledger = Ledger::open_with_clock(home.path(), clock.clone()).await.unwrap();
@@ -129,22 +138,22 @@ impl Scene {
             lease: Duration::from_secs(60),
         };
         ledger.record_intent(&intent).await.unwrap();
-        Self { _home: home, clock, ledger, shelf: Arc::new(shelf), resource }
+        Self { _home: home, clock, ledger, provider: Arc::new(provider), resource }
     }
 
     async fn round(&self) -> Status {
-        let providers = Providers::new(vec![self.shelf.clone()]);
+        let providers = Providers::new(vec![self.provider.clone()]);
         let reconciler = Reconciler::new(self.ledger.clone(), providers, me());
         reconciler.with_intent_window(WINDOW).round().await.unwrap()
     }
 
-    /// Makes the record that of a process that has ended, as every reconciler does at last.
+    /// Assigns the record to a process that has ended, as every reconciler eventually does.
     async fn leave(&self) {
         let event = Event::OwnerChanged { owner: a_dead_owner() };
         self.ledger.append(&[(self.resource, event)]).await.unwrap();
     }
 
-    async fn state(&self) -> State {
+    async fn state(&self) -> ResourceState {
         self.ledger.record(self.resource).await.unwrap().unwrap().state
     }
 
@@ -156,7 +165,7 @@ impl Scene {
 #[tokio::test]
 async fn a_clock_a_day_ahead_closes_no_unanswered_create_and_its_late_object_is_released() {
     for jump in [DAY_MS, -DAY_MS] {
-        let scene = Scene::set(Shelf::default()).await;
+        let scene = Scene::set(FakeProvider::default()).await;
         scene.clock.jump_wall(jump);
         let status = scene.round().await;
         assert_eq!((status.open_intents, status.closed_intents), (1, 0));
@@ -164,17 +173,17 @@ async fn a_clock_a_day_ahead_closes_no_unanswered_create_and_its_late_object_is_
         let waiting = &status.waiting[0];
         let left_ms = waiting.until.as_millisecond() - scene.clock.now().wall_ms;
         assert_eq!((waiting.resource, left_ms), (scene.resource, 600_000));
-        scene.shelf.land(scene.resource);
+        scene.provider.add_object(scene.resource);
         let status = scene.round().await;
         assert_eq!((status.released(), status.open_intents), (1, 0));
         assert!(status.is_settled());
-        assert_eq!(scene.state().await, State::Gone);
+        assert_eq!(scene.state().await, ResourceState::Gone);
     }
 }
 
 #[tokio::test]
 async fn a_window_during_which_the_clock_jumped_is_granted_once_more() {
-    let scene = Scene::set(Shelf::default()).await;
+    let scene = Scene::set(FakeProvider::default()).await;
     scene.clock.jump_wall(DAY_MS);
     scene.clock.advance(WINDOW);
     assert_eq!(scene.round().await.open_intents, 1);
@@ -191,80 +200,97 @@ async fn a_window_during_which_the_clock_jumped_is_granted_once_more() {
 }
 
 #[tokio::test]
-async fn nothing_is_waited_for_where_the_dead_caller_makes_the_object_itself() {
-    let scene = Scene::set(Shelf { local: true, ..Shelf::default() }).await;
+async fn a_create_that_ends_with_its_dead_caller_is_not_waited_for() {
+    let scene = Scene::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
     let status = scene.round().await;
     assert_eq!((status.open_intents, status.closed_intents), (0, 1));
     assert!(status.is_settled());
-    assert_eq!(scene.state().await, State::Gone);
+    assert_eq!(scene.state().await, ResourceState::Gone);
 }
 
 #[tokio::test]
-async fn an_heir_knows_as_well_that_the_dead_caller_makes_nothing_any_more() {
-    let scene = Scene::set(Shelf { local: true, ..Shelf::default() }).await;
-    let providers = Providers::new(vec![scene.shelf.clone()]);
+async fn an_heir_does_not_wait_for_a_create_of_a_dead_caller() {
+    let scene = Scene::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
+    let providers = Providers::new(vec![scene.provider.clone()]);
     let reconciler = Reconciler::new(scene.ledger.clone(), providers, me());
     let status = reconciler.inherit(&a_dead_owner().owner).await.unwrap();
     assert_eq!((status.open_intents, status.closed_intents), (0, 1));
 }
 
 #[tokio::test]
-async fn what_is_quarantined_is_tried_once_by_every_round_and_goes_when_the_obstacle_has_gone() {
-    let scene = Scene::set(Shelf::default()).await;
-    scene.shelf.land(scene.resource);
-    *scene.shelf.obstacle.lock().unwrap() = Some("the door is locked");
+async fn a_release_that_may_take_longer_than_others_is_waited_for() {
+    let slow = Duration::from_millis(1500);
+    for (allowance, outcome) in
+        [(Duration::ZERO, Outcome::Failed), (Duration::from_secs(60), Outcome::Gone)]
+    {
+        let scene = Scene::set(FakeProvider { slow, allowance, ..FakeProvider::default() }).await;
+        scene.provider.add_object(scene.resource);
+        let providers = Providers::new(vec![scene.provider.clone()]);
+        let retry = RetryPolicy { deadline: slow / 2, ..RetryPolicy::default() };
+        let options = ReapOptions { retry, ..ReapOptions::default() };
+        let reconciler = Reconciler::new(scene.ledger.clone(), providers, me());
+        let status = reconciler.with_options(options).round().await.unwrap();
+        assert_eq!(status.items[0].result, outcome, "{allowance:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_round_retries_a_quarantined_record_once() {
+    let scene = Scene::set(FakeProvider::default()).await;
+    scene.provider.add_object(scene.resource);
+    *scene.provider.obstacle.lock().unwrap() = Some("the door is locked");
     let status = scene.round().await;
     assert_eq!((status.quarantined, status.items[0].result), (0, Outcome::Quarantined));
-    // While its owner lives it is that one's to try again.
+    // While its owner lives, only the owner retries it.
     assert_eq!(scene.round().await.items.len(), 0);
     scene.leave().await;
 
-    // The same reason again: tried, and nothing new is on record.
+    // It is retried and fails for the same reason, so nothing new is on record.
     let events = scene.event_count().await;
     let status = scene.round().await;
     assert_eq!((status.quarantined, status.items[0].result), (1, Outcome::Quarantined));
     assert_eq!(scene.event_count().await, events);
 
-    *scene.shelf.obstacle.lock().unwrap() = Some("the key is lost");
+    *scene.provider.obstacle.lock().unwrap() = Some("the key is lost");
     assert!(scene.round().await.is_left());
     assert_eq!(scene.state().await.reason(), Some(&"the key is lost".into()));
 
-    *scene.shelf.obstacle.lock().unwrap() = None;
+    *scene.provider.obstacle.lock().unwrap() = None;
     let status = scene.round().await;
     assert_eq!((status.quarantined, status.left_quarantine, status.released()), (0, 1, 1));
     assert!(status.is_settled());
-    assert_eq!(scene.state().await, State::Gone);
+    assert_eq!(scene.state().await, ResourceState::Gone);
     assert_eq!(scene.ledger.check().await.unwrap(), [""; 0]);
 }
 
 #[tokio::test]
-async fn what_left_quarantine_by_itself_is_closed() {
-    let scene = Scene::set(Shelf::default()).await;
-    scene.shelf.land(scene.resource);
-    *scene.shelf.obstacle.lock().unwrap() = Some("the door is locked");
+async fn a_quarantined_record_whose_object_is_gone_is_closed() {
+    let scene = Scene::set(FakeProvider::default()).await;
+    scene.provider.add_object(scene.resource);
+    *scene.provider.obstacle.lock().unwrap() = Some("the door is locked");
     let _ = scene.round().await;
-    scene.shelf.objects.lock().unwrap().clear();
+    scene.provider.objects.lock().unwrap().clear();
     let status = scene.round().await;
     assert_eq!((status.quarantined, status.left_quarantine), (0, 1));
-    assert_eq!(scene.state().await, State::Gone);
+    assert_eq!(scene.state().await, ResourceState::Gone);
 }
 
-/// Puts two objects with one name into the provider, as a create and a copy of it leave them.
-fn land_twins(shelf: &Shelf, resource: ResourceId) {
-    shelf.land(resource);
-    let mut objects = shelf.objects.lock().unwrap();
+/// Adds two objects with one name to the provider, as a create and a copy of it leave them.
+fn add_twins(provider: &FakeProvider, resource: ResourceId) {
+    provider.add_object(resource);
+    let mut objects = provider.objects.lock().unwrap();
     let twin = Observed { id: "twin".to_owned(), ..objects[0].clone() };
     objects.push(twin);
 }
 
 #[tokio::test]
 async fn of_several_objects_that_fit_one_lost_create_none_is_released() {
-    let scene = Scene::set(Shelf::default()).await;
-    land_twins(&scene.shelf, scene.resource);
+    let scene = Scene::set(FakeProvider::default()).await;
+    add_twins(&scene.provider, scene.resource);
     for _ in 0..3 {
         let status = scene.round().await;
         assert_eq!((status.released(), status.is_left()), (0, true));
-        assert_eq!(scene.shelf.objects.lock().unwrap().len(), 2);
+        assert_eq!(scene.provider.objects.lock().unwrap().len(), 2);
         scene.leave().await;
     }
 }
@@ -272,16 +298,16 @@ async fn of_several_objects_that_fit_one_lost_create_none_is_released() {
 #[tokio::test]
 async fn of_several_objects_that_fit_a_failed_create_none_is_released() {
     for class in [ErrorClass::Denied, ErrorClass::Transient] {
-        let scene = Scene::set(Shelf::default()).await;
-        let providers = Providers::new(vec![scene.shelf.clone()]);
+        let scene = Scene::set(FakeProvider::default()).await;
+        let providers = Providers::new(vec![scene.provider.clone()]);
         let supervisor = Supervisor::new(scene.ledger.clone(), providers, "test").unwrap();
         let request = Request::new(ProviderName::Docker, Spec::Container(ContainerSpec::default()));
-        let shelf = Arc::clone(&scene.shelf);
-        let create = move |order: CreateOrder| async move {
-            land_twins(&shelf, order.resource);
-            Err(ProviderError { class, ..Shelf::denied("no answer") })
+        let provider = Arc::clone(&scene.provider);
+        let create = move |request: CreateRequest| async move {
+            add_twins(&provider, request.resource);
+            Err(ProviderError { class, ..FakeProvider::denied("no answer") })
         };
         supervisor.create_with(request, create).await.unwrap_err();
-        assert_eq!(scene.shelf.objects.lock().unwrap().len(), 2, "{class}");
+        assert_eq!(scene.provider.objects.lock().unwrap().len(), 2, "{class}");
     }
 }

@@ -1,4 +1,4 @@
-//! Deletes that were accepted and had not finished: looked at again by every full round.
+//! Accepted deletes that had not finished. Every full round checks them again.
 
 use std::collections::HashSet;
 
@@ -10,25 +10,26 @@ use crate::provider::{Observed, ProviderError};
 
 use super::{Reconciler, Status};
 
-/// How many objects are looked at at once.
+/// Maximum number of concurrent inspections.
 const CONCURRENCY: usize = 16;
 
 impl Reconciler {
-    /// Forgets the deletes that have finished since, and lists the others. Those of our own
-    /// records that wait for a date are no longer counted as quarantined.
+    /// Removes the deletes that have finished since, and lists the others.
+    ///
+    /// Our own records that wait for a date are no longer counted as quarantined.
     pub(super) async fn revisit_unfinished(
         &self,
         quarantined: &HashSet<ResourceId>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
         let deletes = self.ledger.unfinished_deletes().await?;
-        let looks = deletes.into_iter().map(|delete| async move {
-            let seen = self.look_at(&delete).await;
+        let checks = deletes.into_iter().map(|delete| async move {
+            let seen = self.inspect_delete(&delete).await;
             (delete, seen)
         });
-        let mut looks = futures::stream::iter(looks).buffered(CONCURRENCY);
+        let mut checks = futures::stream::iter(checks).buffered(CONCURRENCY);
         let now = self.ledger.clock().now().timestamp();
-        while let Some((delete, seen)) = looks.next().await {
+        while let Some((delete, seen)) = checks.next().await {
             match seen {
                 Ok(None) => {
                     let UnfinishedDelete { provider, kind, id, .. } = &delete;
@@ -37,7 +38,8 @@ impl Reconciler {
                     continue;
                 }
                 Ok(Some(_)) => {}
-                // One that waits for a date need not be asked for by a home that lost its access.
+                // A home that lost its access to the provider need not check a delete that waits
+                // for a date.
                 Err(_)
                     if !delete.is_overdue(now) && self.providers.get(delete.provider).is_err() => {}
                 Err(error) => status.note_unreachable(&error),
@@ -52,7 +54,10 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn look_at(&self, delete: &UnfinishedDelete) -> Result<Option<Observed>, ProviderError> {
+    async fn inspect_delete(
+        &self,
+        delete: &UnfinishedDelete,
+    ) -> Result<Option<Observed>, ProviderError> {
         let provider = self.providers.get(delete.provider)?;
         provider.inspect(delete.kind, &delete.id).await
     }

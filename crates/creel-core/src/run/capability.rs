@@ -1,4 +1,4 @@
-//! Capabilities: what an agent may do in its sandbox, found out by trying.
+//! Capabilities: what an agent may do in its sandbox, determined by trying.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Returns the word for it.
+    /// Returns the name of the capability.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Elevated => "elevated",
@@ -35,14 +35,14 @@ impl Capability {
     }
 }
 
-/// What is known of a capability.
+/// What is known about a capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ability {
-    /// Whether it is there.
+    /// Whether it is available.
     pub available: bool,
-    /// How that is known.
+    /// The evidence for that.
     pub evidence: Diagnostic,
 }
 
-/// What is known of all of them.
+/// What is known about all capabilities.
 pub type Capabilities = BTreeMap<Capability, Ability>;

@@ -1,33 +1,33 @@
-//! The checklist: every step of a bootstrap, with what was expected and what was found.
+//! The checklist: every step of a bootstrap, with the expected and the actual result.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sanitise::{Diagnostic, Masked};
 
-/// How a step stands.
+/// The status of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
-    /// It is being worked on.
+    /// It is running.
     Running,
-    /// It was found as expected.
+    /// The result was as expected.
     Passed,
-    /// It was not, and that ends the bootstrap.
+    /// The result was not as expected, and that ends the bootstrap.
     Failed,
-    /// It was not, but it is optional.
+    /// The result was not as expected, but the step is optional.
     Tolerated,
 }
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its name; unique in the checklist of an attempt.
+    /// Its name, unique in the checklist of an attempt.
     pub step: Masked,
-    /// How it stands.
+    /// Its status.
     pub status: StepStatus,
-    /// What should be found.
+    /// The expected result.
     pub expected: Diagnostic,
-    /// What was found.
+    /// The actual result.
     pub found: Option<Diagnostic>,
     /// The exit code of the command that decided.
     pub exit_code: Option<i32>,
@@ -35,16 +35,16 @@ pub struct Step {
     pub seconds: Option<f64>,
     /// How often it was tried.
     pub tries: u32,
-    /// How long it may say nothing, in seconds.
+    /// How long it may go without output, in seconds.
     pub inactivity_limit: Option<f64>,
     /// How long it may take, in seconds.
     pub hard_limit: f64,
-    /// The end of what it wrote.
+    /// The end of its output.
     pub tail: Option<Diagnostic>,
 }
 
 impl Step {
-    /// Returns whether the bootstrap may go on after it.
+    /// Returns whether the bootstrap may continue after it.
     pub fn is_done(&self) -> bool {
         matches!(self.status, StepStatus::Passed | StepStatus::Tolerated)
     }

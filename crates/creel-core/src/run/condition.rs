@@ -1,51 +1,52 @@
-//! Conditions: what is known to be true of a run, each with its reason and since when.
+//! Conditions: what is known about a run, each with its reason and the time of
+//! its last change.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sanitise::{Diagnostic, Masked};
 
-/// What a condition is about.
+/// The subject of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConditionType {
-    /// The sandbox is there and answers.
+    /// The sandbox exists and answers.
     SandboxReady,
-    /// Files and repositories are as the workflow wants them.
+    /// Files and repositories are as the workflow requires.
     WorkspaceReady,
-    /// The agent program was proven to run.
+    /// The agent program has been proven to run.
     AgentLaunchable,
-    /// What the agent may do was probed.
+    /// The capabilities of the agent were probed.
     CapabilitiesKnown,
     /// The model answers.
     ModelReachable,
-    /// The bridge is heard.
+    /// The bridge sends events or signs of life.
     AgentConnected,
-    /// Something happens.
+    /// The run makes progress.
     Progressing,
 }
 
-/// Whether it is so.
+/// The status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Status {
-    /// It is.
+pub enum ConditionStatus {
+    /// The condition holds.
     True,
-    /// It is not.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
 /// One condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// What it is about.
+    /// The subject of the condition.
     #[serde(rename = "type")]
     pub about: ConditionType,
-    /// Whether it is so.
-    pub status: Status,
-    /// Why, in one word for machines.
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// The reason as one identifier, for machines.
     pub reason: Masked,
-    /// Why, in one sentence for people.
+    /// The reason in one sentence, for people.
     pub message: Diagnostic,
-    /// Since when the status is this, in milliseconds since the epoch.
+    /// The time of the last status change, in milliseconds since the epoch.
     pub last_transition_ms: i64,
 }

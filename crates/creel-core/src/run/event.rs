@@ -1,4 +1,4 @@
-//! What happens to a run, as stored and shown: append-only, typed, numbered.
+//! The events of a run, as they are stored and shown: append-only, typed, numbered.
 
 use creel_bridge::event::{Stream, TurnEnding};
 use serde::{Deserialize, Serialize};
@@ -22,19 +22,19 @@ pub enum AttemptFrom {
     Bootstrap,
 }
 
-/// One thing that happened to a run.
+/// One event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// Somebody asked for it: the first event of all.
+    /// The run was requested. This is always the first event.
     Queued,
-    /// The log has lost events; the row of the run had what they made of it.
+    /// The log has lost events, and the state from the row replaces them.
     EventsLost {
         /// The number of the first lost event.
         first: u64,
         /// The number of the last lost event.
         last: u64,
-        /// The run as its row had it.
+        /// The state in the row.
         state: Box<RunState>,
     },
     /// An attempt began.
@@ -44,22 +44,22 @@ pub enum RunEvent {
         /// Where it begins.
         from: AttemptFrom,
     },
-    /// It entered a phase.
+    /// The run entered a phase.
     PhaseEntered {
-        /// Which.
+        /// The phase.
         phase: Phase,
     },
     /// The connection to its sandbox changed.
     ConnectionChanged {
-        /// How it is now.
+        /// The new connection state.
         connection: Connection,
     },
     /// A condition changed.
     ConditionChanged {
-        /// How it is now.
+        /// The new condition.
         condition: Condition,
     },
-    /// A step of the checklist began; recorded before it is worked on.
+    /// A step of the checklist began. Recorded before the work on it starts.
     StepStarted {
         /// The step.
         step: Step,
@@ -69,26 +69,26 @@ pub enum RunEvent {
         /// The step.
         step: Step,
     },
-    /// What the agent may do was probed.
+    /// The capabilities of the agent were probed.
     CapabilitiesProbed {
-        /// What is known.
+        /// The result of the probe.
         capabilities: Capabilities,
     },
-    /// A capability turned out otherwise.
+    /// A capability changed.
     CapabilityChanged {
-        /// Which.
+        /// The capability.
         capability: Capability,
-        /// What is known now.
+        /// Its new value.
         ability: Ability,
     },
-    /// Every step is done: bridge and agent may start, and never before.
+    /// All steps are done. Only after this event may the bridge and the agent start.
     BootstrapOk,
     /// The bridge runs.
     BridgeStarted {
         /// Its version.
         version: Masked,
     },
-    /// The runtime takes turns.
+    /// The runtime is ready for turns.
     RuntimeReady {
         /// Its version.
         version: Option<Masked>,
@@ -97,36 +97,36 @@ pub enum RunEvent {
     TurnStarted {
         /// Its number.
         turn: u32,
-        /// Which go at it.
+        /// The number of this try of the turn.
         attempt: u32,
         /// The model.
         model: Option<Masked>,
     },
-    /// The agent said something.
+    /// The agent wrote output.
     Text {
         /// The turn.
         turn: u32,
-        /// Where it was written.
+        /// The stream of the output.
         stream: Stream,
-        /// What.
+        /// The text.
         text: Masked,
     },
-    /// The agent said more than the log of a run takes; it was counted and dropped.
+    /// The agent wrote more than the log of a run accepts. The excess was counted and dropped.
     TextDropped {
         /// The turn.
         turn: u32,
-        /// How many pieces of output.
+        /// The number of pieces of output.
         pieces: u64,
-        /// How many bytes in all.
+        /// The total number of bytes.
         bytes: u64,
     },
-    /// The agent waits for a person.
+    /// The agent waits for a user.
     InputRequested {
         /// The turn.
         turn: u32,
-        /// What an answer names.
+        /// The id that an answer refers to.
         request: Masked,
-        /// What is asked.
+        /// The question.
         question: Masked,
     },
     /// An answer reached the agent.
@@ -134,45 +134,45 @@ pub enum RunEvent {
         /// The request it answers.
         request: Masked,
     },
-    /// A message of a person was taken up; its text is kept elsewhere.
+    /// A user's message was accepted. Its text is stored elsewhere.
     MessageTaken {
-        /// The key it was sent under.
+        /// The key of the message.
         key: Masked,
     },
     /// A turn ended.
     TurnEnded {
         /// Its number.
         turn: u32,
-        /// How.
+        /// How it ended.
         how: TurnOutcome,
     },
-    /// Something went wrong that ends the attempt, or is a symptom of it.
+    /// An error ended the attempt, or a symptom of that error was seen.
     CauseLatched {
-        /// What.
+        /// The cause.
         cause: Cause,
     },
-    /// Somebody asked for its end.
+    /// A user cancelled the run.
     CancelRequested,
-    /// A teardown step ended; it never changes the cause.
+    /// A teardown step ended. It never changes the cause.
     TeardownEnded {
         /// Its name.
         name: Masked,
-        /// How.
+        /// How it ended.
         found: Diagnostic,
     },
-    /// The sandbox is left for people to look at, until then.
+    /// The sandbox is kept for inspection.
     Kept {
-        /// Until when, in milliseconds since the epoch.
+        /// The end of that time, in milliseconds since the epoch.
         until_ms: i64,
     },
-    /// What it took was given back, or not.
+    /// The release of the run's resources ended, completely or not.
     Released {
-        /// What the certificate says.
+        /// The certificate of the release.
         certificate: Certified,
     },
 }
 
-/// How a turn ended, in words that may be kept.
+/// How a turn ended, in a form that may be stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ended", rename_all = "snake_case")]
 pub enum TurnOutcome {
@@ -186,9 +186,9 @@ pub enum TurnOutcome {
         /// Its number.
         signal: i32,
     },
-    /// It was cut off at its limit.
+    /// It was stopped at its time limit.
     TimedOut,
-    /// It was cut off because it said nothing.
+    /// It was stopped because it wrote nothing.
     Silent,
     /// It was cancelled.
     Cancelled,
@@ -200,7 +200,7 @@ pub enum TurnOutcome {
 }
 
 impl TurnOutcome {
-    /// Takes what the bridge says; words in it are made fit to be kept.
+    /// Converts what the bridge reports. Its text is passed through `diagnose`.
     pub fn of(ending: TurnEnding, diagnose: impl FnOnce(&str) -> Diagnostic) -> Self {
         match ending {
             TurnEnding::Exited { code } => Self::Exited { code },
@@ -213,17 +213,17 @@ impl TurnOutcome {
     }
 }
 
-/// An event with its place in the log of its run.
+/// An event with its position in the log of its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Logged {
     /// Its number, from 1 without gaps.
     pub sequence: u64,
     /// When it was recorded, in milliseconds since the epoch.
     pub at_ms: i64,
-    /// Its number in the spool of the bridge, where it came from there.
+    /// Its number in the bridge's spool, if it came from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spooled: Option<u64>,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: RunEvent,
 }

@@ -3,14 +3,15 @@
 //! ```text
 //!   creel message ──▶ messages/<run>/<key> ──▶ owner ──▶ bridge
 //!        │              (0600, in 0700)          │
-//!        └──▶ orders (ledger): the key alone ────┘ removes the file, then closes the order
+//!        └──▶ orders (ledger): the key alone ────┘ removes the file, then closes the command
 //! ```
 //!
-//! A message may hold a secret that only the owner of the run knows, so nobody who sends one could
-//! mask it; and it must reach the agent as it is. So the ledger never sees it. The file is there
-//! before the order, and goes when the message was passed on, or with the end of its run. An owner
-//! that dies in between leaves both to the next one. A crash between file and order leaves a file
-//! without an order, which goes with its run.
+//! A message may contain a secret that only the owner of the run knows, so its
+//! sender could not mask it. It must also reach the agent unchanged. So the
+//! ledger never contains the text. The file is written before the command. It is
+//! removed when the message was passed on, or at the end of its run. If the owner
+//! dies in between, the next owner finds both. A crash between the two writes
+//! leaves a file without a command, which is removed with its run.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -31,7 +32,7 @@ fn of_run(home: &Path, run: RunId) -> PathBuf {
     all(home).join(run.to_string())
 }
 
-/// Saves the text of a message; it is on disk when this returns.
+/// Saves the text of a message. It is on disk when this returns.
 pub(super) fn save(home: &Path, run: RunId, key: &str, text: &str) -> io::Result<()> {
     let directory = of_run(home, run);
     database::make_private_directory(&all(home))?;
@@ -42,7 +43,7 @@ pub(super) fn save(home: &Path, run: RunId, key: &str, text: &str) -> io::Result
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     let placed = written.and_then(|()| fs::rename(&draft, directory.join(key)));
     if placed.is_err() {
-        // Half a message is none, and must not stay.
+        // A partial message is useless and must not stay.
         let _ = fs::remove_file(&draft);
     }
     placed?;
@@ -54,12 +55,12 @@ pub(super) fn read(home: &Path, run: RunId, key: &str) -> io::Result<SecretStrin
     fs::read_to_string(of_run(home, run).join(key)).map(SecretString::from)
 }
 
-/// Removes the text of a message that has reached the agent, or that nobody will take.
+/// Removes the text of a message that has reached the agent, or whose command was not placed.
 pub(super) fn remove(home: &Path, run: RunId, key: &str) {
     report(fs::remove_file(of_run(home, run).join(key)));
 }
 
-/// Removes every text that was left for a run.
+/// Removes all texts of a run.
 pub(crate) fn remove_all(home: &Path, run: RunId) {
     report(fs::remove_dir_all(of_run(home, run)));
 }
@@ -73,12 +74,12 @@ fn report(removed: io::Result<()>) {
     }
 }
 
-/// Removes the texts that were left for runs that are over.
+/// Removes the texts of runs that are over.
 ///
 /// # Errors
 ///
 /// Fails when the ledger cannot be read.
-pub(crate) async fn remove_settled(ledger: &Ledger) -> Result<(), LedgerError> {
+pub(crate) async fn remove_finished(ledger: &Ledger) -> Result<(), LedgerError> {
     let Ok(entries) = fs::read_dir(all(ledger.home())) else { return Ok(()) };
     for entry in entries.flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! Runs: from nothing to a known outcome.
+//! Runs: from a request to a known outcome.
 //!
 //! ```text
 //!   queued ─▶ provisioning ─▶ bootstrapping ─▶ ready ─▶ running ⇄ retrying, awaiting input, paused
@@ -6,13 +6,13 @@
 //!      └───────────┴────────────────┴────────────┴──────────┴──▶ releasing ─▶ succeeded, failed, cancelled
 //! ```
 //!
-//! A run is what its events make of it: [`RunState::apply`] is the one function,
-//! live and in replay. Whether the sandbox can be reached is an axis of its own,
-//! and a cause that was named is never replaced by what followed from it.
+//! The events of a run determine its state. [`RunState::apply`] is the only
+//! function that applies them, live and in replay. Whether the sandbox can be
+//! reached is independent of the phase. A recorded cause is never replaced by its consequences.
 //!
-//! A crash leaves a run in a phase that is not final, with an owner that is dead;
-//! the watchdog or the next reconcile gives back what it took and names that as
-//! the cause, unless one is named already.
+//! A crash leaves a run in a phase that is not final, with a dead owner. The
+//! watchdog or the next reconcile releases its resources and records the crash as
+//! the cause, unless there is one already.
 
 mod capability;
 mod cause;
@@ -32,9 +32,9 @@ pub use creel_bridge::event::Stream;
 pub use capability::{Ability, Capabilities, Capability};
 pub use cause::{Cause, CauseClass, Causes};
 pub use checklist::{Step, StepStatus};
-pub use condition::{Condition, ConditionType, Status};
+pub use condition::{Condition, ConditionStatus, ConditionType};
 pub use event::{AttemptFrom, Logged, RunEvent, TurnOutcome};
-pub use orders::Order;
+pub use orders::RunCommand;
 pub use phase::{Connection, Phase};
 pub use report::{CauseReport, RunReport, StepReport};
 #[cfg(test)]

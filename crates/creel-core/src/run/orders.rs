@@ -1,16 +1,17 @@
-//! Orders: what others want of whoever drives a run.
+//! Commands that other processes send to the driver of a run.
 //!
 //! ```text
-//!   creel cancel ──▶ orders (ledger) ◀── looks ── owner
+//!   creel cancel ──▶ orders (ledger) ◀── polls ── owner
 //!        │                                          ▲
 //!        └───── one datagram, no content ───────────┘
 //!                (owners/<pid>-<start>.sock)
 //! ```
 //!
-//! The order is durable before the poke is sent. A poke that is lost costs a few
-//! seconds, since an owner looks by itself, too. An owner takes an order only
-//! after it acted on it, so one that dies in between leaves it to its heir; the
-//! key makes it happen once.
+//! A command is durable before the notification is sent. A lost notification
+//! costs a few seconds, because an owner also polls. An owner marks a command as
+//! taken only after it has acted on it. If the owner dies in between, the next
+//! owner finds the command again, and the command's key ensures that it takes
+//! effect only once.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -30,7 +31,7 @@ use tracing::{debug, warn};
 
 use crate::id::RunId;
 use crate::ledger::{
-    Ledger, LedgerError, NewOrder, OnOwnerDeath, PlacedOrder, RunRecord, database,
+    Ledger, LedgerError, NewCommand, OnOwnerDeath, PlacedCommand, RunRecord, database,
 };
 use crate::os::ProcessKey;
 use crate::owner::{Liveness, Owner};
@@ -39,26 +40,26 @@ use crate::task;
 
 use super::{Phase, messages};
 
-/// How long an owner waits for a poke before it looks by itself.
-const LOOK_ANYWAY: Duration = Duration::from_secs(5);
+/// How long an owner waits for a notification before it polls.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What somebody wants of whoever drives a run.
+/// A command for the driver of a run.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Order {
-    /// End it, and give everything back.
+pub enum RunCommand {
+    /// Ends the run and releases everything it holds.
     Cancel,
-    /// Tell the agent something; the text is in a file of its own, by the order's key.
+    /// Sends a message to the agent. The text is in a separate file, named by the command's key.
     Message {
-        /// The question it answers; the one that waits, where none is named.
+        /// The question that the message answers, or `None` for the pending one.
         request: Option<Masked>,
     },
-    /// Go on after a pause.
+    /// Continues after a pause.
     Resume,
 }
 
-impl Order {
-    /// Returns the word for it.
+impl RunCommand {
+    /// Returns the name of the command.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -68,16 +69,16 @@ impl Order {
     }
 }
 
-/// Shows which order it is, and not a word of a message.
-impl fmt::Debug for Order {
+/// Shows only the kind of the command, never the text of a message.
+impl fmt::Debug for RunCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// An order that could not be placed.
+/// The error of a command that could not be placed.
 #[derive(Debug, thiserror::Error)]
-pub enum OrderError {
+pub enum RunCommandError {
     /// The ledger could not be used, or does not have the run.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -89,12 +90,12 @@ pub enum OrderError {
         /// How it ended.
         phase: Phase,
     },
-    /// Nobody is there to take it.
-    #[error("whoever drove {run} is dead, so nobody can take this order")]
+    /// The owner is dead, so no process can take the command.
+    #[error("the driver of {run} is dead, so it takes no commands")]
     OwnerDead {
         /// The run.
         run: RunId,
-        /// What becomes of the run.
+        /// What happens to the run.
         on_owner_death: OnOwnerDeath,
     },
     /// The text of a message could not be saved.
@@ -102,29 +103,33 @@ pub enum OrderError {
     Text(#[source] io::Error),
 }
 
-/// How an order was placed.
+/// The receipt of a command that was placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Receipt {
-    /// The key it was placed under.
+    /// The key of the command.
     pub key: String,
-    /// Whether the owner was told at once; else it finds the order when it looks next.
+    /// Whether the owner was notified at once. If not, it finds the command at its next poll.
     pub poked: bool,
 }
 
-/// Leaves an order for whoever drives a run, and pokes it.
+/// Places a command for the driver of a run, and notifies the driver.
 ///
 /// # Errors
 ///
-/// Fails when there is no such run, when it is over, when its owner is dead, or when the order
-/// could not be made durable.
-pub async fn place(ledger: &Ledger, run: RunId, order: Order) -> Result<Receipt, OrderError> {
+/// Fails when there is no such run, when the run is over, when its owner is dead, or when the
+/// command could not be made durable.
+pub async fn place(
+    ledger: &Ledger,
+    run: RunId,
+    order: RunCommand,
+) -> Result<Receipt, RunCommandError> {
     let record = driven(ledger, run).await?;
     let key = new_key(&order);
     put(ledger, &record, key, order).await
 }
 
-/// Leaves a message for the agent of a run, and pokes whoever drives it.
+/// Places a message for the agent of a run, and notifies the driver.
 ///
 /// # Errors
 ///
@@ -134,12 +139,12 @@ pub async fn place_message(
     run: RunId,
     text: &str,
     request: Option<&str>,
-) -> Result<Receipt, OrderError> {
+) -> Result<Receipt, RunCommandError> {
     let record = driven(ledger, run).await?;
-    let order = Order::Message { request: request.map(Masked::from) };
+    let order = RunCommand::Message { request: request.map(Masked::from) };
     let key = new_key(&order);
-    // Before the order: whoever finds that finds the text.
-    messages::save(ledger.home(), run, &key, text).map_err(OrderError::Text)?;
+    // Saved first, so that a driver that finds the command also finds the text.
+    messages::save(ledger.home(), run, &key, text).map_err(RunCommandError::Text)?;
     let placed = put(ledger, &record, key.clone(), order).await;
     if placed.is_err() {
         messages::remove(ledger.home(), run, &key);
@@ -147,31 +152,31 @@ pub async fn place_message(
     placed
 }
 
-/// Returns a run that somebody drives.
-async fn driven(ledger: &Ledger, run: RunId) -> Result<RunRecord, OrderError> {
+/// Returns the record of a run that is not over and whose owner is not dead.
+async fn driven(ledger: &Ledger, run: RunId) -> Result<RunRecord, RunCommandError> {
     let record = ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?;
     if record.state.phase.is_final() {
-        return Err(OrderError::Over { run, phase: record.state.phase });
+        return Err(RunCommandError::Over { run, phase: record.state.phase });
     }
     if record.owner_liveness() == Liveness::Dead {
-        return Err(OrderError::OwnerDead { run, on_owner_death: record.on_owner_death });
+        return Err(RunCommandError::OwnerDead { run, on_owner_death: record.on_owner_death });
     }
     Ok(record)
 }
 
-fn new_key(order: &Order) -> String {
+fn new_key(order: &RunCommand) -> String {
     format!("{}-{}", order.name(), uuid::Uuid::now_v7().simple())
 }
 
-/// Makes an order durable, then pokes the owner.
+/// Makes a command durable, then notifies the owner.
 async fn put(
     ledger: &Ledger,
     record: &RunRecord,
     key: String,
-    order: Order,
-) -> Result<Receipt, OrderError> {
+    order: RunCommand,
+) -> Result<Receipt, RunCommandError> {
     let run = record.id;
-    ledger.place_order(&NewOrder { key: key.clone(), run, order }).await?;
+    ledger.place_command(&NewCommand { key: key.clone(), run, order }).await?;
     let poked = poke(ledger.home(), record.owner.owner.process).await;
     if let Err(error) = &poked {
         debug!(run_id = %run, %error, "the owner could not be poked");
@@ -179,9 +184,9 @@ async fn put(
     Ok(Receipt { key, poked: poked.is_ok() })
 }
 
-/// Tells an owner to look for orders.
+/// Notifies an owner to check for commands.
 async fn poke(home: &Path, owner: ProcessKey) -> io::Result<()> {
-    let directory = Directory::open(home)?;
+    let directory = SocketDirectory::open(home)?;
     let socket = UnixDatagram::unbound()?;
     socket.send_to(b"!", directory.path_of(&socket_name(owner))).await?;
     Ok(())
@@ -191,14 +196,15 @@ fn socket_name(owner: ProcessKey) -> String {
     format!("{}-{}.sock", owner.pid, owner.started_ticks)
 }
 
-/// The directory of the sockets, held open: a path through its descriptor is short enough for
-/// a socket's address, however deep the directory is.
-struct Directory {
+/// The directory of the sockets, held open.
+///
+/// A path through its descriptor is always short enough for a socket address.
+struct SocketDirectory {
     handle: OwnedFd,
     path: PathBuf,
 }
 
-impl Directory {
+impl SocketDirectory {
     fn open(home: &Path) -> io::Result<Self> {
         let path = home.join("owners");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -210,7 +216,7 @@ impl Directory {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))
     }
 
-    /// Removes sockets behind which nobody listens any more.
+    /// Removes sockets that no process listens on any more.
     fn remove_stale(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)?.flatten() {
             let name = entry.file_name();
@@ -220,7 +226,7 @@ impl Directory {
                 .connect(self.path_of(name))
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
             if refused {
-                // Somebody else may have been quicker.
+                // Another process may have removed it already.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -228,34 +234,34 @@ impl Directory {
     }
 }
 
-/// Where an owner hears of orders; one for each process, however many runs it drives.
+/// The endpoint where an owner receives commands: one per process, for all the runs it drives.
 #[derive(Debug)]
-pub struct OrderBox {
+pub struct CommandInbox {
     ledger: Ledger,
-    /// Counts the pokes.
+    /// Counts the notifications.
     pokes: watch::Receiver<u64>,
-    /// Listens to the socket.
+    /// The task that reads from the socket.
     listener: JoinHandle<()>,
-    /// The socket, removed on drop; one that stays is removed by the next owner.
+    /// The socket, removed on drop. A leftover socket is removed by the next owner.
     socket: PathBuf,
 }
 
-impl OrderBox {
-    /// Starts to listen, and removes the sockets of owners that died.
+impl CommandInbox {
+    /// Starts to listen, and removes the sockets of dead owners.
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be made.
+    /// Fails when the socket cannot be created.
     pub fn open(ledger: &Ledger, owner: &Owner) -> io::Result<Self> {
         let path = ledger.home().join("owners");
         database::make_private_directory(&path)?;
-        let directory = Directory::open(ledger.home())?;
+        let directory = SocketDirectory::open(ledger.home())?;
         if let Err(error) = directory.remove_stale() {
             warn!(%error, "sockets of dead owners could not be removed");
         }
         let name = socket_name(owner.process);
         let socket = path.join(&name);
-        // Only an earlier box of this very process can have left one of this name.
+        // Only an earlier box of this process can have left a socket of this name.
         let _ = fs::remove_file(&socket);
         let listening = UnixDatagram::bind(directory.path_of(&name))?;
         let (poked, pokes) = watch::channel(0);
@@ -263,91 +269,94 @@ impl OrderBox {
         Ok(Self { ledger: ledger.clone(), pokes, listener, socket })
     }
 
-    /// Returns the orders for one run.
-    pub fn of(&self, run: RunId) -> Orders {
-        Orders {
+    /// Returns the commands for one run.
+    pub fn of(&self, run: RunId) -> RunCommands {
+        RunCommands {
             ledger: self.ledger.clone(),
             run,
             pokes: self.pokes.clone(),
             waiting: VecDeque::new(),
-            given: HashSet::new(),
+            returned: HashSet::new(),
         }
     }
 }
 
-impl Drop for OrderBox {
+impl Drop for CommandInbox {
     fn drop(&mut self) {
         self.listener.abort();
-        // A courtesy: a socket without a listener harms nobody.
+        // Best effort: a socket without a listener does no harm.
         let _ = fs::remove_file(&self.socket);
     }
 }
 
 async fn listen(socket: UnixDatagram, poked: watch::Sender<u64>) {
-    let mut nothing = [0; 1];
+    let mut buffer = [0; 1];
     loop {
-        if let Err(error) = socket.recv(&mut nothing).await {
-            warn!(%error, "pokes are not heard any more; orders are looked for instead");
+        if let Err(error) = socket.recv(&mut buffer).await {
+            warn!(%error, "notifications do not arrive any more; orders are polled instead");
             return;
         }
         poked.send_modify(|count| *count += 1);
     }
 }
 
-/// The orders for one run, in the order in which they were placed.
+/// The commands for one run, oldest first.
 #[derive(Debug)]
-pub struct Orders {
+pub struct RunCommands {
     ledger: Ledger,
     run: RunId,
     pokes: watch::Receiver<u64>,
-    /// Read, and not given out yet.
-    waiting: VecDeque<PlacedOrder>,
-    /// The keys of those that were given out.
-    given: HashSet<String>,
+    /// Commands that were read but not returned yet.
+    waiting: VecDeque<PlacedCommand>,
+    /// The keys of the commands that were returned.
+    returned: HashSet<String>,
 }
 
-impl Orders {
-    /// Waits for the next order. Each is given out once by this value; one that is never
-    /// [taken](Self::take) is given out again to whoever drives the run next.
+impl RunCommands {
+    /// Waits for the next command.
     ///
-    /// Cancel-safe: an order is either given out or still waits.
+    /// This value returns each command once. A command that is never [taken](Self::take) is
+    /// returned again to the next driver of the run.
+    ///
+    /// Cancel-safe: a command is either returned or still pending.
     ///
     /// # Errors
     ///
     /// Fails when the ledger cannot be read.
-    pub async fn next(&mut self) -> Result<PlacedOrder, LedgerError> {
+    pub async fn next(&mut self) -> Result<PlacedCommand, LedgerError> {
         loop {
             if let Some(order) = self.waiting.pop_front() {
-                self.given.insert(order.key.clone());
+                self.returned.insert(order.key.clone());
                 return Ok(order);
             }
-            // Marked before the look: a poke during it leads to another one.
+            // Marked as seen before the query, so a notification during it leads to another query.
             self.pokes.borrow_and_update();
-            let open = self.ledger.open_orders(self.run).await?;
-            self.waiting.extend(open.into_iter().filter(|order| !self.given.contains(&order.key)));
+            let open = self.ledger.open_commands(self.run).await?;
+            self.waiting
+                .extend(open.into_iter().filter(|order| !self.returned.contains(&order.key)));
             if self.waiting.is_empty() {
                 self.wait().await;
             }
         }
     }
 
-    /// Marks an order as done with; returns whether it was open until now.
+    /// Marks a command as done. Returns whether it was open until now.
     ///
     /// # Errors
     ///
     /// Fails when that could not be made durable.
     pub async fn take(&self, key: &str) -> Result<bool, LedgerError> {
-        self.ledger.take_order(key).await
+        self.ledger.complete_command(key).await
     }
 
-    /// Waits for a poke, or for the time to look anyway.
+    /// Waits for a notification or for the polling interval.
     async fn wait(&mut self) {
-        let deaf = match tokio::time::timeout(LOOK_ANYWAY, self.pokes.changed()).await {
-            Ok(heard) => heard.is_err(),
+        let is_closed = match tokio::time::timeout(POLL_INTERVAL, self.pokes.changed()).await {
+            Ok(changed) => changed.is_err(),
             Err(_) => false,
         };
-        if deaf {
-            tokio::time::sleep(LOOK_ANYWAY).await;
+        if is_closed {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
@@ -371,66 +380,66 @@ mod tests {
         (home, ledger, run)
     }
 
-    fn message() -> Order {
-        Order::Message { request: None }
+    fn message() -> RunCommand {
+        RunCommand::Message { request: None }
     }
 
     #[tokio::test]
-    async fn an_order_reaches_its_owner_at_once_and_in_turn() {
+    async fn a_command_reaches_its_owner_at_once_and_in_sequence() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
-        let mut orders_of_run = orders.of(run.id);
+        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let mut commands_of_run = orders.of(run.id);
         let started_at = Instant::now();
         let send = async {
             let first = place(&ledger, run.id, message()).await.unwrap();
-            let second = place(&ledger, run.id, Order::Cancel).await.unwrap();
+            let second = place(&ledger, run.id, RunCommand::Cancel).await.unwrap();
             assert!(first.poked && second.poked);
         };
         let receive = async {
-            assert_eq!(orders_of_run.next().await.unwrap().order, message());
-            assert_eq!(orders_of_run.next().await.unwrap().order, Order::Cancel);
+            assert_eq!(commands_of_run.next().await.unwrap().order, message());
+            assert_eq!(commands_of_run.next().await.unwrap().order, RunCommand::Cancel);
         };
         tokio::join!(receive, send);
-        assert!(started_at.elapsed() < LOOK_ANYWAY, "it was found by looking, not by a poke");
+        assert!(started_at.elapsed() < POLL_INTERVAL, "it was found by looking, not by a poke");
     }
 
     #[tokio::test]
-    async fn an_order_without_a_poke_is_found_by_looking() {
+    async fn a_command_without_a_poke_is_found_by_polling() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
+        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
         let mut orders = orders.of(run.id);
-        let order = NewOrder { key: "k".to_owned(), run: run.id, order: Order::Resume };
+        let order = NewCommand { key: "k".to_owned(), run: run.id, order: RunCommand::Resume };
         let send = async {
             tokio::task::yield_now().await;
-            ledger.place_order(&order).await.unwrap();
+            ledger.place_command(&order).await.unwrap();
         };
         let (received, ()) = tokio::join!(orders.next(), send);
-        assert_eq!(received.unwrap().order, Order::Resume);
+        assert_eq!(received.unwrap().order, RunCommand::Resume);
     }
 
     #[tokio::test]
-    async fn an_order_that_was_not_taken_is_given_to_the_next_driver() {
+    async fn an_open_command_is_returned_to_the_next_driver() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = OrderBox::open(&ledger, &me().owner).unwrap();
-        let _ = place(&ledger, run.id, Order::Cancel).await.unwrap();
+        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let _ = place(&ledger, run.id, RunCommand::Cancel).await.unwrap();
         let first = orders.of(run.id).next().await.unwrap();
         let mut heir = orders.of(run.id);
         let again = heir.next().await.unwrap();
         assert_eq!(first, again);
         assert!(heir.take(&again.key).await.unwrap());
         assert!(!heir.take(&again.key).await.unwrap());
-        assert_eq!(ledger.open_orders(run.id).await.unwrap(), []);
+        assert_eq!(ledger.open_commands(run.id).await.unwrap(), []);
     }
 
     #[tokio::test]
-    async fn a_path_that_is_too_long_for_a_socket_is_none_too_long_for_orders() {
+    async fn a_path_too_long_for_a_socket_still_receives_commands() {
         let home = tempfile::tempdir().unwrap();
         let deep = home.path().join("d".repeat(100)).join("e".repeat(100));
         let ledger = Ledger::open(&deep).await.unwrap();
         let run = a_run_of(me());
         ledger.create_run(&run).await.unwrap();
-        let _orders = OrderBox::open(&ledger, &me().owner).unwrap();
-        assert!(place(&ledger, run.id, Order::Cancel).await.unwrap().poked);
+        let _orders = CommandInbox::open(&ledger, &me().owner).unwrap();
+        assert!(place(&ledger, run.id, RunCommand::Cancel).await.unwrap().poked);
     }
 
     #[tokio::test]
@@ -441,7 +450,7 @@ mod tests {
         let bind = |name: &str| std::os::unix::net::UnixDatagram::bind(owners.join(name)).unwrap();
         drop(bind("1-1.sock"));
         let _live = bind("2-2.sock");
-        let mine = OrderBox::open(&ledger, &me().owner).unwrap();
+        let mine = CommandInbox::open(&ledger, &me().owner).unwrap();
         let names = || {
             let entries = fs::read_dir(&owners).unwrap();
             let mut names: Vec<_> =
@@ -456,16 +465,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_owner_and_a_run_that_is_over_are_named() {
+    async fn commands_to_a_dead_owner_or_a_finished_run_are_refused() {
         let (_home, ledger, run) = ledger_with(a_dead_owner()).await;
-        let dead = place(&ledger, run.id, Order::Cancel).await.unwrap_err();
-        assert!(matches!(dead, OrderError::OwnerDead { .. }), "{dead}");
+        let dead = place(&ledger, run.id, RunCommand::Cancel).await.unwrap_err();
+        assert!(matches!(dead, RunCommandError::OwnerDead { .. }), "{dead}");
         let over = RunState { sequence: 3, phase: Phase::Failed, ..RunState::new() };
         ledger.save_run(run.id, &run.owner.owner, &over).await.unwrap();
         let over = place(&ledger, run.id, message()).await.unwrap_err();
         assert_eq!(over.to_string(), format!("{} is over: it is failed", run.id));
-        let unknown = place(&ledger, RunId::new(), Order::Cancel).await.unwrap_err();
-        assert!(matches!(unknown, OrderError::Ledger(LedgerError::UnknownRun { .. })));
-        assert_eq!(ledger.open_orders(run.id).await.unwrap(), []);
+        let unknown = place(&ledger, RunId::new(), RunCommand::Cancel).await.unwrap_err();
+        assert!(matches!(unknown, RunCommandError::Ledger(LedgerError::UnknownRun { .. })));
+        assert_eq!(ledger.open_commands(run.id).await.unwrap(), []);
     }
 }

@@ -1,41 +1,41 @@
-//! Phases: where a run is, in one word.
+//! Phases: the stages of a run.
 
 use serde::{Deserialize, Serialize};
 
 use crate::provider::UnknownName;
 
-/// Where a run is.
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It waits for somebody to drive it.
+    /// Waits for a driver.
     Queued,
-    /// Its sandbox is being made.
+    /// The sandbox is being created.
     Provisioning,
-    /// Its checklist is being worked through.
+    /// The checklist is running.
     Bootstrapping,
-    /// All is there; bridge and agent may start.
+    /// Everything is in place, and the bridge and the agent may start.
     Ready,
     /// The agent works.
     Running,
-    /// A turn failed, and is tried again.
+    /// A turn failed and is retried.
     Retrying,
-    /// The agent waits for a person.
+    /// The agent waits for a user.
     AwaitingInput,
-    /// A rule of the workflow holds it until somebody resumes it.
+    /// A rule of the workflow holds the run until a user resumes it.
     Paused,
-    /// All it took is being given back.
+    /// All its resources are being released.
     Releasing,
-    /// It did what it should.
+    /// The run did what it should.
     Succeeded,
-    /// It did not, and the cause is named.
+    /// The run failed, and the cause is recorded.
     Failed,
-    /// Somebody ended it.
+    /// A user cancelled the run.
     Cancelled,
 }
 
 impl Phase {
-    /// All phases, in the order of a life.
+    /// All phases, in their usual sequence.
     pub const ALL: [Self; 12] = [
         Self::Queued,
         Self::Provisioning,
@@ -51,7 +51,7 @@ impl Phase {
         Self::Cancelled,
     ];
 
-    /// Returns the word for it.
+    /// Returns the name of the phase.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -69,17 +69,17 @@ impl Phase {
         }
     }
 
-    /// Returns whether nothing follows but another attempt.
+    /// Returns whether only another attempt can follow.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
 
-    /// Returns whether the agent is under way, working or waiting.
+    /// Returns whether the agent is running or waiting.
     pub const fn is_active(self) -> bool {
         matches!(self, Self::Running | Self::Retrying | Self::AwaitingInput | Self::Paused)
     }
 
-    /// Returns whether one phase may follow another within an attempt.
+    /// Returns whether another phase may follow this one within an attempt.
     pub const fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Queued, Self::Provisioning | Self::Bootstrapping)
@@ -87,7 +87,7 @@ impl Phase {
             | (Self::Bootstrapping, Self::Ready)
             | (Self::Ready, Self::Running)
             | (Self::Releasing, Self::Succeeded | Self::Failed | Self::Cancelled) => true,
-            // A driver that came back finds out again how the agent is.
+            // A driver that resumes a run determines the state of the agent again.
             (from, to) if from.is_active() && to.is_active() => true,
             (from, Self::Releasing) => !from.is_final() && !matches!(from, Self::Releasing),
             _ => false,
@@ -109,23 +109,25 @@ impl std::str::FromStr for Phase {
     }
 }
 
-/// Whether the sandbox can be reached: an axis of its own, which says nothing about the cause.
+/// Whether the sandbox can be reached.
+///
+/// This is independent of the phase and says nothing about the cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connection {
-    /// There is nothing to be connected to yet, or not any more.
+    /// There is nothing to connect to yet, or nothing any more.
     #[default]
     None,
-    /// Events come in.
+    /// Events arrive.
     Connected,
-    /// The stream broke, and is being made again.
+    /// The stream broke and is being re-established.
     Reconnecting,
     /// No sign of life for three heartbeats.
     Offline,
 }
 
 impl Connection {
-    /// Returns the word for it.
+    /// Returns the name of the state.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",

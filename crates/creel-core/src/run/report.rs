@@ -1,4 +1,4 @@
-//! The report of a run: the one line of JSON in which its outcome is told.
+//! The report of a run: one line of JSON with its outcome.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,50 +14,50 @@ use super::condition::Condition;
 use super::phase::{Connection, Phase};
 use super::state::Certified;
 
-/// The version of the shape.
+/// The version of the format.
 const VERSION: u32 = 1;
 
-/// What is told of a run, to scripts and by `creel show`.
+/// The report of a run, for scripts and for `creel show`.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunReport<'a> {
-    /// The version of this shape.
+    /// The version of the format.
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// What its workflow calls itself.
+    /// The name of its workflow.
     pub name: &'a str,
-    /// Where it is.
+    /// The phase it is in.
     pub phase: Phase,
     /// The attempt, from 1.
     pub attempt: u32,
-    /// The cause that counts; none where all is well.
+    /// The decisive cause, if the attempt has one.
     pub cause: Option<CauseReport<'a>>,
-    /// All causes that are kept, oldest first.
+    /// All stored causes, oldest first.
     pub causes: Vec<CauseReport<'a>>,
     /// Whether its sandbox can be reached.
     pub connection: Connection,
-    /// What is known to be true.
+    /// The known conditions.
     pub conditions: Vec<&'a Condition>,
     /// The steps of its bootstrap.
     pub checklist: Vec<StepReport<'a>>,
-    /// What the agent may do.
+    /// The capabilities of the agent.
     pub capabilities: &'a Capabilities,
-    /// Until when its sandbox is kept for people to look at.
+    /// The time until which its sandbox is kept for inspection.
     pub kept_until: Option<Timestamp>,
-    /// What the release proved; none while there was no release.
+    /// The certificate of the release, or `None` before a release.
     pub certificate: Option<&'a Certified>,
 }
 
-/// A cause as it is told.
+/// A cause in the report.
 #[derive(Debug, Clone, Serialize)]
 pub struct CauseReport<'a> {
-    /// What sort of thing it is.
+    /// The class of the cause.
     pub class: CauseClass,
     /// What happened, in one sentence.
     pub message: &'a str,
     /// What to do, in one sentence.
     pub action: &'static str,
-    /// Whether another attempt may come out otherwise.
+    /// Whether another attempt may succeed.
     pub retryable: bool,
     /// The step of the bootstrap in which it happened.
     pub step: Option<&'a str>,
@@ -65,16 +65,16 @@ pub struct CauseReport<'a> {
     pub attempt: u32,
 }
 
-/// A step of the checklist as it is told.
+/// A step of the checklist in the report.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepReport<'a> {
     /// Its name.
     pub step: &'a str,
-    /// How it stands.
+    /// The status of the step.
     pub status: StepStatus,
-    /// What should be found.
+    /// The expected result.
     pub expected: &'a str,
-    /// What was found.
+    /// The actual result.
     pub found: Option<&'a str>,
     /// The exit code of the command that decided.
     pub exit_code: Option<i32>,
@@ -82,12 +82,12 @@ pub struct StepReport<'a> {
     pub seconds: Option<f64>,
     /// How often it was tried.
     pub tries: u32,
-    /// The end of what it wrote.
+    /// The end of its output.
     pub tail: Option<&'a str>,
 }
 
 impl<'a> RunReport<'a> {
-    /// Tells a run.
+    /// Builds the report of a run.
     pub fn of(record: &'a RunRecord) -> Self {
         let state = &record.state;
         Self {

@@ -1,10 +1,10 @@
-//! What is known of a run: what its events make of it, live and in replay alike.
+//! The state of a run: the result of applying its events, live and in replay.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::reap::Entry;
+use crate::reap::CertificateEntry;
 use crate::sanitise::Masked;
 
 use super::capability::Capabilities;
@@ -14,76 +14,76 @@ use super::condition::{Condition, ConditionType};
 use super::event::{AttemptFrom, Logged, RunEvent};
 use super::phase::{Connection, Phase};
 
-/// What a release proved.
+/// The certificate of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certified {
-    /// Whether the absence of everything was verified.
+    /// Whether it was verified that nothing is left.
     pub verified: bool,
     /// What is left.
-    pub left: Vec<Entry>,
+    pub left: Vec<CertificateEntry>,
 }
 
 /// A question that waits for an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
-    /// What an answer names.
+    /// The id that an answer refers to.
     pub request: Masked,
     /// The turn that waits.
     pub turn: u32,
 }
 
-/// What is known of a run.
+/// The state of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunState {
-    /// The number of the newest event that this holds.
+    /// The number of the newest applied event.
     pub sequence: u64,
-    /// The newest event of the bridge's spool that this holds.
+    /// The newest applied event of the bridge's spool.
     pub spooled: u64,
-    /// Where it is.
+    /// The phase it is in.
     pub phase: Phase,
     /// Whether its sandbox can be reached.
     pub connection: Connection,
-    /// The attempt, from 1; 0 before the first.
+    /// The attempt, from 1. 0 before the first.
     pub attempt: u32,
     /// How many turns began in this attempt.
     pub turns: u32,
-    /// Where in the bridge's spool the turn began that is under way; none between turns.
+    /// The spool number at which the current turn began, or `None` between turns.
     #[serde(default)]
     pub open_turn: Option<u64>,
-    /// The message that was passed on to the agent last, by its key.
+    /// The key of the message that was delivered to the agent last.
     #[serde(default)]
     pub passed_on: Option<Masked>,
-    /// Why it did not go on.
+    /// Why it did not continue.
     pub causes: Causes,
-    /// What is known to be true.
+    /// The known conditions.
     pub conditions: BTreeMap<ConditionType, Condition>,
     /// The steps of this attempt's bootstrap.
     pub checklist: Vec<Step>,
     /// Whether all of them are done.
     pub bootstrap_ok: bool,
-    /// What the agent may do.
+    /// The capabilities of the agent.
     pub capabilities: Capabilities,
-    /// The question that waits.
+    /// The open question.
     pub request: Option<OpenRequest>,
-    /// Whether somebody asked for its end.
+    /// Whether a user cancelled the run.
     pub cancel_requested: bool,
-    /// Until when the sandbox is kept, in milliseconds since the epoch.
+    /// The time until which the sandbox is kept, in milliseconds since the epoch.
     pub kept_until_ms: Option<i64>,
-    /// What the release proved.
+    /// The certificate of the release.
     pub certificate: Option<Certified>,
-    /// How much the agent has written, in all attempts.
+    /// How much the agent has written in all attempts.
     #[serde(default, skip_serializing_if = "OutputCount::is_empty")]
     pub output: OutputCount,
 }
 
-/// How much an agent has written.
+/// The amount of an agent's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputCount {
-    /// Bytes of it that are in the log.
+    /// The number of bytes in the log.
     pub logged_bytes: u64,
-    /// Pieces of it that were dropped, because the log takes no more.
+    /// The number of pieces that were dropped because the log was full.
     pub dropped_pieces: u64,
-    /// Bytes of those.
+    /// The number of bytes in the dropped pieces.
     pub dropped_bytes: u64,
 }
 
@@ -93,18 +93,18 @@ impl OutputCount {
     }
 }
 
-/// An event that cannot follow what is known.
+/// An event that is illegal in the current state.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{event} cannot happen to a run that is {phase}")]
 pub struct IllegalEvent {
-    /// What should have happened.
+    /// The name of the event.
     event: String,
-    /// Where the run is.
+    /// The phase of the run.
     phase: Phase,
 }
 
 impl RunState {
-    /// Returns a run of which nothing has happened yet.
+    /// Returns the state before the first event.
     pub fn new() -> Self {
         Self {
             sequence: 0,
@@ -128,12 +128,12 @@ impl RunState {
         }
     }
 
-    /// Returns the cause that counts: the first of this attempt.
+    /// Returns the decisive cause: the first of this attempt.
     pub fn cause(&self) -> Option<&Cause> {
         self.causes.first_of(self.attempt)
     }
 
-    /// Returns the final phase that the attempt has earned.
+    /// Returns the final phase that results from the causes of the attempt.
     pub fn verdict(&self) -> Phase {
         match self.cause() {
             Some(cause) if cause.class == CauseClass::Cancelled => Phase::Cancelled,
@@ -142,11 +142,11 @@ impl RunState {
         }
     }
 
-    /// Applies what happened.
+    /// Applies an event.
     ///
     /// # Errors
     ///
-    /// Fails when that cannot follow; then nothing is changed.
+    /// Fails when the event is illegal in this state. Then nothing is changed.
     pub fn apply(&mut self, logged: &Logged) -> Result<(), IllegalEvent> {
         self.check(&logged.event)?;
         self.change(logged);
@@ -155,7 +155,7 @@ impl RunState {
         Ok(())
     }
 
-    /// Says whether an event may follow.
+    /// Checks whether an event is legal in this state.
     fn check(&self, event: &RunEvent) -> Result<(), IllegalEvent> {
         let (begun, over) = (self.sequence > 0, self.phase.is_final());
         let legal = match event {
@@ -176,7 +176,7 @@ impl RunState {
                 let whole = !self.checklist.is_empty() && self.checklist.iter().all(Step::is_done);
                 self.is_bootstrapping() && whole
             }
-            // Nothing starts on an incomplete workspace.
+            // Nothing starts in an incomplete workspace.
             RunEvent::BridgeStarted { .. }
             | RunEvent::RuntimeReady { .. }
             | RunEvent::TurnStarted { .. }
@@ -185,7 +185,7 @@ impl RunState {
             | RunEvent::InputRequested { .. }
             | RunEvent::InputGiven { .. }
             | RunEvent::TurnEnded { .. } => self.bootstrap_ok && !over,
-            // A run that is over keeps its verdict, so nothing may be added to its causes.
+            // A run that is over keeps its verdict, so no cause may be added.
             RunEvent::CauseLatched { cause } => {
                 self.attempt > 0 && !over && cause.attempt == self.attempt
             }
@@ -194,7 +194,7 @@ impl RunState {
             | RunEvent::MessageTaken { .. }
             | RunEvent::CancelRequested
             | RunEvent::TeardownEnded { .. } => begun && !over,
-            // What is kept for people to look at changes on, until it is given back.
+            // A sandbox that is kept for inspection can still change until it is released.
             RunEvent::ConnectionChanged { .. }
             | RunEvent::ConditionChanged { .. }
             | RunEvent::Kept { .. }
@@ -301,7 +301,9 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::run::{Ability, Capability, ConditionType, Status, StepStatus, TurnOutcome};
+    use crate::run::{
+        Ability, Capability, ConditionStatus, ConditionType, StepStatus, TurnOutcome,
+    };
     use crate::sanitise::{Diagnostic, Masked};
 
     pub(crate) fn some_step(name: &str, status: StepStatus) -> Step {
@@ -328,8 +330,8 @@ pub(crate) mod tests {
         RunEvent::CauseLatched { cause }
     }
 
-    /// The events of a run that goes well up to its first words.
-    pub(crate) fn way_to_running() -> Vec<RunEvent> {
+    /// The events of a successful run up to its first output.
+    pub(crate) fn events_until_running() -> Vec<RunEvent> {
         let enter = |phase| RunEvent::PhaseEntered { phase };
         vec![
             RunEvent::Queued,
@@ -395,7 +397,7 @@ pub(crate) mod tests {
         let ability = Ability { available: false, evidence: Diagnostic::ours("refused") };
         let condition = Condition {
             about: ConditionType::SandboxReady,
-            status: Status::True,
+            status: ConditionStatus::True,
             reason: "Answers".into(),
             message: Diagnostic::ours("it answers"),
             last_transition_ms: 3,
@@ -430,18 +432,18 @@ pub(crate) mod tests {
         .boxed()
     }
 
-    /// Any events at all, so that most of them do not fit; after a good beginning for some.
+    /// Arbitrary events, most of which are illegal. Some sequences have a legal beginning.
     fn any_events() -> impl Strategy<Value = Vec<RunEvent>> {
         let one = prop_oneof![4 => any_of_run(), 3 => any_of_bootstrap(), 2 => any_of_bridge()];
-        let beginning = (0..=way_to_running().len())
-            .prop_map(|count| way_to_running().into_iter().take(count).collect::<Vec<_>>());
+        let beginning = (0..=events_until_running().len())
+            .prop_map(|count| events_until_running().into_iter().take(count).collect::<Vec<_>>());
         (beginning, proptest::collection::vec(one, 0..60)).prop_map(|(mut all, rest)| {
             all.extend(rest);
             all
         })
     }
 
-    /// Numbers those events that fit, as a journal does.
+    /// Numbers the legal events, as a journal does.
     fn logged(events: &[RunEvent]) -> Vec<Logged> {
         let (mut state, mut log) = (RunState::new(), Vec::new());
         for (place, event) in (1_u64..).zip(events) {
@@ -519,7 +521,7 @@ pub(crate) mod tests {
                     prop_assert_eq!(&*first, cause);
                 }
                 for (attempt, first) in &firsts {
-                    // An old one may be forgotten, but no other takes its place.
+                    // An old one may be dropped, but no other takes its place.
                     let known = state.causes.first_of(*attempt);
                     prop_assert!(known.is_none_or(|known| known == first));
                 }
@@ -584,7 +586,7 @@ pub(crate) mod tests {
             question: Masked::ours("may I?"),
         };
         let answer = |request: &str| RunEvent::InputGiven { request: request.into() };
-        let mut state = after(&[way_to_running(), vec![ask("q1"), ask("q2")]].concat());
+        let mut state = after(&[events_until_running(), vec![ask("q1"), ask("q2")]].concat());
         next(&mut state, &answer("q1")).unwrap();
         assert_eq!(state.request.as_ref().unwrap().request, "q2");
         next(&mut state, &answer("q2")).unwrap();
@@ -596,7 +598,7 @@ pub(crate) mod tests {
         let enter = |phase| RunEvent::PhaseEntered { phase };
         let ending =
             [RunEvent::Kept { until_ms: 9 }, enter(Phase::Releasing), enter(Phase::Succeeded)];
-        let mut state = after(&[way_to_running(), ending.to_vec()].concat());
+        let mut state = after(&[events_until_running(), ending.to_vec()].concat());
         assert!(next(&mut state, &some_cause(CauseClass::Offline, 1)).is_err());
         let certificate = Certified { verified: true, left: Vec::new() };
         next(&mut state, &RunEvent::Released { certificate }).unwrap();

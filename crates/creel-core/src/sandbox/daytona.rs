@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   <home>/.creel/creel-bridge-<digest>  the program
-//!   <home>/.creel/orders/                orders on their way, and signs of life
+//!   <home>/.creel/orders/                pending requests, and heartbeat files
 //!   <home>/workspace/                    where a relative workspace path begins
 //! ```
 //!
-//! There is no stream that goes both ways. An order is a file, which the
-//! program removes as soon as it has read it; the command runs in a session of
-//! its own, whose log is followed. Whether whoever ordered it is still there
-//! shows in a second file: it changes every few seconds for as long as the
-//! order is waited for, and is removed when it is not. When it does not change
-//! any more, or is gone, the command is killed. Its limits are the program's
-//! own, and hold without any connection.
+//! There is no bidirectional stream. A request is a file, which the program
+//! removes as soon as it has read it. The command runs in its own session, whose
+//! log is followed. A second file, the heartbeat, shows that the requester is
+//! still there. It changes every few seconds while the requester waits, and is
+//! removed when it stops waiting. When the file no longer changes, or is gone,
+//! the command is killed. The program enforces the command's limits itself, so
+//! they hold without any connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use creel_bridge::exec::Order;
+use creel_bridge::exec::ExecRequest;
 use secrecy::SecretString;
 use tokio::sync::{Notify, OnceCell};
 use tracing::debug;
@@ -32,35 +32,35 @@ use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Provi
 use crate::task;
 
 use super::BridgeProgram;
-use super::Sight;
-use super::answer::Answer;
-use super::entered::Way;
-use super::place::Place;
+use super::SandboxStatus;
+use super::layout::SandboxLayout;
+use super::response::ExecResponse;
+use super::transport::Transport;
 
-/// How often a sign of life is given.
-const SIGN_PERIOD: Duration = Duration::from_secs(8);
-/// Without a sign of life for this long, a command is killed.
-const SIGN_PATIENCE_MS: u64 = 30_000;
-/// How long a step of the furnishing may take.
+/// The interval between two heartbeats.
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(8);
+/// How long a command may run without a heartbeat before it is killed.
+const HEARTBEAT_TIMEOUT_MS: u64 = 30_000;
+/// How long one setup step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
-/// How long a command that was hung up on may take to end before its session does.
+/// How long an abandoned command may take to end before its session is deleted.
 const HANG_UP_PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two looks whether it has.
+/// The pause between two checks whether it has ended.
 const HANG_UP_PAUSE: Duration = Duration::from_secs(1);
 
-/// The way into a cloud sandbox.
+/// The transport to a cloud sandbox.
 #[derive(Debug)]
-pub(super) struct DaytonaWay {
+pub(super) struct DaytonaTransport {
     pub provider: Arc<DaytonaProvider>,
     /// The sandbox's id.
     pub id: String,
-    /// The program that is put into it.
+    /// The program that is uploaded into it.
     pub program: BridgeProgram,
     toolbox: OnceCell<Toolbox>,
 }
 
-impl DaytonaWay {
-    /// Makes the way to a sandbox.
+impl DaytonaTransport {
+    /// Returns the transport to a sandbox.
     pub(super) fn new(provider: Arc<DaytonaProvider>, id: String, program: BridgeProgram) -> Self {
         Self { provider, id, program, toolbox: OnceCell::new() }
     }
@@ -69,20 +69,20 @@ impl DaytonaWay {
         self.toolbox.get_or_try_init(|| self.provider.toolbox(&self.id)).await
     }
 
-    /// Finds out what is where.
-    pub(super) async fn place(
+    /// Determines the layout of the sandbox.
+    pub(super) async fn layout(
         &self,
         program: &str,
         env: BTreeMap<String, SecretString>,
-    ) -> Result<Place, ProviderError> {
+    ) -> Result<SandboxLayout, ProviderError> {
         let home = self.toolbox().await?.home().await?;
-        Ok(Place::below(&home, program, env))
+        Ok(SandboxLayout::below(&home, program, env))
     }
 
-    /// Makes the directories, and puts the program there unless it is there already.
-    pub(super) async fn furnish(&self, place: &Place) -> Result<(), ProviderError> {
-        let (creel, program) = (quoted(&place.creel_directory), quoted(&place.bridge_path));
-        let workspace = quoted(&place.workspace_root);
+    /// Creates the directories, and uploads the program unless it is there already.
+    pub(super) async fn install(&self, layout: &SandboxLayout) -> Result<(), ProviderError> {
+        let (creel, program) = (quoted(&layout.creel_directory), quoted(&layout.bridge_path));
+        let workspace = quoted(&layout.workspace_root);
         let make = format!(
             "mkdir -p {creel}/orders {workspace} && chmod 700 {creel} && \
              if test -x {program}; then echo there; else echo missing; fi"
@@ -90,17 +90,17 @@ impl DaytonaWay {
         if self.step("make its directories", make).await?.trim() == "there" {
             return Ok(());
         }
-        let draft = format!("{}.{}", place.bridge_path, Uuid::new_v4().simple());
+        let draft = format!("{}.{}", layout.bridge_path, Uuid::new_v4().simple());
         let content = Bytes::from_static(self.program.bytes);
         self.toolbox().await?.upload(&draft, content).await?;
         let draft = quoted(&draft);
-        // Renamed as a whole, so that nobody ever starts half of it; and started, so that a
-        // sandbox for another machine is known here and not at the first command.
-        let place = format!("chmod 755 {draft} && {draft} alive && mv {draft} {program}");
-        self.step("place creel-bridge", place).await.map(drop)
+        // Renamed as a whole, so that a partial file is never started. Run once, so that a sandbox
+        // of another architecture fails here and not at the first command.
+        let install = format!("chmod 755 {draft} && {draft} alive && mv {draft} {program}");
+        self.step("place creel-bridge", install).await.map(drop)
     }
 
-    /// Runs a line of shell that holds nothing but our own paths; returns what it wrote.
+    /// Runs a shell line that contains only our own paths. Returns its output.
     async fn step(&self, what: &str, command: String) -> Result<String, ProviderError> {
         let exec = Exec { command, limit: STEP_LIMIT, ..Exec::default() };
         match self.toolbox().await?.exec(&exec).await? {
@@ -126,107 +126,114 @@ impl DaytonaWay {
     }
 }
 
-/// One order on its way; when this is dropped, whatever came of it is cleared away, and a
-/// command that runs is killed.
+/// One command in a sandbox. Dropping it removes its files, and kills the command if it runs.
 #[derive(Debug)]
-struct Errand {
+struct PendingCommand {
     toolbox: Toolbox,
-    /// The name of the session, too.
+    /// Also the name of the session.
     name: String,
-    order_file: String,
-    sign_file: String,
-    /// The command, once it was started.
+    request_file: String,
+    heartbeat_file: String,
+    /// The command, once it has started.
     command: Option<SessionCommand>,
     is_finished: bool,
 }
 
-impl Errand {
-    fn new(toolbox: &Toolbox, place: &Place) -> Self {
+impl PendingCommand {
+    fn new(toolbox: &Toolbox, layout: &SandboxLayout) -> Self {
         let name = format!("creel-{}", Uuid::new_v4().simple());
-        let file = |ending: &str| format!("{}/orders/{name}.{ending}", place.creel_directory);
+        let file = |ending: &str| format!("{}/orders/{name}.{ending}", layout.creel_directory);
         Self {
             toolbox: toolbox.clone(),
-            order_file: file("json"),
-            sign_file: file("sign"),
+            request_file: file("json"),
+            heartbeat_file: file("sign"),
             name,
             command: None,
             is_finished: false,
         }
     }
 
-    /// Sends the order and starts its command.
-    async fn begin(&mut self, place: &Place, order: &Order) -> Result<(), ProviderError> {
-        let order = Bytes::from(serde_json::to_vec(order).unwrap_or_default());
-        let files = vec![(self.sign_file.clone(), sign()), (self.order_file.clone(), order)];
+    /// Sends the request and starts its command.
+    async fn begin(
+        &mut self,
+        layout: &SandboxLayout,
+        request: &ExecRequest,
+    ) -> Result<(), ProviderError> {
+        let request = Bytes::from(serde_json::to_vec(request).unwrap_or_default());
+        let files =
+            vec![(self.heartbeat_file.clone(), heartbeat()), (self.request_file.clone(), request)];
         self.toolbox.upload_all(files).await?;
         self.toolbox.create_session(&self.name).await?;
         let line = format!(
-            "{} exec --order {} --while-file {} --while-ms {SIGN_PATIENCE_MS} </dev/null",
-            quoted(&place.bridge_path),
-            quoted(&self.order_file),
-            quoted(&self.sign_file),
+            "{} exec --order {} --while-file {} --while-ms {HEARTBEAT_TIMEOUT_MS} </dev/null",
+            quoted(&layout.bridge_path),
+            quoted(&self.request_file),
+            quoted(&self.heartbeat_file),
         );
         self.command = Some(self.toolbox.start_command(&self.name, &line).await?);
         Ok(())
     }
 
-    /// Gives signs of life for as long as it is polled.
-    async fn give_signs(&self) {
+    /// Writes heartbeats for as long as it is polled.
+    async fn send_heartbeats(&self) {
         loop {
-            tokio::time::sleep(SIGN_PERIOD).await;
-            if let Err(error) = self.toolbox.upload(&self.sign_file, sign()).await {
+            tokio::time::sleep(HEARTBEAT_PERIOD).await;
+            if let Err(error) = self.toolbox.upload(&self.heartbeat_file, heartbeat()).await {
                 debug!(%error, "a sign of life did not get through");
             }
         }
     }
 
-    /// Hears the command until its last word.
-    async fn hear(&self, answer: &mut Answer<'_>) -> Result<(), ProviderError> {
+    /// Follows the output of the command until the final frame.
+    async fn receive(&self, response: &mut ExecResponse<'_>) -> Result<(), ProviderError> {
         let Some(command) = &self.command else { return Ok(()) };
-        let last_word = Notify::new();
+        let final_frame = Notify::new();
         let followed = {
-            let mut take = |stream: Stream, bytes: &[u8]| {
+            let mut forward = |stream: Stream, bytes: &[u8]| {
                 if stream == Stream::Output {
-                    answer.feed(bytes);
+                    response.feed(bytes);
                 }
-                if answer.is_finished() {
-                    last_word.notify_one();
+                if response.is_finished() {
+                    final_frame.notify_one();
                 }
             };
             tokio::select! {
-                followed = self.toolbox.follow(command, &mut take) => followed.map(drop),
-                () = last_word.notified() => Ok(()),
-                () = self.give_signs() => Ok(()),
+                followed = self.toolbox.follow(command, &mut forward) => followed.map(drop),
+                () = final_frame.notified() => Ok(()),
+                () = self.send_heartbeats() => Ok(()),
             }
         };
-        if answer.is_finished() {
+        if response.is_finished() {
             return Ok(());
         }
         followed?;
-        // Something was lost on the way; the log still has it.
-        answer.read_again();
-        answer.feed(self.toolbox.logs(command).await?.output.as_bytes());
+        // Something was lost in transit, but the log still has it.
+        response.read_again();
+        response.feed(self.toolbox.logs(command).await?.output.as_bytes());
         Ok(())
     }
 }
 
-impl Drop for Errand {
+impl Drop for PendingCommand {
     fn drop(&mut self) {
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let errand = Ended {
+        let pending = FinishedCommand {
             toolbox: self.toolbox.clone(),
             name: std::mem::take(&mut self.name),
-            files: [std::mem::take(&mut self.sign_file), std::mem::take(&mut self.order_file)],
+            files: [
+                std::mem::take(&mut self.heartbeat_file),
+                std::mem::take(&mut self.request_file),
+            ],
             running: self.command.take().filter(|_| !self.is_finished),
         };
-        task::background(errand.clear());
+        task::background(pending.clear());
     }
 }
 
-/// An errand that is over, one way or the other.
-struct Ended {
+/// A command that is over, successfully or not.
+struct FinishedCommand {
     toolbox: Toolbox,
     name: String,
     files: [String; 2],
@@ -234,15 +241,15 @@ struct Ended {
     running: Option<SessionCommand>,
 }
 
-impl Ended {
-    /// Clears away what an errand left. What fails here ends with the sandbox.
+impl FinishedCommand {
+    /// Removes the files and the session of the command. What remains is deleted with the sandbox.
     async fn clear(self) {
         for file in &self.files {
-            // The sign goes first: without it the command is killed.
+            // The heartbeat file goes first: without it the command is killed.
             let _ = self.toolbox.remove(file).await;
         }
         if let Some(command) = &self.running {
-            // Its session is its program's: that one is to clear up before it goes.
+            // The program owns the session and must clean up before the session is deleted.
             let ended = async {
                 while let Ok(None) = self.toolbox.exit_code(command).await {
                     tokio::time::sleep(HANG_UP_PAUSE).await;
@@ -255,7 +262,7 @@ impl Ended {
 }
 
 #[async_trait]
-impl Way for DaytonaWay {
+impl Transport for DaytonaTransport {
     fn provider(&self) -> ProviderName {
         ProviderName::Daytona
     }
@@ -266,31 +273,31 @@ impl Way for DaytonaWay {
 
     async fn carry(
         &self,
-        place: &Place,
-        order: Order,
-        answer: &mut Answer<'_>,
+        layout: &SandboxLayout,
+        request: ExecRequest,
+        response: &mut ExecResponse<'_>,
     ) -> Result<(), ProviderError> {
-        let mut errand = Errand::new(self.toolbox().await?, place);
-        errand.begin(place, &order).await?;
-        let heard = errand.hear(answer).await;
-        errand.is_finished = answer.is_finished();
-        heard
+        let mut pending = PendingCommand::new(self.toolbox().await?, layout);
+        pending.begin(layout, &request).await?;
+        let received = pending.receive(response).await;
+        pending.is_finished = response.is_finished();
+        received
     }
 
-    async fn look(&self) -> Result<Sight, ProviderError> {
+    async fn status(&self) -> Result<SandboxStatus, ProviderError> {
         let seen = self.provider.inspect(Kind::Sandbox, &self.id).await?;
         Ok(match seen {
-            None => Sight::Absent,
-            // Nothing brings it back.
-            Some(seen) if is_leaving(&seen) => Sight::Absent,
-            Some(seen) if seen.state == "started" => Sight::Running,
-            Some(seen) => Sight::Resting(seen.state),
+            None => SandboxStatus::Absent,
+            // It cannot be recovered.
+            Some(seen) if is_leaving(&seen) => SandboxStatus::Absent,
+            Some(seen) if seen.state == "started" => SandboxStatus::Running,
+            Some(seen) => SandboxStatus::Resting(seen.state),
         })
     }
 
-    async fn start(&self, place: &Place) -> Result<(), ProviderError> {
+    async fn start(&self, layout: &SandboxLayout) -> Result<(), ProviderError> {
         self.provider.start(&self.id).await?;
-        self.furnish(place).await
+        self.install(layout).await
     }
 
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError> {
@@ -306,15 +313,15 @@ impl Way for DaytonaWay {
     }
 }
 
-/// Returns whether its delete was accepted, whatever came of it.
+/// Returns whether its delete was accepted, whatever the result.
 fn is_leaving(seen: &Observed) -> bool {
     matches!(seen.state.as_str(), "destroying" | "destroyed")
         || seen.desired.as_deref() == Some("destroyed")
         || seen.retained.is_some()
 }
 
-/// Returns a sign of life, unlike every other.
-fn sign() -> Bytes {
+/// Returns the content of a heartbeat file, which is unique.
+fn heartbeat() -> Bytes {
     Bytes::from(Uuid::new_v4().to_string())
 }
 
@@ -323,7 +330,7 @@ fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
-/// Returns the beginning of what a step wrote, in one line.
+/// Returns the beginning of a step's output, in one line.
 fn shortened(output: &str) -> String {
     let line = output.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(200).collect()
@@ -334,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_word_whatever_is_in_it() {
+    fn a_path_is_quoted_as_one_argument() {
         assert_eq!(quoted("/home/o'b r"), r"'/home/o'\''b r'");
     }
 }

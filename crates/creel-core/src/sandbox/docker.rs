@@ -6,10 +6,10 @@
 //!   /workspace/                    where a relative workspace path begins
 //! ```
 //!
-//! The program goes in before the container starts, so the image may hold
-//! anything, or nothing. No variable of the plan is in the container's
-//! configuration, where everybody who may ask the engine could read it: they
-//! come with each order, on the standard input.
+//! The program is copied in before the container starts, so the image may contain
+//! anything or nothing. The variables of the plan are not in the container's
+//! configuration, where every client of the engine could read them. They come
+//! with each request, on the standard input.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,52 +18,52 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use creel_bridge::exec::Order;
+use creel_bridge::exec::ExecRequest;
 use secrecy::SecretString;
 
-use crate::provider::docker::{DockerProvider, Piece};
+use crate::provider::docker::{DockerProvider, ExecOutput};
 use crate::provider::{
     ContainerSpec, ErrorClass, Init, Kind, Placed, Provider, ProviderError, ProviderName, Usage,
 };
 
 use super::BridgeProgram;
-use super::Sight;
-use super::answer::Answer;
-use super::entered::Way;
-use super::place::Place;
-use super::take::SandboxPlan;
+use super::SandboxStatus;
+use super::create::SandboxPlan;
+use super::layout::SandboxLayout;
+use super::response::ExecResponse;
+use super::transport::Transport;
 
-/// As much is kept of what comes instead of an answer.
-const COMPLAINT: usize = 400;
+/// The maximum number of error output bytes to keep when there is no response.
+const STDERR_LIMIT: usize = 400;
 
-/// The way into a container.
+/// The transport to a container.
 #[derive(Debug)]
-pub(super) struct DockerWay {
+pub(super) struct DockerTransport {
     pub provider: Arc<DockerProvider>,
     /// The container's id.
     pub id: String,
 }
 
-/// Returns what is where in every container.
-pub(super) fn place(program: &str, env: BTreeMap<String, SecretString>) -> Place {
-    Place::below("/", program, env)
+/// Returns the layout of a container.
+pub(super) fn layout(program: &str, env: BTreeMap<String, SecretString>) -> SandboxLayout {
+    SandboxLayout::below("/", program, env)
 }
 
-/// Returns the file whose change tells the holder in a container that its owner lives.
-pub(super) fn lease_file(place: &Place) -> String {
-    format!("{}/lease", place.creel_directory)
+/// Returns the file whose change shows the holder in a container that its owner is alive.
+pub(super) fn lease_file(layout: &SandboxLayout) -> String {
+    format!("{}/lease", layout.creel_directory)
 }
 
-/// Describes the container of a sandbox.
+/// Returns the spec of a sandbox's container.
 pub(super) fn container(
     plan: &SandboxPlan,
     image: &str,
-    place: &Place,
+    layout: &SandboxLayout,
     program: &BridgeProgram,
 ) -> ContainerSpec {
     let lease = plan.lease.as_millis().to_string();
-    let lease_file = lease_file(place);
-    let holder = [&place.bridge_path, "hold", "--lease-file", &lease_file, "--lease-ms", &lease];
+    let lease_file = lease_file(layout);
+    let holder = [&layout.bridge_path, "hold", "--lease-file", &lease_file, "--lease-ms", &lease];
     let directory = |path: &str, mode| Placed { path: path.to_owned(), mode, content: None };
     let file = |path: &str, mode, content| Placed { path: path.to_owned(), mode, content };
     ContainerSpec {
@@ -71,10 +71,10 @@ pub(super) fn container(
         entry_point: holder.map(str::to_owned).to_vec(),
         init: Init::FirstProcess,
         files: vec![
-            directory(&place.creel_directory, 0o700),
-            file(&place.bridge_path, 0o755, Some(Bytes::from_static(program.bytes))),
+            directory(&layout.creel_directory, 0o700),
+            file(&layout.bridge_path, 0o755, Some(Bytes::from_static(program.bytes))),
             file(&lease_file, 0o644, Some(Bytes::new())),
-            directory(&place.workspace_root, 0o755),
+            directory(&layout.workspace_root, 0o755),
         ],
         network: plan.network.clone(),
         limits: plan.limits.clone(),
@@ -83,7 +83,7 @@ pub(super) fn container(
     }
 }
 
-impl DockerWay {
+impl DockerTransport {
     fn failure(&self, class: ErrorClass, message: String) -> ProviderError {
         ProviderError {
             provider: ProviderName::Docker,
@@ -94,14 +94,14 @@ impl DockerWay {
         }
     }
 
-    /// Says why there was no answer, as far as that can be known.
-    async fn explain(&self, exec: &str, complaint: &[u8]) -> ProviderError {
+    /// Explains why there was no response, as far as that is known.
+    async fn explain(&self, exec: &str, stderr: &[u8]) -> ProviderError {
         let code = self.provider.exit_code(exec).await.ok().flatten();
-        let words = String::from_utf8_lossy(complaint).trim().to_owned();
-        let message = match (code, words.is_empty()) {
-            (Some(code), false) => format!("it ended with code {code}: {words}"),
+        let text = String::from_utf8_lossy(stderr).trim().to_owned();
+        let message = match (code, text.is_empty()) {
+            (Some(code), false) => format!("it ended with code {code}: {text}"),
             (Some(code), true) => format!("it ended with code {code} and without an answer"),
-            (None, false) => words,
+            (None, false) => text,
             (None, true) => "the answer broke off".to_owned(),
         };
         self.failure(ErrorClass::Transient, message)
@@ -109,7 +109,7 @@ impl DockerWay {
 }
 
 #[async_trait]
-impl Way for DockerWay {
+impl Transport for DockerTransport {
     fn provider(&self) -> ProviderName {
         ProviderName::Docker
     }
@@ -120,58 +120,60 @@ impl Way for DockerWay {
 
     async fn carry(
         &self,
-        place: &Place,
-        order: Order,
-        answer: &mut Answer<'_>,
+        layout: &SandboxLayout,
+        request: ExecRequest,
+        response: &mut ExecResponse<'_>,
     ) -> Result<(), ProviderError> {
-        let command = [&place.bridge_path, "exec", "--while-connected"].map(str::to_owned);
+        let command = [&layout.bridge_path, "exec", "--while-connected"].map(str::to_owned);
         let (mut attached, exec) = self.provider.attach(&self.id, &command).await?;
         let broken = |error: &dyn std::fmt::Display| {
             self.failure(ErrorClass::Unreachable, format!("the connection broke: {error}"))
         };
-        let mut line = serde_json::to_vec(&order).map_err(|error| broken(&error))?;
+        let mut line = serde_json::to_vec(&request).map_err(|error| broken(&error))?;
         line.push(b'\n');
         match attached.write(&line).await {
-            // It ended before it had read everything; what it wrote says why.
+            // It ended before it had read everything. Its output says why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(|error| broken(&error))?,
         }
-        let mut complaint = Vec::new();
+        let mut stderr = Vec::new();
         let mut keep = |bytes: &[u8]| {
-            let room = COMPLAINT.saturating_sub(complaint.len());
-            complaint.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            let room = STDERR_LIMIT.saturating_sub(stderr.len());
+            stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
         };
-        while !answer.is_finished() {
+        while !response.is_finished() {
             match attached.read().await.map_err(|error| broken(&error))? {
-                Some(Piece::Output(bytes)) => {
-                    answer.feed(bytes);
-                    // What the engine itself has to say comes this way too.
-                    if !answer.has_begun() {
+                Some(ExecOutput::Output(bytes)) => {
+                    response.feed(bytes);
+                    // Messages of the engine itself arrive here too.
+                    if !response.has_begun() {
                         keep(bytes);
                     }
                 }
-                Some(Piece::Error(bytes)) => keep(bytes),
+                Some(ExecOutput::Error(bytes)) => keep(bytes),
                 None => break,
             }
         }
-        if answer.is_finished() {
+        if response.is_finished() {
             return Ok(());
         }
-        Err(self.explain(&exec, &complaint).await)
+        Err(self.explain(&exec, &stderr).await)
     }
 
-    async fn look(&self) -> Result<Sight, ProviderError> {
+    async fn status(&self) -> Result<SandboxStatus, ProviderError> {
         let seen = self.provider.inspect(Kind::Container, &self.id).await?;
         Ok(match seen {
-            None => Sight::Absent,
-            // Nothing brings it back.
-            Some(seen) if matches!(seen.state.as_str(), "removing" | "dead") => Sight::Absent,
-            Some(seen) if seen.state == "running" => Sight::Running,
-            Some(seen) => Sight::Resting(seen.state),
+            None => SandboxStatus::Absent,
+            // It cannot be recovered.
+            Some(seen) if matches!(seen.state.as_str(), "removing" | "dead") => {
+                SandboxStatus::Absent
+            }
+            Some(seen) if seen.state == "running" => SandboxStatus::Running,
+            Some(seen) => SandboxStatus::Resting(seen.state),
         })
     }
 
-    async fn start(&self, _: &Place) -> Result<(), ProviderError> {
+    async fn start(&self, _: &SandboxLayout) -> Result<(), ProviderError> {
         self.provider.start(&self.id).await
     }
 
@@ -209,8 +211,8 @@ mod tests {
             on_owner_death: OnOwnerDeath::Release,
         };
         let program = BridgeProgram { bytes: b"program", digest: "00" };
-        let place = place("creel-bridge-00", plan.env.clone());
-        let spec = container(&plan, "image", &place, &program);
+        let layout = layout("creel-bridge-00", plan.env.clone());
+        let spec = container(&plan, "image", &layout, &program);
         assert!(spec.env.is_empty() && !format!("{spec:?}").contains("hush"));
         assert_eq!(spec.entry_point[..2], ["/.creel/creel-bridge-00", "hold"]);
         assert_eq!(spec.entry_point.last().map(String::as_str), Some("60000"));

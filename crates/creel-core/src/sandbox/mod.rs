@@ -1,21 +1,21 @@
-//! Sandboxes: where a run's work happens, whoever provides them.
+//! Sandboxes: where the work of a run happens, on any provider.
 //!
-//! A [`Sandbox`] is a resource that the ledger tracks already; this is the way
-//! into it. All commands go through `creel-bridge` (see `creel_bridge`), which is
-//! in the sandbox before anything else: so a command dies with its limit, with
-//! its silence and with whoever ordered it, in all worlds alike.
+//! The ledger already tracks the resources of a sandbox. A [`Sandbox`] is the
+//! access to it. All commands go through `creel-bridge` (see `creel_bridge`),
+//! which is installed in the sandbox first. So on every provider alike, a command
+//! ends at its time limit, at its silence limit, and when its requester is gone.
 //!
 //! A crash in the middle leaves what the ledger records: the sandbox itself, with
-//! all that is in it.
+//! everything in it.
 
-mod answer;
+mod create;
 mod daytona;
 mod docker;
-mod entered;
-mod order;
-mod place;
+mod layout;
 mod process;
-mod take;
+mod request;
+mod response;
+mod transport;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,22 +24,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::event::Stream;
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 use secrecy::SecretString;
 
 use crate::provider::{ProviderError, ProviderName};
 
-pub(crate) use place::CREEL_DIRECTORY;
+pub(crate) use layout::CREEL_DIRECTORY;
 
 pub use crate::provider::Usage;
-pub use take::{SandboxPlan, Sandboxes, Taken};
+pub use create::{CreatedSandbox, SandboxPlan, Sandboxes};
 
-/// The program for sandboxes, as it was built in.
+/// The embedded bridge program for sandboxes.
 #[derive(Clone, Copy)]
 pub struct BridgeProgram {
     /// The whole static program.
     pub bytes: &'static [u8],
-    /// The SHA-256 of it, in hexadecimal: what is uploaded is named by it.
+    /// Its SHA-256 in hexadecimal. The name of the uploaded file contains a part of it.
     pub digest: &'static str,
 }
 
@@ -49,94 +49,96 @@ impl fmt::Debug for BridgeProgram {
     }
 }
 
-/// A command for a sandbox. Its environment and input never show.
+/// A command for a sandbox. Its environment and input are never shown.
 #[derive(Debug, Clone, Default)]
 pub struct Command {
-    /// The program and its arguments: nothing secret.
+    /// The program and its arguments. They must not be secret.
     pub command: Vec<String>,
-    /// Variables on top of the sandbox's own.
+    /// Variables in addition to those of the sandbox.
     pub env: BTreeMap<String, SecretString>,
-    /// Where it starts; `None` means [`Sandbox::workspace_root`].
+    /// The working directory; `None` means [`Sandbox::workspace_root`].
     pub directory: Option<String>,
-    /// What it reads.
+    /// The standard input.
     pub input: Option<SecretString>,
-    /// When it is killed.
+    /// The time after which it is killed.
     pub limit: Duration,
-    /// How long it may write nothing.
+    /// How long it may go without output.
     pub silence: Option<Duration>,
 }
 
 impl Command {
-    /// Runs a program with arguments.
+    /// Creates a command from a program and its arguments.
     pub fn new<S: Into<String>>(command: impl IntoIterator<Item = S>, limit: Duration) -> Self {
         let command = command.into_iter().map(Into::into).collect();
         Self { command, limit, ..Self::default() }
     }
 
-    /// Runs a script with a shell.
+    /// Creates a command that runs a shell script.
     pub fn shell(script: &str, limit: Duration) -> Self {
         Self::new(["sh", "-c", script], limit)
     }
 }
 
-/// How a command came out.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Finished {
     /// It ran.
-    Ended(Ending),
+    Ended(ExecEnding),
     /// It could not be started.
     NotStarted(String),
 }
 
-/// How a provider says a sandbox is.
+/// The state of a sandbox, as its provider reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Sight {
+pub enum SandboxStatus {
     /// It runs.
     Running,
-    /// It is there and does not run, and this is how the provider calls that.
+    /// It exists but does not run. The text is the provider's name for its state.
     Resting(String),
-    /// It is not there any more, or on its way out.
+    /// It is gone or being deleted.
     Absent,
 }
 
-/// Takes what a command writes while it runs.
-pub type Listener<'a> = &'a mut (dyn FnMut(Stream, &[u8]) + Send);
+/// Receives the output of a command while it runs.
+pub type OutputListener<'a> = &'a mut (dyn FnMut(Stream, &[u8]) + Send);
 
-/// The way into one sandbox.
+/// The access to one sandbox.
 #[async_trait]
 pub trait Sandbox: Send + Sync + fmt::Debug {
-    /// Returns which world it is in.
+    /// Returns the provider of the sandbox.
     fn provider(&self) -> ProviderName;
 
-    /// Returns the provider's id.
+    /// Returns the provider's id of the sandbox.
     fn id(&self) -> &str;
 
-    /// Returns the directory in the sandbox that is creel's own: absolute, made, private.
+    /// Returns creel's own directory in the sandbox. It is absolute, exists, and is private.
     fn creel_directory(&self) -> &str;
 
-    /// Returns the directory in which a relative workspace path begins: absolute, made.
+    /// Returns the base directory of relative workspace paths. It is absolute and exists.
     fn workspace_root(&self) -> &str;
 
-    /// Returns where the bridge program is.
+    /// Returns the path of the bridge program.
     fn bridge_path(&self) -> &str;
 
-    /// Runs a command to its end, its limit or its silence. When this future is dropped, or this
-    /// process dies, the command in the sandbox is killed with its process group; what it left in
-    /// sessions of its own, as `creel-bridge serve` does with itself, ends with the sandbox.
+    /// Runs a command until it ends or reaches its time or silence limit.
+    ///
+    /// When this future is dropped, or this process dies, the command in the sandbox is killed with
+    /// its process group. Processes that it moved to other sessions, as `creel-bridge serve` does
+    /// with itself, end with the sandbox.
     ///
     /// # Errors
     ///
-    /// Fails when the sandbox cannot be asked, or when the answer broke off: whether the command
-    /// ran is not known then, but it does not run any more.
+    /// Fails when the sandbox cannot be reached, or when the response is incomplete. Then it is
+    /// unknown whether the command ran, but it no longer runs.
     async fn exec(
         &self,
         command: &Command,
-        listener: Listener<'_>,
+        listener: OutputListener<'_>,
     ) -> Result<Finished, ProviderError>;
 
-    /// Writes a file; directories above it are made, and an old one is replaced as a whole.
+    /// Writes a file. Parent directories are created, and an existing file is replaced atomically.
     ///
     /// # Errors
     ///
@@ -147,57 +149,59 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read; one that does not exist is `Gone`.
+    /// Fails when it cannot be read. The error of a missing file is `Gone`.
     async fn download(&self, path: &str) -> Result<Bytes, ProviderError>;
 
-    /// Starts it again after a stop.
+    /// Starts the sandbox again after a stop.
     ///
     /// # Errors
     ///
     /// Fails when the provider refuses.
     async fn start(&self) -> Result<(), ProviderError>;
 
-    /// Stops it without releasing it.
+    /// Stops the sandbox without releasing it.
     ///
     /// # Errors
     ///
     /// Fails when the provider refuses.
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError>;
 
-    /// Lets what was frozen or stopped in it go on, so that it can be ended with grace.
+    /// Resumes frozen or stopped processes, so that they can be ended with a grace period.
     ///
     /// # Errors
     ///
-    /// Fails when that cannot be found out.
+    /// Fails when this cannot be determined.
     async fn wake(&self) -> Result<(), ProviderError>;
 
-    /// Proves by running something in it that it is alive. What the provider says of its state is
-    /// not believed.
+    /// Verifies that the sandbox is alive by running something in it.
+    ///
+    /// The state that the provider reports is not trusted.
     ///
     /// # Errors
     ///
-    /// Fails when it is not: `Gone` where it does not exist any more.
+    /// Fails when it is not alive, with `Gone` when it no longer exists.
     async fn probe(&self) -> Result<(), ProviderError>;
 
-    /// Asks the provider how it is. That it runs is no proof that it is alive; that it does not is
-    /// one that it is not.
+    /// Asks the provider for the state of the sandbox.
+    ///
+    /// A running sandbox is not proven to be alive, but a sandbox that does not run is not alive.
     ///
     /// # Errors
     ///
-    /// Fails when the provider cannot be asked.
-    async fn look(&self) -> Result<Sight, ProviderError>;
+    /// Fails when the provider does not answer.
+    async fn status(&self) -> Result<SandboxStatus, ProviderError>;
 
-    /// Tells what it uses, as far as that can be told.
+    /// Returns the resource usage, as far as it is known.
     ///
     /// # Errors
     ///
     /// Fails when the provider does not answer.
     async fn usage(&self) -> Result<Usage, ProviderError>;
 
-    /// Tells its dead-man switch that its owner lives.
+    /// Renews the lease of the dead-man switch.
     ///
     /// # Errors
     ///
-    /// Fails when that cannot be told.
+    /// Fails when the lease cannot be renewed.
     async fn renew(&self) -> Result<(), ProviderError>;
 }

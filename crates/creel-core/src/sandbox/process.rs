@@ -7,14 +7,14 @@
 //!   <directory>/workspace/  where a relative workspace path begins
 //! ```
 //!
-//! With a disk of a fixed size all but the first are below `<directory>/disk/`,
-//! where it is mounted. What creel itself writes is not on it: a run whose agent
-//! has filled the disk still ends with its outcome.
+//! If the disk has a fixed size, all directories but the first are below
+//! `<directory>/disk/`, where the disk is mounted. Creel's own files are not on
+//! that disk, so a run whose agent has filled it still ends with its outcome.
 //!
-//! The tree's workload is `creel-bridge hold`, with an environment of its own
-//! and nothing of ours. Every command is started by it, over its socket, so all
-//! of them are in the tree and end with it, whatever they do to get away. The
-//! lease is the business of the tree's own holder, which needs no second one.
+//! The workload of the tree is `creel-bridge hold`, with its own environment and
+//! none of our variables. It starts every command, over its socket. So all
+//! commands are in the tree and end with it, whatever they do to escape. The
+//! tree's own holder watches the lease, so `hold` does not need to.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -25,66 +25,70 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use creel_bridge::exec::Order;
+use creel_bridge::exec::ExecRequest;
 use creel_bridge::file;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::provider::process::{Ending, ProcessProvider, RESOURCE_VARIABLE};
+use crate::provider::process::{ProcessEnding, ProcessProvider, RESOURCE_VARIABLE};
 use crate::provider::{
     ErrorClass, Kind, Limits, ProcessSpec, Provider, ProviderError, ProviderName, Usage,
 };
 
-use super::Sight;
-use super::answer::Answer;
-use super::entered::Way;
-use super::place::{CREEL_DIRECTORY, Place, WORKSPACE};
+use super::SandboxStatus;
+use super::layout::{CREEL_DIRECTORY, SandboxLayout, WORKSPACE};
+use super::response::ExecResponse;
+use super::transport::Transport;
 
 /// The holder's socket, in creel's own directory.
 const SOCKET: &str = "hold.sock";
-/// The lease that the holder would watch by itself: ten years.
+/// The lease that `hold` watches: ten years, so in effect none.
 const ENDLESS_MS: &str = "315360000000";
-/// The largest piece that is read at once.
-const PIECE: usize = 64 * 1024;
-/// How long a holder may take to listen.
+/// The maximum number of bytes to read at once.
+const READ_SIZE: usize = 64 * 1024;
+/// How long a holder may take until it listens.
 const START_PATIENCE: Duration = Duration::from_secs(15);
-/// The pause between two looks whether it does.
+/// The pause between two checks whether it does.
 const START_PAUSE: Duration = Duration::from_millis(10);
 
-/// The way into a process sandbox.
+/// The transport to a process sandbox.
 #[derive(Debug)]
-pub(super) struct ProcessWay {
+pub(super) struct ProcessTransport {
     pub provider: ProcessProvider,
     /// The id of the process tree.
     pub tree: String,
-    /// Where everything is.
-    pub home: Home,
+    /// The directories of the sandbox.
+    pub home: SandboxHome,
 }
 
-/// Where the parts of a process sandbox are.
+/// The directories of a process sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Home {
-    /// The directory that holds everything, and what is creel's own.
+pub(super) struct SandboxHome {
+    /// The directory that holds everything, including creel's own files.
     pub root: PathBuf,
-    /// The directory of what the workload writes: the same one, or its disk.
+    /// The directory for the workload's files: the same directory, or its disk.
     pub work: PathBuf,
 }
 
-impl Home {
-    /// Returns what is where for the commands in it.
-    pub(super) fn place(&self, program: &str, env: BTreeMap<String, SecretString>) -> Place {
+impl SandboxHome {
+    /// Returns the layout for the commands in it.
+    pub(super) fn layout(
+        &self,
+        program: &str,
+        env: BTreeMap<String, SecretString>,
+    ) -> SandboxLayout {
         let (root, work) = (self.root.display().to_string(), self.work.display().to_string());
-        Place::apart(&root, &work, program, env)
+        SandboxLayout::apart(&root, &work, program, env)
     }
 }
 
-/// Makes the directories of a sandbox, and puts the program there.
+/// Creates the directories of a sandbox, and installs the program.
 ///
-/// Each sandbox has a copy of its own: a tree is no boundary, and a program that several of them
-/// share could be changed under the others.
-pub(super) fn furnish(home: &Home, name: &str, program: &[u8]) -> io::Result<()> {
+/// Each sandbox has its own copy. A process tree is no security boundary, so one sandbox could
+/// change a shared program for the others.
+pub(super) fn install(home: &SandboxHome, name: &str, program: &[u8]) -> io::Result<()> {
     let own = home.root.join(CREEL_DIRECTORY);
     let theirs = ["home", "tmp", WORKSPACE].map(|name| home.work.join(name));
     for directory in std::iter::once(&own).chain(&theirs) {
@@ -93,22 +97,22 @@ pub(super) fn furnish(home: &Home, name: &str, program: &[u8]) -> io::Result<()>
     file::put(&own.join(name), 0o700, program)
 }
 
-/// Returns what the tree of a sandbox runs.
-pub(super) fn tree_spec(home: &Home, program: &str, limits: Limits) -> ProcessSpec {
+/// Returns the spec of the sandbox's process tree.
+pub(super) fn tree_spec(home: &SandboxHome, program: &str, limits: Limits) -> ProcessSpec {
     let command =
         [program, "hold", "--lease-file", "lease", "--lease-ms", ENDLESS_MS, "--socket", SOCKET];
     let below = |name: &str| home.work.join(name).display().to_string();
     ProcessSpec {
         command: command.map(str::to_owned).to_vec(),
         env: [("HOME", "home"), ("TMPDIR", "tmp")]
-            .map(|(name, place)| (name.to_owned(), below(place)))
+            .map(|(name, folder)| (name.to_owned(), below(folder)))
             .into(),
         directory: Some(home.root.join(CREEL_DIRECTORY)),
         limits,
     }
 }
 
-impl ProcessWay {
+impl ProcessTransport {
     /// Waits until the holder listens.
     pub(super) async fn until_ready(&self) -> Result<(), ProviderError> {
         let deadline = Instant::now() + START_PATIENCE;
@@ -118,7 +122,7 @@ impl ProcessWay {
                 Err(error) if Instant::now() >= deadline => {
                     return Err(self.broken("reach the holder", &error));
                 }
-                Err(_) if !matches!(self.look().await?, Sight::Running) => {
+                Err(_) if !matches!(self.status().await?, SandboxStatus::Running) => {
                     let message = "the holder ended at its start".to_owned();
                     return Err(self.failure("reach the holder", ErrorClass::Invalid, message));
                 }
@@ -127,24 +131,28 @@ impl ProcessWay {
         }
     }
 
-    /// Connects by way of the directory's handle, because the name of a socket may not be long.
+    /// Connects through the directory's handle, because the length of a socket address is limited.
     async fn connect(&self) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, self.home.root.join(CREEL_DIRECTORY), flags, Mode::empty())?;
         UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())).await
     }
 
-    async fn converse(&self, order: &Order, answer: &mut Answer<'_>) -> io::Result<()> {
+    async fn exchange(
+        &self,
+        request: &ExecRequest,
+        response: &mut ExecResponse<'_>,
+    ) -> io::Result<()> {
         let mut stream = self.connect().await?;
-        let mut line = serde_json::to_vec(order)?;
+        let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         stream.write_all(&line).await?;
-        let mut piece = vec![0; PIECE];
-        // The connection stays open in both directions: its end would be the command's.
-        while !answer.is_finished() {
-            match stream.read(&mut piece).await? {
+        let mut buffer = vec![0; READ_SIZE];
+        // The connection stays open in both directions, because closing it ends the command.
+        while !response.is_finished() {
+            match stream.read(&mut buffer).await? {
                 0 => break,
-                count => answer.feed(&piece[..count]),
+                count => response.feed(&buffer[..count]),
             }
         }
         Ok(())
@@ -166,7 +174,7 @@ impl ProcessWay {
 }
 
 #[async_trait]
-impl Way for ProcessWay {
+impl Transport for ProcessTransport {
     fn provider(&self) -> ProviderName {
         ProviderName::Process
     }
@@ -177,40 +185,42 @@ impl Way for ProcessWay {
 
     async fn carry(
         &self,
-        _: &Place,
-        mut order: Order,
-        answer: &mut Answer<'_>,
+        _: &SandboxLayout,
+        mut request: ExecRequest,
+        response: &mut ExecResponse<'_>,
     ) -> Result<(), ProviderError> {
-        // Every process of the tree is found again by it.
-        order.env.remove(RESOURCE_VARIABLE);
-        let conversed = self.converse(&order, answer).await;
-        conversed.map_err(|error| self.broken("speak with the holder", &error))
+        // This variable identifies the processes of the tree, so a request must not override it.
+        request.env.remove(RESOURCE_VARIABLE);
+        let exchanged = self.exchange(&request, response).await;
+        exchanged.map_err(|error| self.broken("speak with the holder", &error))
     }
 
-    async fn look(&self) -> Result<Sight, ProviderError> {
+    async fn status(&self) -> Result<SandboxStatus, ProviderError> {
         let Some(seen) = self.provider.inspect(Kind::Process, &self.tree).await? else {
-            return Ok(Sight::Absent);
+            return Ok(SandboxStatus::Absent);
         };
         if seen.is_running() {
-            return Ok(Sight::Running);
+            return Ok(SandboxStatus::Running);
         }
-        Ok(Sight::Resting(match self.provider.ending(&self.tree)? {
-            Some(Ending::LeaseExpired) => "ended, because its lease was not renewed".to_owned(),
-            Some(Ending::Code(code)) => format!("{} with code {code}", seen.state),
-            Some(Ending::Signal(signal)) => format!("{} by signal {signal}", seen.state),
-            Some(Ending::InitDied) | None => seen.state,
+        Ok(SandboxStatus::Resting(match self.provider.ending(&self.tree)? {
+            Some(ProcessEnding::LeaseExpired) => {
+                "ended, because its lease was not renewed".to_owned()
+            }
+            Some(ProcessEnding::Code(code)) => format!("{} with code {code}", seen.state),
+            Some(ProcessEnding::Signal(signal)) => format!("{} by signal {signal}", seen.state),
+            Some(ProcessEnding::InitDied) | None => seen.state,
         }))
     }
 
-    async fn start(&self, place: &Place) -> Result<(), ProviderError> {
-        let spec = tree_spec(&self.home, &place.bridge_path, Limits::default());
+    async fn start(&self, layout: &SandboxLayout) -> Result<(), ProviderError> {
+        let spec = tree_spec(&self.home, &layout.bridge_path, Limits::default());
         self.provider.restart(&self.tree, &spec).await?;
         self.until_ready().await
     }
 
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError> {
         self.provider.stop(Kind::Process, &self.tree, patience).await?;
-        // Whoever connects is to see at once that nobody listens.
+        // A client that connects must see at once that there is no listener.
         let _ = fs::remove_file(self.home.root.join(CREEL_DIRECTORY).join(SOCKET));
         Ok(())
     }

@@ -1,18 +1,18 @@
-//! Text without what a reader does not see: escape sequences, control characters, and
-//! characters without width.
+//! Removes what a reader does not see: escape sequences, control characters, and zero-width
+//! characters.
 
 use super::view::View;
 
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
-/// How many bytes are judged at once.
+/// How many bytes are checked at once.
 const CHUNK: usize = 64;
 
-/// Returns whether a text holds something that a reader does not see.
+/// Returns whether a text contains something that a reader does not see.
 pub(super) fn has_hidden(text: &[u8]) -> bool {
     let mut start = 0;
     text.chunks(CHUNK).any(|chunk| {
-        // Without a way out of the loop it is done with wide registers.
+        // Without an early exit from the loop the compiler can vectorise it.
         let suspects = chunk.iter().fold(0_u8, |all, byte| {
             let is_plain = (*byte >= b' ' && *byte < 0x7f) || *byte == b'\n' || *byte == b'\t';
             all | u8::from(!is_plain)
@@ -23,9 +23,9 @@ pub(super) fn has_hidden(text: &[u8]) -> bool {
     })
 }
 
-/// Returns a text without escape sequences, control characters and those without width.
+/// Returns a view without escape sequences, control characters and zero-width characters.
 ///
-/// Tabs and line breaks stay; a carriage return that begins a line anew is a line break.
+/// Tabs and line breaks stay. A carriage return without a line feed becomes a line break.
 pub(super) fn view(text: &[u8]) -> View {
     let bytes = text;
     let mut view = View::default();
@@ -47,7 +47,7 @@ pub(super) fn view(text: &[u8]) -> View {
     view
 }
 
-/// Returns how many bytes at the beginning are no text.
+/// Returns how many bytes at the beginning are not visible text.
 fn skipped(bytes: &[u8]) -> usize {
     match bytes {
         [ESCAPE, b'[', rest @ ..] => {
@@ -68,8 +68,10 @@ fn skipped(bytes: &[u8]) -> usize {
     }
 }
 
-/// Returns how long the character at the beginning is, where it takes no room: joiners, marks of
-/// direction, soft hyphens, selectors of variants, tags, and the second set of controls.
+/// Returns the length of the zero-width character at the beginning, or 0.
+///
+/// These are joiners, direction marks, soft hyphens, variation selectors, tags, and the C1
+/// controls.
 fn without_width(bytes: &[u8]) -> usize {
     match bytes {
         [0xc2, 0x80..=0x9f | 0xad, ..] | [0xcd, 0x8f, ..] | [0xd8, 0x9c, ..] => 2,
@@ -84,7 +86,7 @@ fn without_width(bytes: &[u8]) -> usize {
     }
 }
 
-/// Returns how long the body of a sequence is that ends with a bell or an escape of its own.
+/// Returns the length of the body of a sequence that ends with a bell or its own escape.
 fn title(bytes: &[u8]) -> usize {
     match bytes.iter().position(|byte| [BELL, ESCAPE, b'\n'].contains(byte)) {
         Some(at) if bytes[at] == BELL => at + 1,

@@ -1,9 +1,9 @@
-//! The forms in which a secret may turn up: plain, and as programs encode it.
+//! The forms in which a secret may appear: plain, and as programs encode it.
 //!
-//! Base64 of a longer text shows a secret in one of three ways, depending on where it begins in
-//! a group of three bytes. Of each only the characters that hold nothing but the secret are
-//! searched for; the characters at the edges, which it shares with its neighbours, and the
-//! padding are masked with them.
+//! Base64 of a longer text encodes a secret in one of three forms, depending on its offset in a
+//! group of three bytes. The search uses only the characters that encode nothing but the secret.
+//! The characters at the edges, which also encode its neighbours, and the padding are masked with
+//! it.
 
 use std::collections::HashSet;
 
@@ -11,21 +11,21 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 
-/// A shorter secret is looked for as a word of its own only.
+/// A shorter secret is matched only as a whole word.
 const SHORT: usize = 8;
-/// A shorter piece of base64 or hexadecimal would be found by chance.
+/// A shorter piece of base64 or hexadecimal would match by chance.
 const FEWEST_ENCODED: usize = 8;
-/// A shorter piece of base32 would be found by chance.
+/// A shorter piece of base32 would match by chance.
 const FEWEST_BASE32: usize = 10;
-/// A line of a secret of several lines is a form of its own from this length on.
+/// Minimum length at which one line of a multi-line secret becomes a form of its own.
 const FEWEST_IN_LINE: usize = 12;
 
-/// What strict encoders leave as it is: letters, digits and `-._~`.
+/// Characters that strict encoders leave unescaped: letters, digits and `-._~`.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// What scripts in browsers leave as it is besides: `!*'()`.
+/// Characters that scripts in browsers also leave unescaped: `!*'()`.
 const COMPONENT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
-/// What has to be encoded in the part of an address that names the user.
+/// Characters that must be escaped in the user part of a URL.
 const USER: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -48,33 +48,33 @@ const USER: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'%');
 
-/// What a match may and must have around it.
+/// What a match may have, or must not have, around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Around {
     /// Anything.
     Free,
     /// No letter or digit on either side.
     Word,
-    /// Base64: one more character on the left or on the right holds a part of the secret.
+    /// Base64 and base32: one more character on the left or right also encodes part of the secret.
     Shared {
-        /// The character before it.
+        /// The character before the match.
         left: bool,
-        /// The character behind it.
+        /// The character after the match.
         right: bool,
     },
 }
 
 /// One form of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Form {
-    /// What is searched for.
+pub(super) struct SecretForm {
+    /// The text to search for.
     pub(super) text: String,
     /// What may be around it.
     pub(super) around: Around,
 }
 
-/// Returns every form of a secret once.
-pub(super) fn of(secret: &str) -> Vec<Form> {
+/// Returns every form of a secret, each once.
+pub(super) fn of(secret: &str) -> Vec<SecretForm> {
     let mut forms = Forms::default();
     let around = if secret.len() < SHORT { Around::Word } else { Around::Free };
     forms.add(secret.to_owned(), around);
@@ -106,22 +106,22 @@ fn quoted(text: &str) -> Vec<String> {
     percent(text).into_iter().chain(json(text)).chain(shell(text)).collect()
 }
 
-/// Forms, each once.
+/// A list of distinct forms.
 #[derive(Default)]
 struct Forms {
-    all: Vec<Form>,
+    all: Vec<SecretForm>,
     seen: HashSet<String>,
 }
 
 impl Forms {
     fn add(&mut self, text: String, around: Around) {
         if !text.is_empty() && self.seen.insert(text.clone()) {
-            self.all.push(Form { text, around });
+            self.all.push(SecretForm { text, around });
         }
     }
 }
 
-/// Returns the forms for addresses, with the digits in both cases.
+/// Returns the percent-encoded forms, with hexadecimal digits in both cases.
 fn percent(secret: &str) -> Vec<String> {
     let bytes = secret.as_bytes();
     let sets = [UNRESERVED, COMPONENT, USER, NON_ALPHANUMERIC];
@@ -146,11 +146,11 @@ fn with_lower_digits(text: &str) -> String {
     lower
 }
 
-/// Returns the forms in strings of JSON, and in JSON within such a string.
+/// Returns the forms in JSON strings, and in JSON inside such a string.
 fn json(secret: &str) -> Vec<String> {
     let escaped = json_string(secret);
     let slashes = escaped.replace('/', "\\/");
-    // Some encoders keep a page's own signs out of strings that may end up in it.
+    // Some encoders escape markup characters in strings that may end up in a page.
     let markup = ['<', '>', '&', '\''].into_iter().fold(escaped.clone(), |text, sign| {
         text.replace(sign, &format!("\\u{:04x}", u32::from(sign)))
     });
@@ -159,7 +159,7 @@ fn json(secret: &str) -> Vec<String> {
     vec![escaped, slashes, markup, ascii, twice]
 }
 
-/// Returns a text as it stands between the quotes of JSON.
+/// Returns a text as JSON writes it between quotes.
 pub(super) fn json_string(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
@@ -200,7 +200,7 @@ fn shell(secret: &str) -> Vec<String> {
     ]
 }
 
-/// Returns a character as it stands in `$'…'`, where some shells write other letters in octal.
+/// Returns a character as `$'…'` writes it; some shells write non-ASCII characters in octal.
 fn dollar_quoted(one: char, octal: bool) -> String {
     match one {
         '\n' => "\\n".to_owned(),
@@ -221,13 +221,13 @@ fn hex(secret: &str) -> [String; 2] {
     [lower, upper]
 }
 
-/// Returns the forms in base64, at the three offsets and in both alphabets.
-fn base64(secret: &[u8]) -> Vec<Form> {
+/// Returns the base64 forms, at the three offsets and in both alphabets.
+fn base64(secret: &[u8]) -> Vec<SecretForm> {
     let mut forms = Vec::new();
     for offset in 0..3 {
         let shifted = [&[0; 2][..offset], secret].concat();
-        // The first characters hold bits of what comes before, the last one may hold bits of
-        // what follows.
+        // The first characters also encode what comes before, and the last one may also encode what
+        // follows.
         let first = if offset == 0 { 0 } else { offset + 1 };
         let bits = shifted.len() * 8;
         let (last, right) = (bits / 6, bits % 6 != 0);
@@ -240,14 +240,14 @@ fn base64(secret: &[u8]) -> Vec<Form> {
         let in_json = standard.replace('/', "\\/");
         let other = URL_SAFE_NO_PAD.encode(&shifted)[first..last].to_owned();
         for text in [standard, other, with_lower_digits(&in_address), in_address, in_json] {
-            forms.push(Form { text, around });
+            forms.push(SecretForm { text, around });
         }
     }
     forms
 }
 
-/// Returns the forms in base32, at the five offsets and in both cases.
-fn base32(secret: &[u8]) -> Vec<Form> {
+/// Returns the base32 forms, at the five offsets and in both cases.
+fn base32(secret: &[u8]) -> Vec<SecretForm> {
     let mut forms = Vec::new();
     for offset in 0..5 {
         let shifted = [&[0; 4][..offset], secret].concat();
@@ -260,12 +260,12 @@ fn base32(secret: &[u8]) -> Vec<Form> {
         let around = Around::Shared { left: offset * 8 % 5 != 0, right };
         let upper = base32_letters(&shifted)[first..last].to_owned();
         let lower = upper.to_ascii_lowercase();
-        forms.extend([upper, lower].map(|text| Form { text, around }));
+        forms.extend([upper, lower].map(|text| SecretForm { text, around }));
     }
     forms
 }
 
-/// Encodes bytes in base32 without padding; bits that are missing at the end are zero.
+/// Encodes bytes in base32 without padding; missing bits at the end are zero.
 fn base32_letters(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);

@@ -7,31 +7,32 @@
 //!                └─▶ unescaped again, at most four deep
 //! ```
 //!
-//! Views are made only of the parts of a text in which such a thing stands, and of those only
-//! where the bytes around it occur in a secret; so ordinary text costs one look at its bytes.
+//! Views are made only of the regions around such escapes, breaks and separators, and for breaks
+//! and escapes only where the bytes around them occur in a secret. So ordinary text costs one pass
+//! over its bytes.
 
-use super::known::Known;
+use super::known::KnownSecrets;
 use super::scan;
-use super::span::Span;
+use super::span::MaskSpan;
 use super::unescape::{Decoded, decode};
 use super::view::{Regions, View};
 
-/// How many escapes around each other are decoded.
+/// Maximum depth of nested escapes that are decoded.
 const DEEPEST: usize = 4;
-/// Separated hexadecimal of fewer characters holds no secret that is masked at all.
+/// Shorter separated hexadecimal cannot hold a secret that is long enough to be masked.
 const DIGITS_WINDOW: usize = 22;
 
-/// An escape has at most so many characters.
+/// Maximum length of an escape.
 const LONGEST_ESCAPE: usize = 12;
 
 /// Finds known secrets in every view of a text.
-pub(super) fn find<'a>(known: &'a Known, text: &[u8], spans: &mut Vec<Span<'a>>) {
+pub(super) fn find<'a>(known: &'a KnownSecrets, text: &[u8], spans: &mut Vec<MaskSpan<'a>>) {
     if !known.is_empty() {
         find_at(known, text, 0, spans);
     }
 }
 
-fn find_at<'a>(known: &'a Known, text: &[u8], depth: usize, spans: &mut Vec<Span<'a>>) {
+fn find_at<'a>(known: &'a KnownSecrets, text: &[u8], depth: usize, spans: &mut Vec<MaskSpan<'a>>) {
     for region in broken_regions(known, text).iter() {
         find_in(known, &joined(text, region), spans);
     }
@@ -55,32 +56,34 @@ fn find_at<'a>(known: &'a Known, text: &[u8], depth: usize, spans: &mut Vec<Span
     }
 }
 
-/// Returns by which signs escapes are decoded: all at once, and each by itself where there are
-/// several. What begins an escape of one language may be a part of the secret in another.
+/// Returns the sets of escape signs to decode: all together and, if several occur, each alone.
+///
+/// The sign that begins an escape in one language may be part of the secret in another.
 fn families_in(text: &[u8]) -> Vec<&'static [u8]> {
     const ALL: &[u8] = b"\\%&'";
     const EACH: [&[u8]; 3] = [b"\\'", b"%", b"&"];
     let present = EACH.into_iter().filter(|signs| text.contains(&signs[0]));
     let present: Vec<&[u8]> = present.collect();
-    let alone = if present.len() > 1 { present } else { Vec::new() };
-    std::iter::once(ALL).chain(alone).collect()
+    let single = if present.len() > 1 { present } else { Vec::new() };
+    std::iter::once(ALL).chain(single).collect()
 }
 
-fn find_in<'a>(known: &'a Known, view: &View, spans: &mut Vec<Span<'a>>) {
+fn find_in<'a>(known: &'a KnownSecrets, view: &View, spans: &mut Vec<MaskSpan<'a>>) {
     let mut inside = Vec::new();
     known.find(&view.bytes, &mut inside);
     spans.extend(inside.into_iter().map(|span| view.back(span)));
 }
 
-/// Returns where the beginning of a known secret begins at the end of a text, where escapes hide
-/// it. One that has come in part counts as not yet written.
-pub(super) fn begun(known: &Known, text: &[u8]) -> Option<usize> {
+/// Returns where a partial known secret that escapes hide begins at the end of a text.
+///
+/// An incomplete escape at the end counts as not yet written.
+pub(super) fn begun(known: &KnownSecrets, text: &[u8]) -> Option<usize> {
     let whole = &text[..partial_escape(text)];
     let plain = (whole.len() < text.len()).then(|| begun_in_lines(known, whole)).flatten();
     [plain, begun_at(known, whole, 0)].into_iter().flatten().min()
 }
 
-fn begun_at(known: &Known, text: &[u8], depth: usize) -> Option<usize> {
+fn begun_at(known: &KnownSecrets, text: &[u8], depth: usize) -> Option<usize> {
     let last = escaped_regions(known, text).iter().last();
     let region = last.filter(|region| region.1 == text.len() && depth < DEEPEST)?;
     let views = families_in(&text[region.0..region.1]).into_iter().map(|signs| {
@@ -95,26 +98,25 @@ fn begun_at(known: &Known, text: &[u8], depth: usize) -> Option<usize> {
     views.flatten().min()
 }
 
-/// Returns where the beginning of a known secret begins at the end of a text or of its lines put
-/// together.
-fn begun_in_lines(known: &Known, text: &[u8]) -> Option<usize> {
+/// Returns where a partial known secret begins at the end of a text or of its joined lines.
+fn begun_in_lines(known: &KnownSecrets, text: &[u8]) -> Option<usize> {
     let lines = joined(text, (0, text.len()));
     let parted = known.cut_at_end(&lines.bytes).map(|at| lines.place(at));
     [known.cut_at_end(text), parted].into_iter().flatten().min()
 }
 
-/// Returns where an escape begins that may go on behind the end of the text, or the end.
+/// Returns where an escape begins that may continue after the end of the text, or the end.
 fn partial_escape(text: &[u8]) -> usize {
     let from = text.len().saturating_sub(LONGEST_ESCAPE);
     let may_go_on = |at: &usize| {
         let is_sign = matches!(text[*at], b'\\' | b'%' | b'&');
-        is_sign && decode(&text[*at..]).is_none_or(|decoded| at + decoded.taken == text.len())
+        is_sign && decode(&text[*at..]).is_none_or(|decoded| at + decoded.consumed == text.len())
     };
     (from..text.len()).find(may_go_on).unwrap_or(text.len())
 }
 
-/// Returns what is around the line breaks that may part a secret.
-fn broken_regions(known: &Known, text: &[u8]) -> Regions {
+/// Returns the regions around line breaks that may split a secret.
+fn broken_regions(known: &KnownSecrets, text: &[u8]) -> Regions {
     let mut regions = Regions::default();
     scan::places(text, *b"\n", |at| {
         if known.touches(before_break(text, at), behind_break(text, at + 1)) {
@@ -131,14 +133,14 @@ fn before_break(text: &[u8], at: usize) -> &[u8] {
     before.strip_suffix(b"\\").unwrap_or(before)
 }
 
-/// Returns the text behind a line break and the indentation of the next line.
+/// Returns the text after a line break and the indentation of the next line.
 fn behind_break(text: &[u8], from: usize) -> &[u8] {
     let behind = &text[from..];
     let indentation = behind.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     &behind[indentation..]
 }
 
-/// Returns a part of a text with its lines put together.
+/// Returns a view of a part of a text with its lines joined.
 pub(super) fn joined(text: &[u8], (start, end): (usize, usize)) -> View {
     let mut view = View::default();
     let mut at = start;
@@ -176,7 +178,7 @@ fn digit_runs(text: &[u8]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Which bytes separated hexadecimal is made of; `x` is that of `0x`.
+/// Which bytes separated hexadecimal consists of; `x` is the one of `0x`.
 const IN_DIGITS: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
@@ -188,12 +190,13 @@ const IN_DIGITS: [bool; 256] = {
     table
 };
 
-/// Returns whether a whole line is hexadecimal with separators, so that the next may go on.
+/// Returns whether a whole line is separated hexadecimal, so that the next line may continue it.
 pub(super) fn is_line_of_digits(line: &[u8]) -> bool {
     line.len() >= DIGITS_WINDOW && line.iter().all(|byte| IN_DIGITS[usize::from(*byte)])
 }
 
-/// Returns the small hexadecimal digits of a part of a text, without what is between them.
+/// Returns a view of the hexadecimal digits of a part of a text, in lowercase and without
+/// separators.
 fn digits(text: &[u8], (start, end): (usize, usize)) -> View {
     let mut view = View::default();
     for at in start..end {
@@ -206,8 +209,8 @@ fn digits(text: &[u8], (start, end): (usize, usize)) -> View {
     view
 }
 
-/// Returns what is around the escapes that may stand for a part of a secret.
-fn escaped_regions(known: &Known, text: &[u8]) -> Regions {
+/// Returns the regions around escapes that may encode part of a secret.
+fn escaped_regions(known: &KnownSecrets, text: &[u8]) -> Regions {
     let mut regions = Regions::default();
     scan::places(text, *b"\\%&", |at| {
         if may_hide(known, text, at) {
@@ -217,8 +220,8 @@ fn escaped_regions(known: &Known, text: &[u8]) -> Regions {
     regions
 }
 
-/// Returns whether the escape at `at` may stand for a part of a secret.
-fn may_hide(known: &Known, text: &[u8], at: usize) -> bool {
+/// Returns whether the escape at `at` may encode part of a secret.
+fn may_hide(known: &KnownSecrets, text: &[u8], at: usize) -> bool {
     if text[at] == b'\\' {
         return may_backslash_hide(known, text, at);
     }
@@ -226,13 +229,13 @@ fn may_hide(known: &Known, text: &[u8], at: usize) -> bool {
     match decoded.bytes() {
         // The escape of an escape.
         b"%" | b"&" => true,
-        b"\n" | b"\r" => known.touches(&text[..at], &text[at + decoded.taken..]),
+        b"\n" | b"\r" => known.touches(&text[..at], &text[at + decoded.consumed..]),
         bytes => known.has(bytes),
     }
 }
 
-/// Judges the backslashes that begin at `at` by the letter behind them.
-fn may_backslash_hide(known: &Known, text: &[u8], at: usize) -> bool {
+/// Returns whether the backslashes at `at` may hide part of a secret, by the letter after them.
+fn may_backslash_hide(known: &KnownSecrets, text: &[u8], at: usize) -> bool {
     if at > 0 && text[at - 1] == b'\\' {
         return false;
     }
@@ -246,7 +249,7 @@ fn may_backslash_hide(known: &Known, text: &[u8], at: usize) -> bool {
     }
 }
 
-/// Returns what is behind escaped line breaks.
+/// Returns the text after escaped line breaks.
 fn behind_escaped_breaks(mut text: &[u8]) -> &[u8] {
     loop {
         let count = text.iter().take_while(|byte| **byte == b'\\').count();
@@ -257,8 +260,7 @@ fn behind_escaped_breaks(mut text: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns a part of a text with its escapes decoded that begin with these signs, one level of
-/// them.
+/// Returns a view of a part of a text with one level of escapes decoded, for these signs only.
 fn unescaped(text: &[u8], (start, end): (usize, usize), signs: &[u8]) -> View {
     let mut view = View::default();
     let (mut literal, mut at) = (start, start);
@@ -269,8 +271,8 @@ fn unescaped(text: &[u8], (start, end): (usize, usize), signs: &[u8]) -> View {
             continue;
         };
         view.push(&text[literal..at], literal);
-        view.replace(decoded.bytes(), at, at + decoded.taken);
-        at += decoded.taken;
+        view.replace(decoded.bytes(), at, at + decoded.consumed);
+        at += decoded.consumed;
         literal = at;
     }
     if literal < end {

@@ -1,26 +1,26 @@
-//! Finds private key blocks, also where one is cut or stands in one line of JSON.
+//! Finds private key blocks, even if truncated or written in one line of JSON.
 
-use super::span::Span;
+use super::span::MaskSpan;
 
-/// What it is called in the text.
+/// The name shown in place of the masked text.
 pub(super) const NAME: &str = "private-key";
-/// What a block begins with.
+/// The prefix of the first line of a block.
 pub(super) const BEGIN: &str = "-----BEGIN ";
-/// What a block ends with.
+/// The prefix of the last line of a block.
 pub(super) const END: &str = "-----END ";
-/// What both name.
+/// What both marks contain.
 const KIND: &[u8] = b"PRIVATE KEY";
-/// A shorter line is the last one of a block.
+/// Minimum length of a full line; a shorter one is the last line of a block.
 const FULL_LINE: usize = 40;
 
-/// Finds the block that begins at `start`, as far as it is there.
-pub(super) fn find_block(text: &[u8], start: usize, spans: &mut Vec<Span<'_>>) {
+/// Finds the block that begins at `start`, as far as the text contains it.
+pub(super) fn find_block(text: &[u8], start: usize, spans: &mut Vec<MaskSpan<'_>>) {
     let Some(head) = mark_end(text, start + BEGIN.len()) else { return };
     let mut end = head;
     loop {
         let (line, broken) = skip_break(text, end);
         if line == text.len() {
-            // More may come, where this is a part of a stream.
+            // In a stream, more may follow.
             end = line;
             break;
         }
@@ -40,11 +40,11 @@ pub(super) fn find_block(text: &[u8], start: usize, spans: &mut Vec<Span<'_>>) {
             break;
         }
     }
-    spans.push(Span::by_rule(start, end, NAME));
+    spans.push(MaskSpan::by_rule(start, end, NAME));
 }
 
-/// Finds the lines before an end mark whose beginning was cut off.
-pub(super) fn find_rest(text: &[u8], mark: usize, spans: &mut Vec<Span<'_>>) {
+/// Finds the lines before an end mark, for a block whose beginning was cut off.
+pub(super) fn find_rest(text: &[u8], mark: usize, spans: &mut Vec<MaskSpan<'_>>) {
     let Some(end) = mark_end(text, mark + END.len()) else { return };
     let mut start = mark;
     loop {
@@ -60,7 +60,7 @@ pub(super) fn find_rest(text: &[u8], mark: usize, spans: &mut Vec<Span<'_>>) {
         start = break_start - line;
     }
     if start < mark {
-        spans.push(Span::by_rule(start, end, NAME));
+        spans.push(MaskSpan::by_rule(start, end, NAME));
     }
 }
 
@@ -73,7 +73,7 @@ fn mark_end(text: &[u8], from: usize) -> Option<usize> {
     (is_key && has_end).then_some(from + name + 5)
 }
 
-/// Returns where the end mark at `at` ends; the text may end before it does.
+/// Returns where the end mark at `at` ends; it may be truncated by the end of the text.
 fn end_mark(text: &[u8], at: usize) -> Option<usize> {
     let rest = &text[at..];
     if !rest.is_empty() && rest.len() < END.len() && END.as_bytes().starts_with(rest) {
@@ -99,7 +99,7 @@ fn base64_length(text: &[u8]) -> usize {
     text.iter().take_while(|byte| is_base64(byte)).count()
 }
 
-/// Returns how long a line is that says how the key is encrypted.
+/// Returns the length of a header line of the key, such as the one that names its encryption.
 fn header(text: &[u8]) -> Option<usize> {
     let names: [&[u8]; 4] = [b"Proc-Type:", b"DEK-Info:", b"Version:", b"Comment:"];
     names
@@ -108,8 +108,8 @@ fn header(text: &[u8]) -> Option<usize> {
         .then(|| text.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r' | b'\\')).count())
 }
 
-/// Returns what is behind white space and line breaks, written or escaped, and whether there was
-/// a line break.
+/// Skips white space and line breaks, literal or escaped; also returns whether there was a line
+/// break.
 fn skip_break(text: &[u8], from: usize) -> (usize, bool) {
     let (mut at, mut broken) = (from, false);
     loop {
@@ -126,7 +126,7 @@ fn skip_break(text: &[u8], from: usize) -> (usize, bool) {
     }
 }
 
-/// Returns where white space and line breaks before `to` begin.
+/// Returns where the white space and line breaks before `to` begin.
 fn skip_break_back(text: &[u8], to: usize) -> usize {
     let mut at = to;
     loop {

@@ -3,43 +3,43 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::known::Known;
+use super::known::KnownSecrets;
 use super::private::PrivateText;
 use super::secrets::{Secrets, Unmasked};
-use super::span::{Span, render, unite};
+use super::span::{MaskSpan, render, unite};
 use super::stream::MaskStream;
 use super::text::{Diagnostic, Masked};
 use super::{clean, hidden, random, rules};
 
-/// Knows what must not be seen, and makes text without it; cheap to clone.
+/// Knows the secrets and produces text without them; cheap to clone.
 #[derive(Clone)]
 pub struct Masker(Arc<Finders>);
 
-/// What a masker looks for, besides the rules that are the same for all.
+/// What a masker searches for, besides the rules that all maskers share.
 struct Finders {
-    known: Known,
+    known: KnownSecrets,
     private: PrivateText,
     unmasked: Vec<Unmasked>,
 }
 
 impl Masker {
-    /// Makes one that knows these secrets; see [`Masker::unmasked`] for those it cannot mask.
+    /// Creates a masker for these secrets; see [`Masker::unmasked`] for those it cannot mask.
     pub fn new(secrets: &Secrets) -> Self {
         Self(Arc::new(Finders {
-            known: Known::new(secrets),
+            known: KnownSecrets::new(secrets),
             private: PrivateText::new(secrets.private_texts()),
             unmasked: secrets.unmasked(),
         }))
     }
 
-    /// Returns the secrets that are left alone because masking them would mask everything.
+    /// Returns the secrets that are not masked because they are empty, too short or too common.
     pub fn unmasked(&self) -> &[Unmasked] {
         &self.0.unmasked
     }
 
     /// Returns every text that is searched for: the secrets, in all their forms.
     ///
-    /// For benchmarks, which let another program search for the same.
+    /// Benchmarks use it to let another program search for the same texts.
     #[doc(hidden)]
     pub fn searched(&self) -> impl Iterator<Item = &str> {
         self.0.known.texts()
@@ -50,35 +50,35 @@ impl Masker {
         Masked::of(self.masked(text))
     }
 
-    /// Masks bytes; those that are no text become replacement characters.
+    /// Masks bytes; invalid UTF-8 becomes replacement characters.
     pub fn mask_bytes(&self, bytes: &[u8]) -> Masked {
         self.mask(&String::from_utf8_lossy(bytes))
     }
 
-    /// Makes a diagnostic of the beginning of a text.
+    /// Makes a diagnostic from the beginning of a text.
     pub fn diagnostic(&self, text: &str) -> Diagnostic {
         Diagnostic::beginning(self.explained(text).trim())
     }
 
-    /// Makes a diagnostic of the end of what a program wrote.
+    /// Makes a diagnostic from the end of a program's output.
     pub fn tail(&self, bytes: &[u8]) -> Diagnostic {
         Diagnostic::end(self.explained(&String::from_utf8_lossy(bytes)).trim())
     }
 
-    /// Makes a diagnostic of words of our own with words of the outside among them.
+    /// Makes a diagnostic from our own text with external text in it.
     ///
     /// ```
     /// # use creel_core::sanitise::{Masker, Secrets};
     /// # let masker = Masker::new(&Secrets::new());
-    /// let heard = "no such host";
-    /// let text = masker.sentence(format_args!("the clone failed: {heard}"));
+    /// let error = "no such host";
+    /// let text = masker.sentence(format_args!("the clone failed: {error}"));
     /// assert_eq!(text.as_str(), "the clone failed: no such host");
     /// ```
-    pub fn sentence(&self, words: fmt::Arguments<'_>) -> Diagnostic {
-        self.diagnostic(&words.to_string())
+    pub fn sentence(&self, text: fmt::Arguments<'_>) -> Diagnostic {
+        self.diagnostic(&text.to_string())
     }
 
-    /// Returns a masker for text that comes in pieces.
+    /// Returns a masker for text that arrives in chunks.
     pub fn stream(&self) -> MaskStream {
         MaskStream::new(self.clone())
     }
@@ -90,10 +90,10 @@ impl Masker {
         render(text, &spans, 0, text.len())
     }
 
-    /// Returns a text without secrets, control characters and words of the task.
+    /// Returns a text without secrets, control characters and text of the task.
     ///
-    /// It is masked before it is cleaned, since a secret may hold a control character, and after
-    /// it, since a control character may have parted one.
+    /// The text is masked before it is cleaned, because a secret may contain a control character.
+    /// It is masked again afterwards, because a control character may have split a secret.
     fn explained(&self, text: &str) -> String {
         let text = clean::view(self.masked(text).as_bytes()).into_text();
         let mut spans = self.find(&text, None);
@@ -103,19 +103,20 @@ impl Masker {
         render(&text, &spans, 0, text.len())
     }
 
-    /// Finds what is left of known secrets where a text was cut, as whoever read it may have.
-    fn find_at_edges<'a>(&'a self, text: &str, spans: &mut Vec<Span<'a>>) {
+    /// Finds parts of known secrets at both ends of a text, which a reader may have truncated.
+    fn find_at_edges<'a>(&'a self, text: &str, spans: &mut Vec<MaskSpan<'a>>) {
         self.0.known.find_at_start(text, spans);
         self.0.known.find_at_end(text, spans);
     }
 
-    pub(super) fn known(&self) -> &Known {
+    pub(super) fn known(&self) -> &KnownSecrets {
         &self.0.known
     }
 
-    /// Finds the secrets in a text, in no order. A run of base64 that begins at `picture` goes on
-    /// a picture, and is not judged again.
-    pub(super) fn find(&self, text: &str, picture: Option<usize>) -> Vec<Span<'_>> {
+    /// Finds the secrets in a text; the spans are not sorted.
+    ///
+    /// A base64 run that begins at `picture` continues a picture and is not judged again.
+    pub(super) fn find(&self, text: &str, picture: Option<usize>) -> Vec<MaskSpan<'_>> {
         let mut spans = Vec::new();
         self.find_in(text.as_bytes(), picture, &mut spans);
         if clean::has_hidden(text.as_bytes()) {
@@ -127,7 +128,7 @@ impl Masker {
         spans
     }
 
-    fn find_in<'a>(&'a self, text: &[u8], picture: Option<usize>, spans: &mut Vec<Span<'a>>) {
+    fn find_in<'a>(&'a self, text: &[u8], picture: Option<usize>, spans: &mut Vec<MaskSpan<'a>>) {
         self.0.known.find(text, spans);
         hidden::find(&self.0.known, text, spans);
         rules::find(text, spans);

@@ -1,6 +1,6 @@
-//! The sanitiser: what of the outside's words may be kept or shown.
+//! The sanitiser: decides which external text may be stored or shown.
 //!
-//! Two types and no third way: [`Masked`] and [`Diagnostic`]. Both come out of a [`Masker`],
+//! Only two types carry such text: [`Masked`] and [`Diagnostic`]. Both come from a [`Masker`],
 //! which knows the secrets of a run:
 //!
 //! ```text
@@ -8,14 +8,14 @@
 //!         ├─▶ rules: shapes of tokens, headers, URLs ──┤
 //!         ├─▶ keys: private key blocks ────────────────┼─▶ spans ─▶ merged ─▶ Masked
 //!         ├─▶ random: what no person would have named ─┤
-//!         └─▶ private: words of the task ──────────────┘      (and cut) ─▶ Diagnostic
+//!         └─▶ private: text of the task ───────────────┘      (and cut) ─▶ Diagnostic
 //! ```
 //!
-//! All finders look at the same text, so none can tear apart what another would have found; what
-//! they found is united before anything is replaced, and cutting comes last. [`MaskStream`] does
-//! the same for text that comes in pieces.
+//! All finders read the same text, so none can split what another would find. Their spans are
+//! merged before anything is replaced, and truncation comes last. [`MaskStream`] does the same for
+//! text that arrives in chunks.
 //!
-//! Nothing is written here; a crash leaves nothing behind.
+//! This module writes nothing; a crash leaves nothing behind.
 
 mod clean;
 mod forms;
@@ -23,7 +23,8 @@ mod hidden;
 mod keys;
 mod known;
 mod masker;
-mod named;
+mod multi_search;
+mod named_values;
 mod private;
 mod process;
 mod random;
@@ -33,7 +34,6 @@ mod secrets;
 mod services;
 #[cfg(test)]
 mod services_tests;
-mod sieve;
 mod span;
 mod stream;
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! Finds stretches of the task's own words.
+//! Finds stretches of the task's own text.
 //!
-//! A diagnostic is read by people who may not see the task. So every stretch of
-//! [`PrivateText::STRETCH`] characters that the task and a text have in common is found: as it
-//! is, and with other white space and other capitals, and as it stands in JSON.
+//! People who may not see the task read diagnostics. So every stretch of [`PrivateText::STRETCH`]
+//! characters that a text shares with the task is found: verbatim, with other white space and other
+//! capitals, and as JSON writes it.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::forms::json_string;
-use super::span::Span;
+use super::span::MaskSpan;
 
-/// What it is called in the text.
+/// The name shown in place of the masked text.
 const NAME: &str = "task";
-/// Odd and with bits all over: what the characters of a stretch are multiplied with.
+/// The multiplier of the rolling hash: odd, and with bits spread over all 64.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Every stretch of the private texts, as a number of each.
+/// The hash of every stretch of the private texts.
 #[derive(Default)]
 pub(super) struct PrivateText {
-    /// Stretches as they are.
+    /// Stretches verbatim.
     exact: HashSet<u64>,
-    /// Stretches in small letters with single spaces.
+    /// Stretches in lowercase with single spaces.
     loose: HashSet<u64>,
 }
 
 impl PrivateText {
-    /// How many characters in common are too many.
+    /// How many shared characters are too many.
     pub(super) const STRETCH: usize = 24;
 
     pub(super) fn new<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
@@ -38,26 +38,26 @@ impl PrivateText {
         private
     }
 
-    /// Finds every stretch of them in a text.
-    pub(super) fn find(&self, text: &str, spans: &mut Vec<Span<'_>>) {
+    /// Finds every stretch of the private texts in a text.
+    pub(super) fn find(&self, text: &str, spans: &mut Vec<MaskSpan<'_>>) {
         if self.exact.is_empty() {
             return;
         }
         let exact = stretches(exact(text)).filter(|(number, _, _)| self.exact.contains(number));
-        spans.extend(exact.map(|(_, start, end)| Span::by_rule(start, end, NAME)));
+        spans.extend(exact.map(|(_, start, end)| MaskSpan::by_rule(start, end, NAME)));
         let loose = stretches(loose(text)).filter(|(number, _, _)| self.loose.contains(number));
-        spans.extend(loose.map(|(_, start, end)| Span::by_rule(start, end, NAME)));
+        spans.extend(loose.map(|(_, start, end)| MaskSpan::by_rule(start, end, NAME)));
     }
 }
 
-/// A character to compare, and the bytes of the text that it stands for.
+/// A character to compare, and the byte range of the text that it stands for.
 type Letter = (char, usize, usize);
 
 fn exact(text: &str) -> impl Iterator<Item = Letter> {
     text.char_indices().map(|(at, one)| (one, at, at + one.len_utf8()))
 }
 
-/// Returns small letters, and one space for any white space.
+/// Returns the text in lowercase, with one space for any white space.
 fn loose(text: &str) -> impl Iterator<Item = Letter> {
     let mut after_space = true;
     let kept = exact(text).filter_map(move |(one, start, end)| {
@@ -69,9 +69,9 @@ fn loose(text: &str) -> impl Iterator<Item = Letter> {
     kept.flat_map(|(one, start, end)| one.to_lowercase().map(move |small| (small, start, end)))
 }
 
-/// Returns a number for every stretch, and where it begins and ends.
+/// Returns a hash for every stretch, and where it begins and ends.
 ///
-/// Two stretches share a number once in a few billion billion; then too much is masked.
+/// Two stretches collide about once in a few billion billion; then too much is masked.
 fn stretches(letters: impl Iterator<Item = Letter>) -> impl Iterator<Item = (u64, usize, usize)> {
     let out_factor = (0..PrivateText::STRETCH).fold(1_u64, |power, _| power.wrapping_mul(FACTOR));
     let mut window: VecDeque<Letter> = VecDeque::with_capacity(PrivateText::STRETCH + 1);

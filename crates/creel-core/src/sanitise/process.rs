@@ -1,8 +1,8 @@
-//! What this process knows to be secret, for every text that leaves it.
+//! The secrets known to this process, for every text that leaves it.
 //!
-//! A masker of a run knows the secrets of that run. But errors of providers, logs and messages
-//! are written in places that know of no run. What one part of a process has learned is secret in
-//! all that the process stores or shows, so it is kept here, and only ever added to.
+//! The masker of a run knows the secrets of that run. But errors of providers, logs and messages
+//! are written in code that knows no run. What one part of a process learns is secret in everything
+//! that the process stores or shows. So it is kept here, and only ever added to.
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
@@ -14,7 +14,7 @@ static KNOWN: LazyLock<RwLock<(Secrets, Masker)>> = LazyLock::new(|| {
     RwLock::new((none, masker))
 });
 
-/// Makes secrets known to everything that this process stores or shows from here on.
+/// Adds secrets to everything that this process stores or shows from now on.
 pub fn remember(secrets: &Secrets) {
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
     if known.0.learn(secrets) {

@@ -1,32 +1,32 @@
-//! Finds what no person would have named: long runs of letters and digits in wild order.
+//! Finds random-looking runs of letters and digits that no person would choose as a name.
 //!
-//! How often the sort of character changes (capital, small, digit) tells random text from names
-//! better than the entropy of its characters does, which says little of thirty of them: in
-//! random text two of three neighbours differ, in `camelCase` and `x86_64-linux-gnu` one of three.
+//! The test counts how often the character class (uppercase, lowercase, digit) changes. Over about
+//! thirty characters this separates random text from names better than entropy does. In random text
+//! two of three neighbours differ; in `camelCase` and `x86_64-linux-gnu` one of three.
 //!
-//! Hexadecimal is left alone: commits, digests, UUIDs and our own identifiers are made of it, and
-//! nothing in it tells a secret from a digest. Only a name before it does: `API_TOKEN=5f3a…`.
+//! Hexadecimal is not masked: commits, digests, UUIDs and our own identifiers consist of it, and
+//! nothing in it distinguishes a secret from a digest. Only a name before it does:
+//! `API_TOKEN=5f3a…`.
 
-use super::span::Span;
+use super::span::MaskSpan;
 
-/// What it is called in the text.
+/// The name shown in place of the masked text.
 const NAME: &str = "random";
 /// How many characters are judged at once; a shorter run is never random enough.
 pub(super) const WINDOW: usize = 20;
-/// How many changes of sort they must have.
+/// Minimum number of class changes in a window.
 const CHANGES: usize = 11;
-/// How many capitals, and how many small letters, must be among them.
+/// Minimum number of uppercase letters, and of lowercase letters, in a window.
 const LETTERS: usize = 3;
-/// How many signs may be among them.
+/// Maximum number of signs in a window.
 const SIGNS: usize = 2;
-/// How long a run without capitals, or without small letters, must be: the names in a Nix store
-/// have 32 characters.
+/// Minimum length of a run with letters of only one case; names in a Nix store have 32 characters.
 const ONE_CASE: usize = 33;
-/// How many digits must be in it.
+/// Minimum number of digits in such a run.
 const FEWEST_DIGITS: usize = 4;
-/// How long hexadecimal behind the name of a secret must be.
+/// Minimum length of hexadecimal after the name of a secret.
 const HEX: usize = 20;
-/// How names end whose values are secret.
+/// Suffixes of names whose values are secret.
 const SECRET_NAMES: [&str; 10] = [
     "secret",
     "token",
@@ -39,10 +39,10 @@ const SECRET_NAMES: [&str; 10] = [
     "secret_key",
     "private_key",
 ];
-/// What digests of packages begin with.
+/// Prefixes of package digests.
 const DIGESTS: [&str; 4] = ["sha1-", "sha256-", "sha384-", "sha512-"];
 
-/// What pictures, fonts and documents begin with in base64.
+/// Prefixes of pictures, fonts and documents in base64.
 const PICTURES: [&[u8]; 9] = [
     b"iVBORw0KGgo",
     b"/9j/",
@@ -54,62 +54,62 @@ const PICTURES: [&[u8]; 9] = [
     b"d09GRg",
     b"JVBERi0",
 ];
-/// A shorter run is no picture.
+/// Minimum length of a run that counts as a picture.
 const FEWEST_IN_PICTURE: usize = 64;
 
-/// A sort of character.
+/// A character class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sort {
-    Capital,
-    Small,
+enum CharClass {
+    Uppercase,
+    Lowercase,
     Digit,
     Sign,
     /// Anything that ends a run.
     Other,
 }
 
-const fn sort_of(byte: u8) -> Sort {
+const fn class_of(byte: u8) -> CharClass {
     match byte {
-        b'A'..=b'Z' => Sort::Capital,
-        b'a'..=b'z' => Sort::Small,
-        b'0'..=b'9' => Sort::Digit,
-        b'+' | b'/' | b'-' | b'_' => Sort::Sign,
-        _ => Sort::Other,
+        b'A'..=b'Z' => CharClass::Uppercase,
+        b'a'..=b'z' => CharClass::Lowercase,
+        b'0'..=b'9' => CharClass::Digit,
+        b'+' | b'/' | b'-' | b'_' => CharClass::Sign,
+        _ => CharClass::Other,
     }
 }
 
-/// The sort of each byte.
-const SORTS: [Sort; 256] = {
-    let mut table = [Sort::Other; 256];
+/// The class of each byte.
+const CLASSES: [CharClass; 256] = {
+    let mut table = [CharClass::Other; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = sort_of(byte as u8);
+        table[byte] = class_of(byte as u8);
         byte += 1;
     }
     table
 };
 
-/// What each byte adds to two counts in one number: of capitals above, of digits below.
+/// What each byte adds to two packed counters: capitals in the high half, digits in the low half.
 const COUNTED: [u64; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = match SORTS[byte] {
-            Sort::Capital => 1 << 32,
-            Sort::Digit => 1,
-            Sort::Small | Sort::Sign | Sort::Other => 0,
+        table[byte] = match CLASSES[byte] {
+            CharClass::Uppercase => 1 << 32,
+            CharClass::Digit => 1,
+            CharClass::Lowercase | CharClass::Sign | CharClass::Other => 0,
         };
         byte += 1;
     }
     table
 };
 
-/// Which bytes a run is made of.
+/// Which bytes may be part of a run.
 const IN_RUN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = !matches!(SORTS[byte], Sort::Other);
+        table[byte] = !matches!(CLASSES[byte], CharClass::Other);
         byte += 1;
     }
     table
@@ -117,7 +117,8 @@ const IN_RUN: [bool; 256] = {
 
 /// Returns the next run of at least [`WINDOW`] characters of base64 in either alphabet.
 ///
-/// No such run fits between two looks, so most of the text is never looked at.
+/// It probes one byte per [`WINDOW`]. No such run fits between two probes, so most bytes are never
+/// read.
 pub(super) fn next_run(text: &[u8], from: usize) -> Option<(usize, usize)> {
     let mut at = from + WINDOW - 1;
     while at < text.len() {
@@ -137,12 +138,12 @@ pub(super) fn next_run(text: &[u8], from: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// Returns where the run begins that goes up to `at`.
+/// Returns the start of the run that ends at `at`.
 pub(super) fn run_before(text: &[u8], at: usize) -> usize {
     at - text[..at].iter().rev().take_while(|byte| IN_RUN[usize::from(**byte)]).count()
 }
 
-/// Returns whether a run that begins at `start` is a picture or the like.
+/// Returns whether a run is a picture, a font, a document or other media.
 pub(super) fn is_picture(text: &[u8], (start, end): (usize, usize)) -> bool {
     let (before, run) = (&text[start.saturating_sub(64)..start], &text[start..end]);
     let begins_so = || PICTURES.iter().any(|begin| run.starts_with(begin));
@@ -155,21 +156,21 @@ pub(super) fn is_picture(text: &[u8], (start, end): (usize, usize)) -> bool {
     run.len() >= FEWEST_IN_PICTURE && (begins_so() || is_named())
 }
 
-/// Finds what is random in one run.
-pub(super) fn find(text: &[u8], (start, end): (usize, usize), spans: &mut Vec<Span<'_>>) {
+/// Finds the random parts of one run.
+pub(super) fn find(text: &[u8], (start, end): (usize, usize), spans: &mut Vec<MaskSpan<'_>>) {
     let run = &text[start..end];
     if is_digest(text, start, run) || is_picture(text, (start, end)) {
         return;
     }
     if run.len() >= HEX && run.iter().all(u8::is_ascii_hexdigit) {
         if has_secret_name(&text[..start]) {
-            spans.push(Span::by_rule(start, end, NAME));
+            spans.push(MaskSpan::by_rule(start, end, NAME));
         }
         return;
     }
     for (from, to) in islands(run) {
         let padding = text[start + to..].iter().take(2).take_while(|byte| **byte == b'=');
-        spans.push(Span::by_rule(start + from, start + to + padding.count(), NAME));
+        spans.push(MaskSpan::by_rule(start + from, start + to + padding.count(), NAME));
     }
 }
 
@@ -179,7 +180,7 @@ fn is_digest(text: &[u8], start: usize, run: &[u8]) -> bool {
         || DIGESTS.iter().any(|digest| run.starts_with(digest.as_bytes()))
 }
 
-/// Returns whether what stands before a value names it as a secret.
+/// Returns whether the text before a value names it as a secret.
 fn has_secret_name(before: &[u8]) -> bool {
     let before = &before[before.len().saturating_sub(64)..];
     let is_joint = |byte: &u8| b" \t\"'\\=:>".contains(byte);
@@ -192,9 +193,9 @@ fn has_secret_name(before: &[u8]) -> bool {
     joint.iter().any(|byte| b"=:".contains(byte)) && SECRET_NAMES.iter().any(|one| ends_with(one))
 }
 
-/// Returns the parts of a run that are random.
+/// Returns the random parts of a run.
 fn islands(run: &[u8]) -> Vec<(usize, usize)> {
-    // Most runs are paths: a look at the capitals and digits spares the rest.
+    // Most runs are paths: counting capitals and digits first skips the rest for them.
     let counted: u64 = run.iter().map(|byte| COUNTED[usize::from(*byte)]).sum();
     let (capitals, digits) = (counted >> 32, counted & u64::from(u32::MAX));
     let has_one_case = run.len() >= ONE_CASE && digits >= FEWEST_DIGITS as u64;
@@ -202,7 +203,7 @@ fn islands(run: &[u8]) -> Vec<(usize, usize)> {
         return Vec::new();
     }
     let mut islands: Vec<(usize, usize)> = Vec::new();
-    let mut window = Window::default();
+    let mut window = ClassWindow::default();
     for at in 0..run.len() {
         window.enter(run, at);
         if at >= WINDOW {
@@ -222,8 +223,8 @@ fn islands(run: &[u8]) -> Vec<(usize, usize)> {
     islands.iter().map(|island| to_slashes(run, *island)).collect()
 }
 
-/// Returns a part with the rest of what stands between its slashes, and with what stands behind
-/// them where that looks no more like the name of a directory.
+/// Extends a part to the slashes around it, and past them while the next component is too random
+/// for a directory name.
 fn to_slashes(run: &[u8], (mut start, mut end): (usize, usize)) -> (usize, usize) {
     let is_inside = |byte: &&u8| **byte != b'/';
     start -= run[..start].iter().rev().take_while(is_inside).count();
@@ -245,15 +246,15 @@ fn to_slashes(run: &[u8], (mut start, mut end): (usize, usize)) -> (usize, usize
     (start, end)
 }
 
-/// Returns whether a part has too many changes for a name.
+/// Returns whether a part has too many class changes for a name.
 fn is_wild(part: &[u8]) -> bool {
     let changes = part.windows(2).filter(|pair| changes(pair[0], pair[1])).count();
     changes * 3 >= part.len() && changes > 0
 }
 
-/// What is among the characters that are judged.
+/// Counts over the characters of the current window.
 #[derive(Default)]
-struct Window {
+struct ClassWindow {
     capitals: usize,
     smalls: usize,
     digits: usize,
@@ -261,23 +262,23 @@ struct Window {
     changes: usize,
 }
 
-impl Window {
-    fn count(&mut self, sort: Sort) -> &mut usize {
-        match sort {
-            Sort::Capital => &mut self.capitals,
-            Sort::Small => &mut self.smalls,
-            Sort::Digit => &mut self.digits,
-            Sort::Sign | Sort::Other => &mut self.signs,
+impl ClassWindow {
+    fn count(&mut self, class: CharClass) -> &mut usize {
+        match class {
+            CharClass::Uppercase => &mut self.capitals,
+            CharClass::Lowercase => &mut self.smalls,
+            CharClass::Digit => &mut self.digits,
+            CharClass::Sign | CharClass::Other => &mut self.signs,
         }
     }
 
     fn enter(&mut self, run: &[u8], at: usize) {
-        *self.count(SORTS[usize::from(run[at])]) += 1;
+        *self.count(CLASSES[usize::from(run[at])]) += 1;
         self.changes += usize::from(at > 0 && changes(run[at - 1], run[at]));
     }
 
     fn leave(&mut self, run: &[u8], at: usize) {
-        *self.count(SORTS[usize::from(run[at])]) -= 1;
+        *self.count(CLASSES[usize::from(run[at])]) -= 1;
         self.changes -= usize::from(changes(run[at], run[at + 1]));
     }
 
@@ -291,15 +292,15 @@ impl Window {
 }
 
 fn changes(one: u8, next: u8) -> bool {
-    let (one, next) = (SORTS[usize::from(one)], SORTS[usize::from(next)]);
-    one != next && one != Sort::Sign && next != Sort::Sign
+    let (one, next) = (CLASSES[usize::from(one)], CLASSES[usize::from(next)]);
+    one != next && one != CharClass::Sign && next != CharClass::Sign
 }
 
-/// Returns the parts without a sign that are random although their letters have one case.
+/// Returns the parts between signs that are random although their letters have only one case.
 fn of_one_case(run: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut start = 0;
-    for part in run.split(|byte| sort_of(*byte) == Sort::Sign) {
+    for part in run.split(|byte| class_of(*byte) == CharClass::Sign) {
         if part.len() >= ONE_CASE && is_random_in_one_case(part) {
             found.push((start, start + part.len()));
         }

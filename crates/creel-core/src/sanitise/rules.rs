@@ -1,7 +1,7 @@
-//! Finds tokens by their shape: what well-known services hand out, headers, addresses, commands.
+//! Finds tokens by their format: tokens of well-known services, headers, URLs, commands.
 //!
-//! One pass finds the anchors of all rules and names at once; the expression of a rule is tried
-//! only where one of its anchors stands.
+//! One pass finds the anchors of all rules and names at once. The expression of a rule is tried
+//! only where one of its anchors occurs.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, OnceLock};
@@ -10,28 +10,28 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
 
 use super::services::SERVICES;
-use super::span::Span;
-use super::{keys, named};
+use super::span::MaskSpan;
+use super::{keys, named_values};
 
-/// How a token looks.
-pub(super) struct Rule {
-    /// What stands in its place.
+/// The format of a token.
+pub(super) struct MaskRule {
+    /// The name that replaces the token.
     pub(super) name: &'static str,
-    /// What it begins with; one of them.
+    /// The possible prefixes of the token.
     pub(super) anchors: &'static [&'static str],
-    /// The whole of it, from the anchor on; the first group, where there is one, is the secret.
+    /// The whole token, from the anchor on; the first group, if there is one, is the secret.
     pub(super) expression: &'static str,
-    /// Whether the anchor may stand in the middle of a word.
+    /// Whether the anchor may occur in the middle of a word.
     pub(super) in_word: bool,
 }
 
-/// A token whose anchor stands in its middle.
+/// A token with its anchor in the middle.
 struct Split {
     name: &'static str,
     anchor: &'static str,
-    /// How many letters and digits stand before the anchor, at least.
+    /// Minimum number of letters and digits before the anchor.
     before: usize,
-    /// What stands behind them, from the anchor on.
+    /// The rest of the token, from the anchor on.
     expression: &'static str,
 }
 
@@ -52,33 +52,33 @@ const SPLITS: &[Split] = &[
     },
 ];
 
-/// Headers, addresses and commands that carry a secret.
-const RULES: &[Rule] = &[
-    Rule {
+/// Headers, URLs and commands that carry a secret.
+const RULES: &[MaskRule] = &[
+    MaskRule {
         name: "jwt",
         anchors: &["eyJ"],
         expression: "eyJ[A-Za-z0-9_-]{8,}\\.[A-Za-z0-9_-]{8,}(?:\\.[A-Za-z0-9_-]*)*",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "grafana-token",
         anchors: &["eyJrIjoi"],
         expression: "eyJrIjoi[A-Za-z0-9+/]{30,}={0,2}",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "discord-token",
         anchors: &["MD", "MT", "MZ", "Mj", "Mz", "ND", "NT", "NZ", "Nj", "Nz", "OD", "OT", "Oz"],
         expression: "[MNO][A-Za-z0-9_-]{22,27}\\.[A-Za-z0-9_-]{6}\\.[A-Za-z0-9_-]{27,}",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "url-password",
         anchors: &["://"],
         expression: "://(?:[^\\s/:@\"'<>]{0,256}:([^\\s/\"'<>]{1,512})|([^\\s/:@\"'<>]{20,512}))@",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "authorization",
         anchors: &["uthorization", "UTHORIZATION"],
         expression: "(?:uthorization|UTHORIZATION)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
@@ -90,55 +90,55 @@ const RULES: &[Rule] = &[
                      |([A-Za-z0-9._~+/=:-]{16,}))",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "authorization",
         anchors: &["earer ", "EARER "],
         expression: "(?:earer|EARER)[ \t]{1,8}([A-Za-z0-9._~+/=-]*[0-9][A-Za-z0-9._~+/=-]*)",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "api-key",
         anchors: &["api-key", "Api-Key", "API-KEY", "rivate-token", "rivate-Token", "RIVATE-TOKEN"],
         expression: "(?:api-key|Api-Key|API-KEY|rivate-token|rivate-Token|RIVATE-TOKEN)\
                      [\"'\\\\]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[\"'\\\\]{0,4}([A-Za-z0-9._~+/=-]{8,})",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "aws-secret-key",
         anchors: &["secret_access_key", "SECRET_ACCESS_KEY", "SecretAccessKey", "secretAccessKey"],
         expression: "(?:secret_access_key|SECRET_ACCESS_KEY|[Ss]ecretAccessKey)\
                      [\"'\\\\]{0,4}[ \t]{0,8}[:=>]{0,2}[ \t]{0,8}[\"'\\\\]{0,4}([A-Za-z0-9/+=]{30,})",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "cookie",
         anchors: &["ookie:", "OOKIE:", "ookie\"", "ookie'"],
         expression: "(?:ookie|OOKIE)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
                      ([A-Za-z0-9_.$%-]{1,128}=[^\\r\\n\"'\\\\]{1,4096})",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "cookie",
         anchors: &["et-cookie", "et-Cookie", "ET-COOKIE"],
         expression: "(?i:et-cookie)[\"'\\\\]{0,4}[ \t]{0,8}[:=,][ \t]{0,8}[\"'\\\\]{0,4}\
                      [A-Za-z0-9_.$%-]{1,128}=([^\\s;\"'\\\\]{1,4096})",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "password",
         anchors: &["curl "],
         expression: "curl [^\\n]{0,1024}?(?:(?:-[A-Za-z]{0,6}[uU]|--user|--proxy-user)[ =]{0,2}[\"'\\\\]{0,2}\
                      [^\\s:\"']{0,128}:([^\\s\"'\\\\]{1,256})|(?:-b|--cookie)[ =][\"'\\\\]{0,2}([^\\s\"'=]{1,64}=[^\"'\\s]{1,512}))",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "password",
         anchors: &["login "],
         expression: "login (?:\\S{1,128}\\s{1,4}password\\s{1,4}([^\\s]{1,256})\
                      |[^\\n]{0,256}?-p[ ]?[\"']?([^\\s\"']{3,256}))",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "password",
         anchors: &["sshpass ", "redis-cli ", "mysql ", "mysqldump ", "mysqladmin "],
         expression: "(?:sshpass (?:[^\\n]{0,64}? )??-p[ ]?[\"']?([^\\s\"']{1,256})\
@@ -146,7 +146,7 @@ const RULES: &[Rule] = &[
                      |mysql[a-z]{0,5} (?:[^\\n]{0,512}? )??-p[\"']?([^\\s\"'-][^\\s\"']{0,128}))",
         in_word: false,
     },
-    Rule {
+    MaskRule {
         name: "signature",
         anchors: &[
             "X-Amz-Signature=",
@@ -158,13 +158,13 @@ const RULES: &[Rule] = &[
         expression: "(?:X-[A-Za-z-]{1,32}|[?&]sig)=([A-Za-z0-9%+/=_-]{16,})",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "registry-auth",
         anchors: &["\"auth\""],
         expression: "\"auth\"\\s{0,8}:\\s{0,8}\"([A-Za-z0-9+/=]{8,})\"",
         in_word: true,
     },
-    Rule {
+    MaskRule {
         name: "password-hash",
         anchors: &["$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "$argon2"],
         expression: "\\$(?:2[aby]\\$\\d\\d\\$[A-Za-z0-9./]{53}|[56y]\\$[^\\s:]{8,64}\\$[A-Za-z0-9./]{40,}\
@@ -173,13 +173,13 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// A value that begins so was masked before.
+/// The prefix of a value that is masked already.
 const MASK: &[u8] = b"[masked:";
-/// A token without a header's name has at least so many characters.
+/// Minimum length of a bearer token without the name of a header.
 const BARE_BEARER: usize = 16;
-/// A private key has at least so many characters, its first line included.
+/// Minimum length of a private key, its first line included.
 const SHORTEST_KEY: usize = 64;
-/// A token reaches at most so far before its anchor.
+/// Maximum length of the part of a token before its anchor.
 const LONGEST_BEFORE: usize = 64;
 
 /// Returns the names of all rules and their expressions.
@@ -188,28 +188,30 @@ pub fn patterns() -> impl Iterator<Item = (&'static str, &'static str)> {
     rules.chain(SPLITS.iter().map(|split| (split.name, split.expression)))
 }
 
-/// What is tried where an anchor stands.
+/// What is tried at an anchor.
 #[derive(Clone, Copy)]
 enum Trial {
-    Rule(&'static Rule, usize),
+    Rule(&'static MaskRule, usize),
     Split(&'static Split, usize),
     Name,
     KeyBegins,
     KeyEnds,
 }
 
-/// The rules, ready to be searched for.
+/// The rules, compiled for the search.
 struct Ready {
     /// Finds the anchors.
     anchors: AhoCorasick,
     /// What is tried for each anchor.
     trials: Vec<Vec<Trial>>,
-    /// The expressions that trials name by their numbers.
+    /// The expressions that trials refer to by index.
     expressions: Vec<Expression>,
 }
 
-/// One expression, compiled when its anchor is first met: most commands meet few of them, and
-/// compiling all would delay the first line of every one.
+/// One expression, compiled at the first match of its anchor.
+///
+/// Most commands match few anchors, and compiling all expressions would delay the first line of
+/// output.
 struct Expression {
     pattern: &'static str,
     compiled: OnceLock<Regex>,
@@ -244,7 +246,7 @@ impl Ready {
             let trial = Trial::Split(split, number(split.expression));
             trials.entry(split.anchor).or_default().push(trial);
         }
-        for anchor in named::ANCHORS {
+        for anchor in named_values::ANCHORS {
             trials.entry(anchor).or_default().push(Trial::Name);
         }
         trials.entry(keys::BEGIN).or_default().push(Trial::KeyBegins);
@@ -260,8 +262,8 @@ impl Ready {
 
 static READY: LazyLock<Ready> = LazyLock::new(Ready::new);
 
-/// Finds everything that has the shape of a token.
-pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
+/// Finds everything that has the format of a token.
+pub(super) fn find(text: &[u8], spans: &mut Vec<MaskSpan<'_>>) {
     let ready = &*READY;
     for anchor in ready.anchors.find_iter(text) {
         let start = anchor.start();
@@ -273,7 +275,7 @@ pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
                 Trial::Split(split, number) => {
                     spans.extend(fit_split(split, ready.expressions[*number].regex(), text, start));
                 }
-                Trial::Name => spans.extend(named::find(text, start)),
+                Trial::Name => spans.extend(named_values::find(text, start)),
                 Trial::KeyBegins => keys::find_block(text, start, spans),
                 Trial::KeyEnds => keys::find_rest(text, start, spans),
             }
@@ -281,13 +283,14 @@ pub(super) fn find(text: &[u8], spans: &mut Vec<Span<'_>>) {
     }
 }
 
-/// Returns where tokens of well-known services and private keys begin in a text, with their names.
-/// What only the name before it makes a secret is not among them.
+/// Returns where service tokens and private keys begin in a text, with their names.
+///
+/// Values that only a name before them marks as secret are not included.
 pub fn tokens(text: &str) -> Vec<(usize, &'static str)> {
-    let mut spans: Vec<Span<'static>> = Vec::new();
+    let mut spans: Vec<MaskSpan<'static>> = Vec::new();
     find(text.as_bytes(), &mut spans);
     spans.retain(|span| match span.name {
-        // The mark alone may stand in a sentence.
+        // The begin mark alone may occur in ordinary text.
         keys::NAME => span.end - span.start >= SHORTEST_KEY,
         name => SERVICES.iter().any(|service| service.name == name),
     });
@@ -295,11 +298,11 @@ pub fn tokens(text: &str) -> Vec<(usize, &'static str)> {
 }
 
 fn fit(
-    rule: &'static Rule,
+    rule: &'static MaskRule,
     expression: &Regex,
     text: &[u8],
     start: usize,
-) -> Option<Span<'static>> {
+) -> Option<MaskSpan<'static>> {
     let is_word = |at: usize| text[at].is_ascii_alphanumeric();
     if !rule.in_word && start.checked_sub(1).is_some_and(is_word) {
         return None;
@@ -310,7 +313,7 @@ fn fit(
     if found.as_bytes().starts_with(MASK) || (is_bare_bearer && found.len() < BARE_BEARER) {
         return None;
     }
-    Some(Span::by_rule(start + found.start(), start + found.end(), rule.name))
+    Some(MaskSpan::by_rule(start + found.start(), start + found.end(), rule.name))
 }
 
 fn fit_split(
@@ -318,11 +321,11 @@ fn fit_split(
     expression: &Regex,
     text: &[u8],
     start: usize,
-) -> Option<Span<'static>> {
+) -> Option<MaskSpan<'static>> {
     let before = text[..start].iter().rev().take(LONGEST_BEFORE);
     let before = before.take_while(|byte| byte.is_ascii_alphanumeric()).count();
     let found = expression.find(&text[start..]).filter(|_| before >= split.before)?;
-    Some(Span::by_rule(start - before, start + found.end(), split.name))
+    Some(MaskSpan::by_rule(start - before, start + found.end(), split.name))
 }
 
 #[cfg(test)]

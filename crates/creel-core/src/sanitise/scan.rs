@@ -1,12 +1,12 @@
 //! Finds single bytes, fast where they are rare.
 
-/// How many bytes are judged at once.
+/// How many bytes are checked at once.
 const CHUNK: usize = 64;
 
-/// Calls `found` with every place at which one of the wanted bytes stands.
+/// Calls `found` with every position of one of the wanted bytes.
 pub(super) fn places<const N: usize>(text: &[u8], wanted: [u8; N], mut found: impl FnMut(usize)) {
     for (number, chunk) in text.chunks(CHUNK).enumerate() {
-        // Without a way out of the loop it is done with wide registers.
+        // Without an early exit from the loop the compiler can vectorise it.
         let is_wanted =
             |byte: u8| wanted.iter().fold(0_u8, |all, one| all | u8::from(byte == *one));
         if chunk.iter().fold(0, |all, byte| all | is_wanted(*byte)) == 0 {

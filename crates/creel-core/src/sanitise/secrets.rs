@@ -4,12 +4,12 @@ use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// Fewer characters than this occur everywhere by chance.
+/// Minimum length of a secret; a shorter text occurs everywhere by chance.
 const FEWEST: usize = 4;
-/// A number of fewer digits is a port, a year, a count.
+/// Minimum length of a numeric secret; a shorter number is a port, a year or a count.
 const FEWEST_DIGITS: usize = 6;
-/// Words that a log is full of.
-const WORDS: [&str; 12] = [
+/// Values that are too common in logs to be masked.
+const COMMON_WORDS: [&str; 12] = [
     "admin",
     "default",
     "false",
@@ -24,22 +24,22 @@ const WORDS: [&str; 12] = [
     "user",
 ];
 
-/// What must not be seen: secrets by their names, and the private text of the task.
+/// What must not be shown: secrets by name, and the private text of the task.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// Names and values, in the order in which they were added.
+    /// Names and values, in insertion order.
     named: Vec<(String, SecretString)>,
-    /// Texts of which a diagnostic must not hold a stretch.
+    /// Texts of which a diagnostic must not contain a stretch.
     private: Vec<SecretString>,
 }
 
 impl Secrets {
-    /// Returns none.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a secret; its name stands where the secret was.
+    /// Adds a secret; its name replaces it in masked text.
     pub fn add(&mut self, name: &str, secret: &SecretString) {
         self.named.push((name.to_owned(), secret.clone()));
     }
@@ -49,7 +49,7 @@ impl Secrets {
         self.private.push(SecretString::from(text));
     }
 
-    /// Adds the named secrets of others that are new; returns whether there are any.
+    /// Adds the named secrets of another set that are new; returns whether there are any.
     pub(super) fn learn(&mut self, others: &Self) -> bool {
         let before = self.named.len();
         for (name, secret) in &others.named {
@@ -61,7 +61,7 @@ impl Secrets {
         self.named.len() > before
     }
 
-    /// Returns the secrets that can be masked, without the white space around them.
+    /// Returns the secrets that can be masked, without surrounding white space.
     pub(super) fn maskable(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.named.iter().map(|(name, secret)| (name.as_str(), value(secret)));
         all.filter(|(_, value)| judge(value).is_none())
@@ -87,12 +87,12 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// A secret that cannot be masked, because a text without it would be no text any more.
+/// A secret that cannot be masked, because masking it would make text unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmasked {
     /// Its name.
     pub name: String,
-    /// Why it is left alone.
+    /// Why it is not masked.
     pub why: Unmaskable,
 }
 
@@ -103,7 +103,7 @@ pub enum Unmaskable {
     Empty,
     /// It has fewer than four characters.
     TooShort,
-    /// It is a word or a number that everybody uses, or one character again and again.
+    /// It is a common word or number, or one repeated character.
     Common,
 }
 
@@ -117,8 +117,7 @@ impl fmt::Display for Unmaskable {
     }
 }
 
-/// Returns what is searched for: the line break at the end of a secret from a file is no part
-/// of it.
+/// Returns the value to search for, without the line break that ends a secret from a file.
 fn value(secret: &SecretString) -> &str {
     secret.expose_secret().trim()
 }
@@ -131,7 +130,7 @@ fn judge(value: &str) -> Option<Unmaskable> {
         Some(Unmaskable::Empty)
     } else if count < FEWEST {
         Some(Unmaskable::TooShort)
-    } else if WORDS.contains(&value.to_lowercase().as_str())
+    } else if COMMON_WORDS.contains(&value.to_lowercase().as_str())
         || (is_number && count < FEWEST_DIGITS)
         || value.chars().all(|other| Some(other) == first)
     {
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_mask_everything_is_left_alone_and_reported() {
+    fn overly_common_values_are_not_masked_but_reported() {
         let mut secrets = Secrets::new();
         let values = ["", "abc", "true", "8080", "xxxxxxxxxx", "hunter2", " s3cret\n"];
         for (number, value) in values.into_iter().enumerate() {

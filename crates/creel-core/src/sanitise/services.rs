@@ -1,21 +1,21 @@
-//! How the tokens of well-known services look, from what the services themselves publish.
+//! Token formats of well-known services, as the services publish them.
 //!
-//! A row has the name that stands in a token's place, what the token begins with, and the whole
-//! of it from there on. Services whose keys are plain hexadecimal or UUIDs have no row: only a
-//! name before the value tells such a key from a digest, and [`super::named`] finds those.
+//! A row has the name that replaces a token, the prefix of the token, and the expression for the
+//! whole token. Services whose keys are plain hexadecimal or UUIDs have no row. Only a name before
+//! the value distinguishes such a key from a digest, and [`super::named_values`] finds those.
 
-use super::rules::Rule;
+use super::rules::MaskRule;
 
 const fn token(
     name: &'static str,
     anchors: &'static [&'static str],
     expression: &'static str,
-) -> Rule {
-    Rule { name, anchors, expression, in_word: false }
+) -> MaskRule {
+    MaskRule { name, anchors, expression, in_word: false }
 }
 
-/// The tokens of services, by the name of the service.
-pub(super) const SERVICES: &[Rule] = &[
+/// The tokens of services, sorted by the name of the service.
+pub(super) const SERVICES: &[MaskRule] = &[
     token("adafruit-key", &["aio_"], "aio_[A-Za-z0-9]{28}\\b"),
     token("age-key", &["AGE-SECRET-KEY-1"], "AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
     token("airtable-token", &["pat"], "pat[A-Za-z0-9]{14}\\.[a-f0-9]{64}\\b"),
@@ -184,7 +184,7 @@ pub(super) const SERVICES: &[Rule] = &[
         "shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}",
     ),
     token("slack-token", &["xox", "xapp-"], "(?:xox[a-z](?:\\.xox[a-z])?|xapp)-[A-Za-z0-9-]{10,}"),
-    Rule {
+    MaskRule {
         name: "slack-webhook",
         anchors: &["hooks.slack.com/"],
         expression: "hooks\\.slack\\.com/[a-z]+/([A-Za-z0-9/_-]{20,})",

@@ -1,17 +1,19 @@
 //! Plants tokens of every service, and ordinary text, and writes the table of what was found.
 //!
-//! Values are made when the test runs, from pieces, so that none stands in the source.
+//! The test generates the values from pieces, so that none occurs in the source.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use fastrand::Rng;
 
+use super::tests::assert_page_has;
 use super::{Masker, Secrets};
 
-/// Tokens that their shape gives away: whose, and how they look. `{an:8}` are eight letters and
-/// digits, `{hex:8}` small hexadecimal digits, `{uc:8}` capitals and digits, `{lc:8}` small letters
-/// and digits, `{b64:8}` base64, `{url:8}` base64 for addresses, `{d:8}` digits, `{uuid}` a UUID.
+/// Tokens that are recognised by their format: the service, and a template.
+///
+/// `{an:8}` are eight letters and digits, `{hex:8}` lowercase hexadecimal digits, `{uc:8}` capitals
+/// and digits, `{lc:8}` lowercase letters and digits, `{b64:8}` base64, `{url:8}` URL-safe base64,
+/// `{d:8}` digits, `{uuid}` a UUID.
 const SHAPES: &[(&str, &str)] = &[
     ("1Password secret key", "A3-{uc:6}-{uc:11}-{uc:5}-{uc:5}-{uc:5}"),
     ("1Password service account", "ops_eyJ{url:120}"),
@@ -141,7 +143,7 @@ const SHAPES: &[(&str, &str)] = &[
     ("xAI", "xai-{an:80}"),
     ("Yandex Cloud", "AQVN{url:36}"),
 ];
-/// Values that what stands around them gives away. The value is in `«»`.
+/// Values that are recognised by the text around them. The value is in `«»`.
 const PLACES: &[(&str, &str)] = &[
     ("an environment variable", "DB_PASSWORD=«{an:9}»"),
     ("a password of words", "password=«correcthorse»"),
@@ -184,7 +186,7 @@ const PLACES: &[(&str, &str)] = &[
     ("Slack webhook", "https://hooks.slack.com/services/«T{uc:10}/B{uc:10}/{an:24}»"),
     ("Discord webhook", "https://discord.com/api/webhooks/{d:18}/«{url:68}»"),
 ];
-/// Secrets that nothing gives away; they are in the table so that nobody relies on them.
+/// Secrets that nothing reveals; the table lists them so that no one relies on their masking.
 const UNSEEN: &[(&str, &str)] = &[
     ("hexadecimal without a name", "{hex:32}"),
     ("a UUID without a name", "{uuid}"),
@@ -217,32 +219,32 @@ const ORDINARY: &[&str] = &[
     "ssh-keygen wrote SHA256:{b64:43} to known_hosts",
 ];
 
-/// Makes a value from its description.
+/// Generates a value from its template.
 fn make(template: &str, chance: &mut Rng) -> String {
-    let mut made = String::new();
+    let mut sample_text = String::new();
     let mut rest = template;
     while let Some((before, behind)) = rest.split_once('{') {
-        made.push_str(before);
-        let piece =
-            behind.split_once('}').and_then(|(name, next)| Some((piece(name, chance)?, next)));
-        match piece {
-            Some((piece, next)) => {
-                made.push_str(&piece);
+        sample_text.push_str(before);
+        let sample =
+            behind.split_once('}').and_then(|(name, next)| Some((sample(name, chance)?, next)));
+        match sample {
+            Some((sample, next)) => {
+                sample_text.push_str(&sample);
                 rest = next;
             }
             None => {
-                made.push('{');
+                sample_text.push('{');
                 rest = behind;
             }
         }
     }
-    made + rest
+    sample_text + rest
 }
 
-fn piece(name: &str, chance: &mut Rng) -> Option<String> {
+fn sample(name: &str, chance: &mut Rng) -> Option<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     if name == "uuid" {
-        let groups = [8, 4, 4, 4, 12].map(|length| piece(&format!("hex:{length}"), chance));
+        let groups = [8, 4, 4, 4, 12].map(|length| sample(&format!("hex:{length}"), chance));
         return Some(groups.map(Option::unwrap).join("-"));
     }
     let (kind, length) = name.split_once(':')?;
@@ -259,7 +261,7 @@ fn piece(name: &str, chance: &mut Rng) -> Option<String> {
     };
     let letters: Vec<char> = from.chars().collect();
     let mut text: String = (0..length).map(|_| letters[chance.usize(..letters.len())]).collect();
-    // A sign at the edge may be taken for one of the text around it.
+    // A sign at the edge could be read as part of the surrounding text.
     if text.ends_with(['-', '_', '+', '/']) || text.starts_with(['-', '_', '+', '/']) {
         text = text.trim_matches(['-', '_', '+', '/']).to_owned();
         let missing = length - text.len();
@@ -272,10 +274,10 @@ fn mask(text: &str) -> String {
     Masker::new(&Secrets::new()).mask(text).to_string()
 }
 
-/// How often each form is made anew.
+/// How often each template is filled with new values.
 const ROUNDS: u64 = 25;
 
-/// Returns the first text in which a part of a value of this shape is still seen.
+/// Returns the first text in which part of a value of this template is still visible.
 fn seen_in(template: &str) -> Option<String> {
     for seed in 0..ROUNDS {
         let mut chance = Rng::with_seed(seed);
@@ -290,7 +292,8 @@ fn seen_in(template: &str) -> Option<String> {
         let rest = without_masks(&masked);
         let length = value.len().min(8);
         let mut pieces = value.as_bytes().windows(length);
-        let is_seen = pieces.any(|piece| rest.as_bytes().windows(length).any(|seen| seen == piece));
+        let is_seen =
+            pieces.any(|sample| rest.as_bytes().windows(length).any(|seen| seen == sample));
         if is_seen || !masked.contains("[masked:") {
             return Some(masked);
         }
@@ -298,14 +301,14 @@ fn seen_in(template: &str) -> Option<String> {
     None
 }
 
-/// Returns a text without the names of what was masked in it.
+/// Returns a text without its `[masked:…]` marks.
 fn without_masks(masked: &str) -> String {
     let mut pieces = masked.split("[masked:");
     let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |text, piece| text + piece.split_once(']').map_or("", |(_, rest)| rest))
+    pieces.fold(first, |text, sample| text + sample.split_once(']').map_or("", |(_, rest)| rest))
 }
 
-/// Returns which name stands in the place of a value of this shape.
+/// Returns the name that replaces a value of this template.
 fn name_of(template: &str) -> String {
     let planted = make(template, &mut Rng::with_seed(0)).replace(['«', '»'], "");
     let masked = mask(&planted);
@@ -313,7 +316,7 @@ fn name_of(template: &str) -> String {
     name.map(|(name, _)| name.to_owned()).unwrap_or_default()
 }
 
-/// Returns a description without its marks, fit for a table.
+/// Returns a template without its marks, escaped for a table.
 fn shown(template: &str) -> String {
     let plain = template.replace(['«', '»'], "").replace('|', "\\|");
     let mut shown = String::new();
@@ -336,12 +339,12 @@ fn shown(template: &str) -> String {
 
 fn table() -> String {
     let mut text = String::from("| what | how it looks | found as |\n|---|---|---|\n");
-    for (whose, template) in SHAPES.iter().chain(PLACES) {
+    for (service, template) in SHAPES.iter().chain(PLACES) {
         let found = match seen_in(template) {
             None => format!("`{}`", name_of(template)),
             Some(_) => "**not found**".to_owned(),
         };
-        writeln!(text, "| {whose} | `{}` | {found} |", shown(template)).unwrap();
+        writeln!(text, "| {service} | `{}` | {found} |", shown(template)).unwrap();
     }
     for (what, template) in UNSEEN {
         let found = if seen_in(template).is_some() { "**not found**" } else { "`random`" };
@@ -354,7 +357,9 @@ fn table() -> String {
 fn the_tokens_of_every_service_are_found_whole() {
     let all = SHAPES.iter().chain(PLACES);
     let seen: Vec<String> = all
-        .filter_map(|(whose, template)| seen_in(template).map(|text| format!("{whose}: {text}")))
+        .filter_map(|(service, template)| {
+            seen_in(template).map(|text| format!("{service}: {text}"))
+        })
         .collect();
     assert!(
         seen.is_empty(),
@@ -383,8 +388,8 @@ fn a_picture_comes_through_a_stream_unchanged() {
     let masker = Masker::new(&Secrets::new());
     let mut stream = masker.stream();
     let mut seen = super::Masked::default();
-    for piece in picture.as_bytes().chunks(1000) {
-        seen.append(&stream.feed(piece));
+    for sample in picture.as_bytes().chunks(1000) {
+        seen.append(&stream.feed(sample));
     }
     seen.append(&stream.finish());
     assert_eq!(seen.as_str().len(), picture.len());
@@ -393,20 +398,5 @@ fn a_picture_comes_through_a_stream_unchanged() {
 
 #[test]
 fn the_page_has_the_table_of_what_is_found() {
-    const BEGIN: &str = "<!-- found -->\n";
-    const END: &str = "<!-- end of found -->";
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/sanitiser.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the page has the mark");
-    let (_, behind) = rest.split_once(END).expect("the page has the mark");
-    let fresh = format!("{before}{BEGIN}{}{END}{behind}", table());
-    if std::env::var_os("CREEL_WRITE_PAGES").is_some() {
-        std::fs::write(&page, &fresh).unwrap();
-        return;
-    }
-    assert!(
-        fresh == text,
-        "docs/reference/sanitiser.md is stale: \
-         CREEL_WRITE_PAGES=1 cargo test -p creel-core --lib the_page_has_the_table"
-    );
+    assert_page_has("found", &table());
 }

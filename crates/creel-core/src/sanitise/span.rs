@@ -1,30 +1,30 @@
-//! What was found in a text, and the text without it.
+//! Spans to be masked in a text, and the masked text.
 
-/// A piece of a text that must not be seen.
+/// A part of a text that must not be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span<'a> {
+pub(super) struct MaskSpan<'a> {
     /// Where it begins, in bytes.
     pub(super) start: usize,
     /// Where it ends, in bytes.
     pub(super) end: usize,
-    /// What stands in its place: the name of a secret, or of a rule.
+    /// The name that replaces it: the name of a secret, or of a rule.
     pub(super) name: &'a str,
-    /// Whether the secret is known, so that its name says more than that of a rule.
+    /// Whether the secret is known; its name then takes precedence over that of a rule.
     pub(super) is_known: bool,
 }
 
-impl<'a> Span<'a> {
-    /// Describes a piece that a rule found.
+impl<'a> MaskSpan<'a> {
+    /// Creates a span that a rule found.
     pub(super) fn by_rule(start: usize, end: usize, name: &'a str) -> Self {
         Self { start, end, name, is_known: false }
     }
 }
 
-/// Sorts the pieces and unites those that overlap.
+/// Sorts the spans and merges those that overlap.
 ///
-/// The rest of a piece that another one covers in part must not stay visible, so the union is
-/// masked as one; a known secret names it, else whoever began first.
-pub(super) fn unite(spans: &mut Vec<Span<'_>>) {
+/// If one span covers another only in part, the rest must not stay visible, so the union is masked
+/// as one. The first known secret names it, otherwise the span that begins first.
+pub(super) fn unite(spans: &mut Vec<MaskSpan<'_>>) {
     spans.sort_by_key(|span| (span.start, usize::MAX - span.end));
     let mut kept = 0;
     for at in 0..spans.len() {
@@ -45,11 +45,11 @@ pub(super) fn unite(spans: &mut Vec<Span<'_>>) {
     spans.truncate(kept);
 }
 
-/// Writes the part of a text from `from` to `to` with every piece replaced by its name.
+/// Renders the part of a text from `from` to `to` with every span replaced by its name.
 ///
-/// A piece that began before `from` was named by whoever wrote that part, so only its rest is
-/// left out.
-pub(super) fn render(text: &str, spans: &[Span<'_>], from: usize, to: usize) -> String {
+/// The name of a span that begins before `from` is part of the previous output, so the rest of that
+/// span is only skipped.
+pub(super) fn render(text: &str, spans: &[MaskSpan<'_>], from: usize, to: usize) -> String {
     let mut masked = String::with_capacity(to.saturating_sub(from));
     let mut at = from;
     for span in spans.iter().filter(|span| span.end > from && span.start < to) {
@@ -71,15 +71,16 @@ pub(super) fn render(text: &str, spans: &[Span<'_>], from: usize, to: usize) -> 
 mod tests {
     use super::*;
 
-    fn known(start: usize, end: usize) -> Span<'static> {
-        Span { start, end, name: "KNOWN", is_known: true }
+    fn known(start: usize, end: usize) -> MaskSpan<'static> {
+        MaskSpan { start, end, name: "KNOWN", is_known: true }
     }
 
     #[test]
     fn pieces_that_overlap_become_one_and_the_known_secret_names_it() {
-        let mut spans = vec![known(4, 8), Span::by_rule(0, 6, "rule"), Span::by_rule(8, 9, "next")];
+        let mut spans =
+            vec![known(4, 8), MaskSpan::by_rule(0, 6, "rule"), MaskSpan::by_rule(8, 9, "next")];
         unite(&mut spans);
-        assert_eq!(spans, [known(0, 8), Span::by_rule(8, 9, "next")]);
+        assert_eq!(spans, [known(0, 8), MaskSpan::by_rule(8, 9, "next")]);
         assert_eq!(render("0123456789", &spans, 0, 10), "[masked:KNOWN][masked:next]9");
     }
 

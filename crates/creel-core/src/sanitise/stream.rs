@@ -1,49 +1,49 @@
-//! Masks text that comes in pieces.
+//! Masks text that arrives in chunks.
 //!
-//! What is fed is held back until nothing that follows could make a secret of it: up to the
-//! beginning of the line, where that is not too far, of a block of base64, of a key block, and of
-//! whatever could be the beginning of a known secret. So whole lines pass at once, and a stream
-//! takes bounded memory whatever comes.
+//! Input is held back until nothing that follows could turn it into a secret. The cut moves back to
+//! the start of the current line (if that is not too far), of a base64 block, of a key block, and
+//! of a possible partial known secret. So whole lines pass at once, and a stream uses bounded
+//! memory for any input.
 
 use super::clean;
 use super::hidden;
 use super::known::is_base64;
 use super::masker::Masker;
 use super::random;
-use super::span::{Span, render, unite};
+use super::span::{MaskSpan, render, unite};
 use super::text::Masked;
 
-/// How far a line is held back at least, where no secret is longer.
+/// Minimum distance that a line is held back; more if a known secret is longer.
 const LINE: usize = 2048;
-/// How much already shown text is kept, to know what stands before a piece.
+/// How much emitted text is kept as context for the next chunk.
 const CONTEXT: usize = 128;
-/// How much is held back at most. A longer secret, which no rule knows, is named when this much
-/// of it has come, and its rest left out.
+/// Maximum amount held back. A longer secret, which no rule knows, is masked when this much of it
+/// has arrived, and the rest of it is dropped.
 const MOST: usize = 64 * 1024;
-/// A line of base64 that goes on in the next one is at least this long.
+/// Minimum length of a base64 line that may continue in the next line.
 const WRAPPED: usize = 40;
-/// How many bytes of a secret of several lines are not yet recognised as its beginning.
+/// How many bytes of a multi-line secret may arrive before its beginning is recognised.
 const UNRECOGNISED: usize = 8;
 
 /// Masks one stream; see [`Masker::stream`].
 #[derive(Debug)]
 pub struct MaskStream {
     masker: Masker,
-    /// Some text that was shown, and all that is held back.
+    /// Some emitted text as context, and everything held back.
     text: String,
-    /// Where that begins which is held back.
+    /// Where the held-back part of the text begins.
     shown: usize,
-    /// The beginning of a character whose end has not come.
+    /// The first bytes of an incomplete UTF-8 character.
     partial: Vec<u8>,
-    /// Whether nothing was shown yet.
+    /// Whether nothing was emitted yet.
     is_first: bool,
-    /// Whether the rest of a secret is being left out.
+    /// Whether the rest of a secret is being dropped.
     swallows: bool,
     /// How far a line is held back.
     reach: usize,
-    /// Where a picture in base64 begins, or goes on, that was shown in part.
+    /// Where a partly emitted base64 picture begins or continues.
     picture: Option<usize>,
-    /// Whether the last few bytes are held back also behind a line break.
+    /// Whether the last few bytes are also held back after a line break.
     breaks_early: bool,
 }
 
@@ -64,11 +64,11 @@ impl MaskStream {
         }
     }
 
-    /// Takes the next bytes and returns what can be shown by now.
+    /// Takes the next bytes and returns what can be emitted now.
     pub fn feed(&mut self, bytes: &[u8]) -> Masked {
         self.decode(bytes);
         self.swallow();
-        let cut = self.settled();
+        let cut = self.final_end();
         if cut <= self.shown && self.text.len() - self.shown <= MOST {
             return Masked::default();
         }
@@ -82,7 +82,7 @@ impl MaskStream {
         Masked::of(self.show(cut, &spans))
     }
 
-    /// Returns what was held back.
+    /// Returns the held-back text, masked.
     pub fn finish(mut self) -> Masked {
         let rest = std::mem::take(&mut self.partial);
         self.text.push_str(&String::from_utf8_lossy(&rest));
@@ -97,7 +97,7 @@ impl MaskStream {
         Masked::of(self.show(self.text.len(), &spans))
     }
 
-    /// Adds bytes to the text, but for a character that is not there as a whole.
+    /// Appends bytes to the text, except an incomplete character at the end.
     fn decode(&mut self, bytes: &[u8]) {
         if let (true, Ok(text)) = (self.partial.is_empty(), std::str::from_utf8(bytes)) {
             self.text.push_str(text);
@@ -110,7 +110,7 @@ impl MaskStream {
         self.partial = rest;
     }
 
-    /// Leaves out the rest of a secret that was too long to be held back.
+    /// Drops the rest of a secret that was too long to be held back.
     fn swallow(&mut self) {
         if self.swallows {
             let is_rest = |byte: &u8| is_base64(byte) || matches!(byte, b'=' | b'.');
@@ -120,8 +120,8 @@ impl MaskStream {
         }
     }
 
-    /// Returns up to where a line that goes on cannot make a secret of the text.
-    fn settled(&self) -> usize {
+    /// Returns the position up to which a continued line cannot turn the text into a secret.
+    fn final_end(&self) -> usize {
         let bytes = self.text.as_bytes();
         let line = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut cut = line;
@@ -134,8 +134,8 @@ impl MaskStream {
         self.text.floor_char_boundary(cut)
     }
 
-    /// Returns where the beginning of a known secret begins at the end of the text, also where
-    /// line breaks or colours part it.
+    /// Returns where a partial known secret begins at the end of the text, even if line breaks,
+    /// colours or escapes split it.
     fn begun(&self) -> Option<usize> {
         let known = self.masker.known();
         let bytes = self.text.as_bytes();
@@ -147,7 +147,7 @@ impl MaskStream {
             let view = clean::view(&lines.bytes);
             known.cut_at_end(&view.bytes).map(|at| lines.place(view.place(at)))
         });
-        // A secret of several lines has its line breaks, whatever hides between its letters.
+        // A multi-line secret contains its own line breaks, whatever is hidden between its letters.
         let of_lines = clean::has_hidden(&bytes[from..]).then(|| {
             let view = clean::view(&bytes[from..]);
             known.cut_at_end(&view.bytes).map(|at| from + view.place(at))
@@ -156,10 +156,10 @@ impl MaskStream {
         [plain, joined, seen.flatten(), of_lines.flatten(), escaped].into_iter().flatten().min()
     }
 
-    /// Returns the cut, moved before a secret that it would part or that may go on.
-    fn before_open(&mut self, cut: usize, spans: &[Span<'_>]) -> usize {
+    /// Returns the cut, moved before a secret that it would split or that may continue.
+    fn before_open(&mut self, cut: usize, spans: &[MaskSpan<'_>]) -> usize {
         let length = self.text.len();
-        let is_open = |span: &&Span<'_>| span.end > cut || span.end == length;
+        let is_open = |span: &&MaskSpan<'_>| span.end > cut || span.end == length;
         let open = spans.iter().find(|span| span.start < cut && is_open(span));
         match open {
             Some(span) if length - span.start > MOST => {
@@ -171,7 +171,7 @@ impl MaskStream {
         }
     }
 
-    /// Returns where the picture begins that the cut is in the middle of.
+    /// Returns where the picture begins that the cut would split.
     fn picture_at(&self, cut: usize) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let start = random::run_before(bytes, cut);
@@ -180,8 +180,8 @@ impl MaskStream {
         (start < cut && is_picture).then_some(start)
     }
 
-    /// Renders up to the cut and forgets what is not needed any more.
-    fn show(&mut self, cut: usize, spans: &[Span<'_>]) -> String {
+    /// Renders up to the cut and drops the text that is no longer needed.
+    fn show(&mut self, cut: usize, spans: &[MaskSpan<'_>]) -> String {
         let masked = render(&self.text, spans, self.shown, cut);
         self.is_first &= cut == self.shown;
         let keep = self.text.floor_char_boundary(cut.saturating_sub(CONTEXT));
@@ -193,7 +193,7 @@ impl MaskStream {
     }
 }
 
-/// Returns how many bytes at the end are the beginning of a character.
+/// Returns how many bytes at the end belong to an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
     let last = bytes.len().saturating_sub(3);
     let Some(start) = bytes[last..].iter().rposition(|byte| *byte >= 0xc0) else { return 0 };
@@ -206,7 +206,7 @@ fn unfinished(bytes: &[u8]) -> usize {
     if have < wanted { have } else { 0 }
 }
 
-/// Returns where the lines of base64 or of separated hexadecimal before `to` begin, or `to`.
+/// Returns where the lines of base64 or separated hexadecimal before `to` begin, or `to`.
 fn block_start(text: &[u8], to: usize) -> usize {
     let (mut start, mut full) = (to, to);
     while start > 0 && text[start - 1] == b'\n' {

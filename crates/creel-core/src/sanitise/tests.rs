@@ -1,4 +1,6 @@
-//! Secrets are planted in every encoding, the text is torn apart, and none may be seen.
+//! Plants secrets in every encoding, splits the text, and checks that none is visible.
+
+use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -19,7 +21,7 @@ fn mask(text: &str) -> String {
     masker(&[]).mask(text).to_string()
 }
 
-/// Feeds a text in pieces that end at the given places.
+/// Feeds a text in chunks that end at the given places.
 fn streamed(masker: &Masker, text: &str, splits: &[usize]) -> String {
     let mut places: Vec<usize> = splits.iter().map(|split| split % (text.len() + 1)).collect();
     places.extend([0, text.len()]);
@@ -74,7 +76,7 @@ enum Encoding {
     Base64InJsonLines,
 }
 
-/// Returns a text with something behind each of its characters but the last.
+/// Returns a text with a sign between every two of its characters.
 fn between(text: &str, sign: &str) -> String {
     let letters: Vec<String> = text.chars().map(String::from).collect();
     letters.join(sign)
@@ -120,7 +122,61 @@ impl Encoding {
         Self::Base64InJsonLines,
     ];
 
-    /// Writes a secret that begins behind `before` and ends before `behind`.
+    /// Returns its description on the page.
+    fn description(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Base64 => "base64",
+            Self::Base64WithoutPadding => "base64 without padding",
+            Self::Base64ForUrls => "base64 for addresses",
+            Self::Base64ForUrlsWithoutPadding => "base64 for addresses, without padding",
+            Self::Wrapped => "base64 of a longer text, in lines",
+            Self::Percent => "percent-encoded",
+            Self::Form => "in a form",
+            Self::Json => "in JSON",
+            Self::JsonInJson => "in JSON in JSON",
+            Self::Hex => "hexadecimal",
+            Self::UpperHex => "hexadecimal in capitals",
+            Self::SingleQuoted => "in single quotes of a shell",
+            Self::Backslashes => "with the backslashes of a shell",
+            Self::DollarQuoted => "in `$'…'` of a shell",
+            Self::Coloured => "with a colour that begins in its middle",
+            Self::PercentKeepingSlashes => "percent-encoded but for `/` and `=`",
+            Self::PercentInOtherCase => "percent-encoded in part, in both cases",
+            Self::EveryLetterAsUnicode => "every character as `\\uXXXX`",
+            Self::JsonFourDeep => "in JSON four deep",
+            Self::PercentInJson => "percent-encoded in JSON",
+            Self::BackslashX => "every byte as `\\xXX`",
+            Self::Octal => "every byte in octal",
+            Self::HtmlDecimal => "decimal entities",
+            Self::HtmlHexadecimal => "hexadecimal entities",
+            Self::HtmlNamed => "named entities",
+            Self::Base32 => "base32",
+            Self::SmallBase32 => "base32 in small letters",
+            Self::SpacedHex => "hexadecimal with spaces",
+            Self::ColonHex => "hexadecimal with colons",
+            Self::MixedHex => "hexadecimal with dashes, in both cases",
+            Self::HexWithPrefixes => "hexadecimal with `0x` and commas",
+            Self::OtherCase => "in capitals",
+            Self::WithoutWidth => "characters without width between its own",
+            Self::ControlCharacters => "control characters between its own",
+            Self::Base64InJsonLines => "base64 in lines, in JSON",
+        }
+    }
+
+    /// Returns whether parts of the encoded text may come from the surrounding text.
+    fn is_mixed_with_others(self) -> bool {
+        matches!(
+            self,
+            Self::Wrapped
+                | Self::Coloured
+                | Self::WithoutWidth
+                | Self::ControlCharacters
+                | Self::Base64InJsonLines
+        )
+    }
+
+    /// Encodes a secret that stands between `before` and `behind`.
     fn write(self, secret: &str, before: &str, behind: &str) -> String {
         let within = format!("{before}{secret}{behind}");
         let around = |text: String| format!("{before}{text}{behind}");
@@ -241,19 +297,19 @@ fn base32(bytes: &[u8]) -> String {
     encoded
 }
 
-/// Returns a piece of the secret, or of what was written of it, that can still be seen.
+/// Returns a part of the secret, or of its encoded form, that is still visible.
 fn leak(seen: &str, secret: &str, written: &str) -> Option<String> {
     // Letters of the mask itself are not part of the secret.
     let seen = &seen.replace("[masked:SECRET]", "\0");
-    let pieces = |text: &str, length: usize| -> Vec<String> {
+    let windows_of = |text: &str, length: usize| -> Vec<String> {
         let chars: Vec<char> = text.chars().collect();
         chars.windows(length).map(|piece| piece.iter().collect()).collect()
     };
-    let found = pieces(secret, 8).into_iter().find(|piece| seen.contains(piece));
-    // The first and the last characters of what was written may hold the neighbours only.
+    let found = windows_of(secret, 8).into_iter().find(|piece| seen.contains(piece));
+    // The first and last characters of the encoded form may encode only the neighbours.
     let inner = written.len().checked_sub(8).and_then(|end| written.get(4..end));
     let is_seen = |piece: &String| seen.contains(piece) && !piece.contains("word");
-    let as_written = || pieces(inner.unwrap_or_default(), 14).into_iter().find(is_seen);
+    let as_written = || windows_of(inner.unwrap_or_default(), 14).into_iter().find(is_seen);
     found.or_else(as_written)
 }
 
@@ -303,6 +359,93 @@ fn encoding() -> impl Strategy<Value = Encoding> {
     proptest::sample::select(&Encoding::ALL[..])
 }
 
+/// The secret of the page's table.
+const SAMPLE: &str = "Kx7/pQ9&mZ2'vLw4";
+
+/// Encodes a secret.
+type Encode = fn(&str) -> String;
+
+/// Encodings in which a secret is not found, with their description on the page.
+const UNFOUND: [(&str, Encode); 5] = [
+    ("hexadecimal of base64", |secret| hex_with(&STANDARD.encode(secret), "")),
+    ("reversed", |secret| secret.chars().rev().collect()),
+    ("decimal numbers", |secret| {
+        secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ")
+    }),
+    ("quoted-printable", |secret| secret.bytes().map(|byte| format!("={byte:02X}")).collect()),
+    ("split by other text", |secret| {
+        let (first, second) = secret.split_at(secret.len() / 2);
+        format!("{first} (line 2) {second}")
+    }),
+];
+
+/// Returns a text in a form that the page can show.
+fn shown(text: &str) -> String {
+    const MOST: usize = 72;
+    let sign = |one: char| match one {
+        '\n' => "␤".to_owned(),
+        '\x1b' => "␛".to_owned(),
+        '\u{1}' => "␁".to_owned(),
+        '\u{200b}' => "␣".to_owned(),
+        one => one.to_string(),
+    };
+    let cut = if text.chars().count() > MOST { "…" } else { "" };
+    text.chars().take(MOST).map(sign).collect::<String>() + cut
+}
+
+fn table_of_encodings() -> String {
+    let masker = masker(&[("SECRET", SAMPLE)]);
+    let row = |description: &str, written: &str, compared: &str| {
+        let seen = masker.mask(&format!("it is {written} now"));
+        let is_found = seen.as_str().contains("[masked:SECRET]")
+            && leak(seen.as_str(), SAMPLE, compared).is_none();
+        let found = if is_found { "found" } else { "**not found**" };
+        format!("| {description} | `{}` | {found} |\n", shown(written))
+    };
+    let mut text = "| how it is written | as here | |\n|---|---|---|\n".to_owned();
+    for encoding in Encoding::ALL {
+        let written = encoding.write(SAMPLE, "", "");
+        let compared = if encoding.is_mixed_with_others() { "" } else { &written };
+        text.push_str(&row(encoding.description(), &written, compared));
+    }
+    for (description, write) in UNFOUND {
+        let written = write(SAMPLE);
+        text.push_str(&row(description, &written, &written));
+    }
+    text
+}
+
+/// Checks that the page has a table between its marks, or writes it if `CREEL_WRITE_PAGES` is set.
+#[track_caller]
+pub(super) fn assert_page_has(mark: &str, table: &str) {
+    // Two tests write the same page.
+    static PAGE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one_at_a_time = PAGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/sanitiser.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+    let (before, rest) = text.split_once(&begin).expect("the page has the mark");
+    let (_, behind) = rest.split_once(&end).expect("the page has the mark");
+    let fresh = format!("{before}{begin}{table}{end}{behind}");
+    if std::env::var_os("CREEL_WRITE_PAGES").is_some() {
+        std::fs::write(&page, &fresh).unwrap();
+        return;
+    }
+    assert!(
+        fresh == text,
+        "docs/reference/sanitiser.md is stale: \
+         CREEL_WRITE_PAGES=1 cargo test -p creel-core --lib the_page_has_the_table"
+    );
+}
+
+#[test]
+fn the_page_has_the_table_of_encodings() {
+    let table = table_of_encodings();
+    let lost: Vec<&str> = table.lines().filter(|row| row.contains("**not found**")).collect();
+    assert_eq!(lost.len(), UNFOUND.len(), "{lost:#?}");
+    assert_page_has("encodings", &table);
+}
+
 #[test]
 fn a_secret_of_several_lines_with_hidden_signs_is_masked_alike_wherever_a_stream_is_torn() {
     let secret = "AAa!a0!!aA0!\nAAa0AA0!0AaaAa!A0A";
@@ -346,7 +489,7 @@ proptest! {
         (above, below) in (words(), words()),
         splits in proptest::collection::vec(any::<usize>(), 0..12),
     ) {
-        // What stands around it is no leak, even where the secret has the same letters.
+        // The surrounding text is not a leak, even if the secret has the same letters.
         let [before, behind] =
             [before, behind].map(|around| if secret.contains(&around) { String::new() } else { around });
         let masker = masker(&[("OTHER", "another-secret-4711"), ("SECRET", &secret)]);
@@ -360,14 +503,7 @@ proptest! {
             masker.tail(text.as_bytes()).to_string(),
             masker.sentence(format_args!("it said: {text}")).to_string(),
         ];
-        let written = match encoding {
-            Encoding::Wrapped
-            | Encoding::Coloured
-            | Encoding::WithoutWidth
-            | Encoding::ControlCharacters
-            | Encoding::Base64InJsonLines => "",
-            _ => written.as_str(),
-        };
+        let written = if encoding.is_mixed_with_others() { "" } else { written.as_str() };
         for seen in &seen {
             prop_assert_eq!(leak(seen, &secret, written), None, "{:?} in {}", encoding, seen);
         }
@@ -403,14 +539,14 @@ proptest! {
         let tail = format!("{} {text}", &secret[cut..]);
         let head = format!("{text} {}", &secret[..cut]);
         let longest = (secret.len() / 3).max(8);
-        let pieces = |seen: &str| {
+        let windows_of = |seen: &str| {
             let windows = secret.as_bytes().windows(longest);
             windows.filter(|piece| seen.contains(std::str::from_utf8(piece).unwrap())).count()
         };
-        prop_assert_eq!(pieces(masker.tail(tail.as_bytes()).as_str()), 0, "{}", tail);
-        prop_assert_eq!(pieces(masker.mask(&head).as_str()), 0, "{}", head);
-        prop_assert_eq!(pieces(&streamed(&masker, &tail, &[place])), 0, "{}", tail);
-        prop_assert_eq!(pieces(&streamed(&masker, &head, &[place])), 0, "{}", head);
+        prop_assert_eq!(windows_of(masker.tail(tail.as_bytes()).as_str()), 0, "{}", tail);
+        prop_assert_eq!(windows_of(masker.mask(&head).as_str()), 0, "{}", head);
+        prop_assert_eq!(windows_of(&streamed(&masker, &tail, &[place])), 0, "{}", tail);
+        prop_assert_eq!(windows_of(&streamed(&masker, &head, &[place])), 0, "{}", head);
     }
 
     #[test]
@@ -471,7 +607,7 @@ proptest! {
     }
 }
 
-/// Letters and digits in no order, as many as a token needs.
+/// Letters and digits in no particular sequence, as many as a token needs.
 const LONG: &str = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a7B8c9D0e1F2g3H4";
 
 #[test]

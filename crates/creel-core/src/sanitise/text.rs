@@ -1,4 +1,4 @@
-//! The two forms in which words of the outside may be kept or shown.
+//! The two forms in which external text may be stored or shown.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::process_masker;
 
-/// Text without secrets: the only form in which event payloads and logs are stored or shown.
+/// Text without secrets, the only form in which event payloads and logs are stored or shown.
 ///
-/// There are two ways to make one: [`super::Masker`], also by `From`, and text of our own source.
-/// Reading back what was stored is the third by name only, since nothing else was ever stored.
-/// Columns and fields of this type are how the compiler refuses to store anything else.
+/// Only a [`super::Masker`] (also through `From`) and text from our own source produce a new one.
+/// Stored text can be read back because only masked text is ever stored. A column or field of this
+/// type cannot hold anything else; the compiler enforces it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Masked(String);
 
 impl Masked {
-    /// Takes words that stand in our own source: they hold no secret.
+    /// Wraps text from our own source, which holds no secret.
     pub fn ours(text: &'static str) -> Self {
         Self(text.to_owned())
     }
@@ -25,12 +25,12 @@ impl Masked {
         Self(text)
     }
 
-    /// Reads back what was stored: nothing else was ever stored.
+    /// Wraps text read back from storage, where only masked text is ever written.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
 
-    /// Adds what came behind it, such as the next piece of a stream.
+    /// Appends the text that follows, such as the next chunk of a stream.
     pub fn append(&mut self, next: &Self) {
         self.0.push_str(&next.0);
     }
@@ -40,16 +40,15 @@ impl Masked {
         &self.0
     }
 
-    /// Returns whether there is nothing.
+    /// Returns whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Masks a text by everything that this process knows to be secret.
+/// Masks a text with every secret known to this process.
 ///
-/// There is no other way from a text to this type, so a field of it cannot hold what was not
-/// masked:
+/// The field is private, so a value of this type cannot hold text that was not masked:
 ///
 /// ```compile_fail
 /// # use creel_core::sanitise::Masked;
@@ -85,28 +84,30 @@ impl fmt::Display for Masked {
     }
 }
 
-/// Text without secrets and without a word of the task, of at most [`Diagnostic::LONGEST`]
-/// characters: the only form of causes, checklist tails and comments.
+/// Text without secrets and without text of the task, of at most [`Diagnostic::LONGEST`]
+/// characters.
+///
+/// It is the only form of causes, checklist tails and comments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Diagnostic(String);
 
 impl Diagnostic {
-    /// How many characters it has at most.
+    /// The maximum length in characters.
     pub const LONGEST: usize = 300;
 
-    /// Takes words that stand in our own source.
+    /// Wraps text from our own source.
     pub fn ours(text: &'static str) -> Self {
         debug_assert!(text.chars().count() <= Self::LONGEST, "our own words are short");
         Self(text.to_owned())
     }
 
-    /// Reads back what was stored: nothing else was ever stored.
+    /// Wraps text read back from storage, where only diagnostics are ever written.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
 
-    /// Adds a part that is safe by its type, and cuts what is too long.
+    /// Appends a part that is safe by its type, and truncates the result if it is too long.
     ///
     /// ```
     /// # use creel_core::sanitise::Diagnostic;
@@ -114,7 +115,7 @@ impl Diagnostic {
     /// assert_eq!(text.as_str(), "it ended with 7 after 3 tries");
     /// ```
     ///
-    /// Words of the outside are no such part:
+    /// External text is not such a part:
     ///
     /// ```compile_fail
     /// # use creel_core::sanitise::Diagnostic;
@@ -126,7 +127,7 @@ impl Diagnostic {
         Self::beginning(&format!("{}{part}", self.0))
     }
 
-    /// Keeps the beginning of a text that the masker has been through.
+    /// Keeps the beginning of a masked text.
     pub(super) fn beginning(text: &str) -> Self {
         match text.char_indices().nth(Self::LONGEST) {
             None => Self(text.to_owned()),
@@ -137,7 +138,7 @@ impl Diagnostic {
         }
     }
 
-    /// Keeps the end of a text that the masker has been through.
+    /// Keeps the end of a masked text.
     pub(super) fn end(text: &str) -> Self {
         match text.char_indices().nth_back(Self::LONGEST) {
             None => Self(text.to_owned()),
@@ -153,7 +154,7 @@ impl Diagnostic {
         &self.0
     }
 
-    /// Returns whether there is nothing.
+    /// Returns whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -165,8 +166,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A value that holds no word of the outside, whatever it is: numbers, words of our own source,
-/// and diagnostics.
+/// A value whose text is never external: numbers, text from our own source, and diagnostics.
 pub trait Plain: fmt::Display + sealed::Sealed {}
 
 mod sealed {

@@ -1,23 +1,23 @@
-//! Decodes one character as programs escape it: for addresses, JSON, shells, C and markup.
+//! Decodes one character as programs escape it: for URLs, JSON, shells, C and markup.
 
-/// A decoded character, and how long it is as written.
+/// A decoded character, and the length of its escape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decoded {
     bytes: [u8; 4],
     length: usize,
-    /// How many bytes of the text write it.
-    pub(super) taken: usize,
+    /// How many bytes of the text encode it.
+    pub(super) consumed: usize,
 }
 
 impl Decoded {
-    fn byte(byte: u8, taken: usize) -> Self {
-        Self { bytes: [byte, 0, 0, 0], length: 1, taken }
+    fn byte(byte: u8, consumed: usize) -> Self {
+        Self { bytes: [byte, 0, 0, 0], length: 1, consumed }
     }
 
-    fn letter(letter: char, taken: usize) -> Self {
+    fn letter(letter: char, consumed: usize) -> Self {
         let mut bytes = [0; 4];
         let length = letter.encode_utf8(&mut bytes).len();
-        Self { bytes, length, taken }
+        Self { bytes, length, consumed }
     }
 
     /// Returns the bytes of the character.
@@ -26,7 +26,7 @@ impl Decoded {
     }
 }
 
-/// Named entities of the characters that secrets are made of.
+/// Named entities of the characters that occur in secrets.
 const ENTITIES: [(&[u8], char); 45] = [
     (b"amp", '&'),
     (b"lt", '<'),
@@ -74,10 +74,10 @@ const ENTITIES: [(&[u8], char); 45] = [
     (b"rcub", '}'),
     (b"tilde", '~'),
 ];
-/// No entity is longer.
+/// Maximum length of an entity.
 const LONGEST_ENTITY: usize = 12;
 
-/// Decodes the escape that a text begins with; none where it begins with no escape.
+/// Decodes the escape at the beginning of a text; returns `None` if there is none.
 pub(super) fn decode(text: &[u8]) -> Option<Decoded> {
     match text {
         [b'%', high, low, ..] => Some(Decoded::byte(pair(*high, *low)?, 3)),
@@ -107,20 +107,20 @@ fn behind_backslash(rest: &[u8]) -> Option<Decoded> {
         [b'v', ..] => byte(0x0b),
         [b'a', ..] => byte(0x07),
         [b'e' | b'E', ..] => byte(0x1b),
-        // A line that goes on behind its break.
-        [b'\n', ..] => Some(Decoded { bytes: [0; 4], length: 0, taken: 2 }),
+        // A line continuation.
+        [b'\n', ..] => Some(Decoded { bytes: [0; 4], length: 0, consumed: 2 }),
         [other, ..] if other.is_ascii_punctuation() || *other == b' ' => byte(*other),
         _ => None,
     }
 }
 
-/// Decodes `\u{1f600}` behind its brace.
+/// Decodes `\u{1f600}`, given the text after its brace.
 fn in_braces(digits: &[u8]) -> Option<Decoded> {
     let length = digits.iter().take(7).position(|byte| *byte == b'}')?;
     Some(Decoded::letter(number(&digits[..length])?, length + 4))
 }
 
-/// Decodes `\u00e4` behind its letter, and two of them where they are one character.
+/// Decodes `\u00e4`, given the text after the `u`, and surrogate pairs of two such escapes.
 fn four_digits(digits: &[u8]) -> Option<Decoded> {
     let first = value(digits.get(..4)?)?;
     if let Some(letter) = char::from_u32(first) {
@@ -133,10 +133,10 @@ fn four_digits(digits: &[u8]) -> Option<Decoded> {
     Some(Decoded::letter(letter, 12))
 }
 
-/// Decodes `&amp;`, `&#38;` and `&#x26;` behind the first character.
+/// Decodes `&amp;`, `&#38;` and `&#x26;`, given the text after the ampersand.
 fn entity(rest: &[u8]) -> Option<Decoded> {
     let length = rest.iter().take(LONGEST_ENTITY).position(|byte| *byte == b';')?;
-    let taken = length + 2;
+    let consumed = length + 2;
     let letter = match &rest[..length] {
         [b'#', b'x' | b'X', digits @ ..] => number(digits)?,
         [b'#', digits @ ..] => {
@@ -145,7 +145,7 @@ fn entity(rest: &[u8]) -> Option<Decoded> {
         }
         name => ENTITIES.iter().find(|(known, _)| *known == name)?.1,
     };
-    Some(Decoded::letter(letter, taken))
+    Some(Decoded::letter(letter, consumed))
 }
 
 fn number(digits: &[u8]) -> Option<char> {
@@ -172,7 +172,7 @@ mod tests {
             match decode(&text.as_bytes()[at..]) {
                 Some(one) => {
                     decoded.extend_from_slice(one.bytes());
-                    at += one.taken;
+                    at += one.consumed;
                 }
                 None => {
                     decoded.push(text.as_bytes()[at]);

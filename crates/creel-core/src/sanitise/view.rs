@@ -1,23 +1,23 @@
-//! A text as a reader understands it, and the way back to the text itself.
+//! A text as a reader understands it, with a mapping back to the original text.
 //!
-//! A line break in the middle of base64, a colour in the middle of a token, or an escape for a
-//! single letter hides a secret from a search but not from a reader. So the search is repeated
-//! on a view in which they are left out or decoded, and what it finds is covered in the text.
+//! A line break in base64, a colour in a token, or an escaped letter hides a secret from a search
+//! but not from a reader. So the search is repeated on a view in which these are removed or
+//! decoded. Its matches are mapped back and masked in the original text.
 
-use super::span::Span;
+use super::span::MaskSpan;
 
-/// A text with parts left out or decoded.
+/// A text with parts removed or decoded.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// What a reader understands.
+    /// The bytes that a reader understands.
     pub(super) bytes: Vec<u8>,
-    /// Where each piece of it comes from.
-    pieces: Vec<Piece>,
+    /// Where each piece of the view comes from.
+    segments: Vec<ViewSegment>,
 }
 
-/// A piece of the view: as long as its source where it is literal, shorter where it was decoded.
+/// A piece of the view: as long as its source if literal, shorter if decoded.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct ViewSegment {
     /// Where it begins in the view.
     view: usize,
     /// Where its source begins in the text.
@@ -27,28 +27,28 @@ struct Piece {
 }
 
 impl View {
-    /// Adds a piece that stands at `at` in the text as it is.
-    pub(super) fn push(&mut self, piece: &[u8], at: usize) {
-        self.replace(piece, at, at + piece.len());
+    /// Appends a literal piece that begins at `at` in the text.
+    pub(super) fn push(&mut self, segment: &[u8], at: usize) {
+        self.replace(segment, at, at + segment.len());
     }
 
-    /// Adds bytes that the text writes as `from..to`.
+    /// Appends bytes that the text encodes as `from..to`.
     pub(super) fn replace(&mut self, bytes: &[u8], from: usize, to: usize) {
         if !bytes.is_empty() {
-            self.pieces.push(Piece { view: self.bytes.len(), from, to });
+            self.segments.push(ViewSegment { view: self.bytes.len(), from, to });
             self.bytes.extend_from_slice(bytes);
         }
     }
 
-    /// Returns whether it is the text itself from some place on, so that it hides nothing.
+    /// Returns whether the view is an unchanged part of the text, so that it hides nothing.
     pub(super) fn is_literal(&self) -> bool {
-        // What was decoded is shorter than its source.
-        let follow = self.pieces.windows(2).all(|pair| pair[0].to == pair[1].from);
-        let written: usize = self.pieces.iter().map(|piece| piece.to - piece.from).sum();
+        // A decoded piece is shorter than its source.
+        let follow = self.segments.windows(2).all(|pair| pair[0].to == pair[1].from);
+        let written: usize = self.segments.iter().map(|segment| segment.to - segment.from).sum();
         follow && written == self.bytes.len()
     }
 
-    /// Returns the text of a view of text; decoded bytes that are none become replacements.
+    /// Returns the view as a string; invalid UTF-8 becomes replacement characters.
     pub(super) fn into_text(self) -> String {
         match String::from_utf8(self.bytes) {
             Ok(text) => text,
@@ -57,38 +57,46 @@ impl View {
     }
 
     /// Returns the span in the text that covers a span of the view.
-    pub(super) fn back<'a>(&self, span: Span<'a>) -> Span<'a> {
+    pub(super) fn back<'a>(&self, span: MaskSpan<'a>) -> MaskSpan<'a> {
         let (start, end) = (self.place(span.start), self.end_of(span.end.saturating_sub(1)));
-        Span { start, end, ..span }
+        MaskSpan { start, end, ..span }
     }
 
     /// Returns where the source of a byte of the view begins.
     pub(super) fn place(&self, at: usize) -> usize {
-        let Some((piece, length)) = self.piece_of(at) else { return 0 };
-        if length == piece.to - piece.from { piece.from + (at - piece.view) } else { piece.from }
+        let Some((segment, length)) = self.segment_of(at) else { return 0 };
+        if length == segment.to - segment.from {
+            segment.from + (at - segment.view)
+        } else {
+            segment.from
+        }
     }
 
     /// Returns where the source of a byte of the view ends.
     fn end_of(&self, at: usize) -> usize {
-        let Some((piece, length)) = self.piece_of(at) else { return 0 };
-        if length == piece.to - piece.from { piece.from + (at - piece.view) + 1 } else { piece.to }
+        let Some((segment, length)) = self.segment_of(at) else { return 0 };
+        if length == segment.to - segment.from {
+            segment.from + (at - segment.view) + 1
+        } else {
+            segment.to
+        }
     }
 
-    /// Returns the piece that a byte of the view is in, and its length in the view.
-    fn piece_of(&self, at: usize) -> Option<(Piece, usize)> {
-        let behind = self.pieces.partition_point(|piece| piece.view <= at);
-        let piece = *self.pieces.get(behind.checked_sub(1)?)?;
-        let end = self.pieces.get(behind).map_or(self.bytes.len(), |next| next.view);
-        Some((piece, end - piece.view))
+    /// Returns the piece that contains a byte of the view, and its length in the view.
+    fn segment_of(&self, at: usize) -> Option<(ViewSegment, usize)> {
+        let behind = self.segments.partition_point(|segment| segment.view <= at);
+        let segment = *self.segments.get(behind.checked_sub(1)?)?;
+        let end = self.segments.get(behind).map_or(self.bytes.len(), |next| next.view);
+        Some((segment, end - segment.view))
     }
 }
 
-/// Stretches of a text to be viewed, in order and united where they touch.
+/// Regions of a text to be viewed, sorted, and merged where they touch.
 #[derive(Debug, Default)]
 pub(super) struct Regions(Vec<(usize, usize)>);
 
 impl Regions {
-    /// Adds what is at most `reach` away from a place; places come in order.
+    /// Adds the region within `reach` of a place; places must be added in ascending order.
     pub(super) fn add(&mut self, at: usize, reach: usize, length: usize) {
         let (start, end) = (at.saturating_sub(reach), (at + reach).min(length));
         match self.0.last_mut() {
@@ -113,7 +121,7 @@ mod tests {
         view.push(&text[..5], 0);
         view.push(&text[7..], 7);
         assert_eq!(view.bytes, b"xxsecretyy");
-        let span = view.back(Span::by_rule(2, 8, "rule"));
+        let span = view.back(MaskSpan::by_rule(2, 8, "rule"));
         assert_eq!(&text[span.start..span.end], b"sec--ret");
         assert!(!view.is_literal());
     }
@@ -128,7 +136,7 @@ mod tests {
         view.replace(b"t", 11, 17);
         view.push(&text[17..], 17);
         assert_eq!(view.bytes, b"<secret>");
-        let span = view.back(Span::by_rule(1, 7, "rule"));
+        let span = view.back(MaskSpan::by_rule(1, 7, "rule"));
         assert_eq!(&text[span.start..span.end], br"\u0073ecre\u0074");
     }
 

@@ -1,9 +1,9 @@
-//! Which resources a command means, and which it must leave alone.
+//! Decides which resources a command selects, and which it must not touch.
 //!
-//! A [`Selector`] says what is meant, [`Ownership`] whose it is, and a
-//! [`ProtectRule`] what is never released. All of them are pure: they look at
-//! one [`Observed`](crate::provider::Observed) and answer. [`date_images`] asks
-//! for the one property that a list lacks and that they need: an image's age.
+//! A [`Selector`] describes what is selected, [`Ownership`] who owns it, and a [`ProtectRule`] what
+//! is never released. All of them are pure functions of one
+//! [`Observed`](crate::provider::Observed). [`date_images`] fetches the one property that they need
+//! and a list lacks: an image's age.
 
 mod image_age;
 mod ownership;
@@ -12,7 +12,7 @@ mod protect;
 pub(crate) mod selector;
 
 pub use image_age::{Dating, date_images};
-pub use ownership::{Ownership, Roll};
+pub use ownership::{Ownership, RecordIndex};
 pub use preset::Preset;
 pub use protect::{ProtectRule, protection};
 pub use selector::{

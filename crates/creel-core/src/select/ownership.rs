@@ -1,4 +1,4 @@
-//! Whose a resource is, as ledger and labels together say.
+//! Determines the owner of a resource from the ledger and from labels.
 
 use std::collections::HashMap;
 
@@ -12,36 +12,38 @@ use crate::provider::{IdentityCheck, Kind, Observed, ProviderName};
 
 use super::LedgerChoice;
 
-/// Whose a resource is.
+/// The owner of a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ownership {
-    /// Nobody's that creel knows.
+    /// creel knows no owner.
     Foreign,
     /// This ledger tracks it.
     Ours {
         /// The record.
         record: Box<Record>,
-        /// Whether its owner lives.
+        /// Whether its owner is alive.
         liveness: Liveness,
     },
-    /// It was made under this ledger, but the record is missing.
+    /// It was made under this ledger, but its record is missing.
     Unrecorded {
-        /// The resource its label names.
+        /// The resource that its label names.
         resource: ResourceId,
-        /// Whether the owner its label names lives.
+        /// Whether the owner that its label names is alive.
         liveness: Liveness,
     },
-    /// Its labels name an owner that lives. Labels are copied and inherited, so nothing proves that
-    /// they are its own: enough to spare it, and not to release it.
+    /// Its labels name an owner that is alive.
+    ///
+    /// Labels are copied and inherited, so they may not be its own. They are enough to spare it,
+    /// but not to release it.
     Labelled {
-        /// Whether that owner lives.
+        /// Whether that owner is alive.
         liveness: Liveness,
     },
     /// Another ledger made it.
     OtherLedger {
-        /// Which one.
+        /// The id of that ledger.
         ledger: LedgerId,
-        /// Whether the owner its label names lives.
+        /// Whether the owner that its label names is alive.
         liveness: Liveness,
     },
 }
@@ -52,7 +54,7 @@ impl Ownership {
         matches!(self, Self::Ours { .. } | Self::Unrecorded { .. })
     }
 
-    /// Returns whether it is of the chosen other ledger.
+    /// Returns whether it belongs to the chosen other ledger.
     pub fn is_of(&self, choice: LedgerChoice) -> bool {
         match (self, choice) {
             (Self::OtherLedger { ledger, .. }, LedgerChoice::Id(wanted)) => *ledger == wanted,
@@ -61,7 +63,7 @@ impl Ownership {
         }
     }
 
-    /// Returns the record, where this ledger has one.
+    /// Returns the record, if this ledger has one.
     pub fn record(&self) -> Option<&Record> {
         match self {
             Self::Ours { record, .. } => Some(record),
@@ -70,35 +72,35 @@ impl Ownership {
     }
 }
 
-/// The ledger's records, arranged to be asked about observed objects.
+/// The ledger's records, indexed for lookups by observed object.
 #[derive(Debug, Default)]
-pub struct Roll {
+pub struct RecordIndex {
     ledger: Option<LedgerId>,
     by_object: HashMap<(ProviderName, Kind, String), Record>,
     by_resource: HashMap<ResourceId, Record>,
-    /// The records of images under the references that they claim, made or about to be.
+    /// The records of images by the references they claim, made or about to be.
     by_reference: HashMap<(ProviderName, String), Vec<Record>>,
 }
 
-impl Roll {
-    /// Arranges records.
+impl RecordIndex {
+    /// Builds the index.
     pub fn new(ledger: LedgerId, records: Vec<Record>) -> Self {
-        let mut roll = Self { ledger: Some(ledger), ..Self::default() };
+        let mut record_index = Self { ledger: Some(ledger), ..Self::default() };
         for record in records {
             if let Some(object) = record.state.object() {
                 let key = (record.provider, record.kind, object.to_owned());
-                roll.by_object.insert(key, record.clone());
+                record_index.by_object.insert(key, record.clone());
             }
             if record.kind == Kind::Image {
                 let object = record.state.object().filter(|object| *object != record.name);
                 for reference in object.into_iter().chain([record.name.as_str()]) {
                     let key = (record.provider, reference.to_owned());
-                    roll.by_reference.entry(key).or_default().push(record.clone());
+                    record_index.by_reference.entry(key).or_default().push(record.clone());
                 }
             }
-            roll.by_resource.insert(record.id, record);
+            record_index.by_resource.insert(record.id, record);
         }
-        roll
+        record_index
     }
 
     /// Returns the records.
@@ -106,17 +108,17 @@ impl Roll {
         self.by_resource.values()
     }
 
-    /// Says whose an object is.
+    /// Determines who owns an object.
     ///
-    /// Labels are inherited by containers from their image, so a label counts only where no
-    /// other object is on record for it and the object has the name that its create gave it.
+    /// Containers inherit labels from their image. So a label counts only if no other object is on
+    /// record for it and the object has the name from its create.
     pub fn ownership(&self, seen: &Observed) -> Ownership {
         let key = (seen.provider, seen.kind, seen.id.clone());
         if let Some(record) = self.by_object.get(&key) {
             return match record.check(seen) {
                 // Another object under a name that was ours.
                 IdentityCheck::Replaced { .. } => Ownership::Foreign,
-                // In doubt its owner is respected; a release asks for proof again.
+                // If unproven, its owner is respected; a release requires proof again.
                 IdentityCheck::Same { .. } | IdentityCheck::Unproven { .. } => Self::ours(record),
             };
         }
@@ -147,8 +149,8 @@ impl Roll {
 
     /// Returns the record by which an owner that may be alive holds one of an image's references.
     ///
-    /// A reference may name another image by now, so one of a dead owner's proves nothing; that
-    /// of a live one spares whatever it names.
+    /// A reference may name another image by now, so that of a dead owner proves nothing. That of a
+    /// live owner spares any image it names.
     fn held_image(&self, seen: &Observed) -> Option<&Record> {
         let claims = |reference: &str| {
             let key = (seen.provider, reference.to_owned());
@@ -160,7 +162,7 @@ impl Roll {
         seen.tags().flat_map(claims).find(is_held)
     }
 
-    /// Fills in since when an image is there, where only the ledger tells.
+    /// Fills in since when an image exists, if only the ledger knows.
     pub fn date(&self, seen: &mut Observed) {
         if seen.kind != Kind::Image || seen.tagged_at.is_some() {
             return;
@@ -204,17 +206,17 @@ mod tests {
         let mut heir = container("somebody-elses", "running");
         heir.labels.insert(labels::RESOURCE, resource.to_string());
         heir.labels.insert(labels::LEDGER, ledger.to_string());
-        let roll = Roll::new(ledger, Vec::new());
-        assert_eq!(roll.ownership(&heir), Ownership::Foreign);
+        let record_index = RecordIndex::new(ledger, Vec::new());
+        assert_eq!(record_index.ownership(&heir), Ownership::Foreign);
 
         heir.name = resource.object_name();
-        assert!(matches!(roll.ownership(&heir), Ownership::Unrecorded { .. }));
-        let other = Roll::new(LedgerId::new(), Vec::new());
+        assert!(matches!(record_index.ownership(&heir), Ownership::Unrecorded { .. }));
+        let other = RecordIndex::new(LedgerId::new(), Vec::new());
         assert!(matches!(other.ownership(&heir), Ownership::OtherLedger { .. }));
     }
 
-    /// Returns the roll of a ledger on which somebody claims an image by its reference.
-    async fn roll_with(reference: &str, owner: Owner, is_made: bool) -> Roll {
+    /// Returns the index of a ledger on which an owner claims an image by its reference.
+    async fn index_with(reference: &str, owner: Owner, is_created: bool) -> RecordIndex {
         let home = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(home.path()).await.unwrap();
         let intent = Intent {
@@ -229,11 +231,11 @@ mod tests {
             lease: Duration::from_secs(60),
         };
         ledger.record_intent(&intent).await.unwrap();
-        if is_made {
-            let made = Event::Created { object: reference.to_owned(), identity: None };
-            let _ = ledger.append(&[(intent.id, made)]).await.unwrap();
+        if is_created {
+            let created = Event::Created { object: reference.to_owned(), identity: None };
+            let _ = ledger.append(&[(intent.id, created)]).await.unwrap();
         }
-        Roll::new(ledger.id(), ledger.records(&RecordFilter::open()).await.unwrap())
+        RecordIndex::new(ledger.id(), ledger.records(&RecordFilter::open()).await.unwrap())
     }
 
     #[tokio::test]
@@ -244,19 +246,19 @@ mod tests {
         };
         let alive = Owner::this_process().unwrap();
         let dead = Owner { boot: "earlier".to_owned(), ..alive.clone() };
-        for is_made in [true, false] {
-            let roll = roll_with("mine:1", alive.clone(), is_made).await;
-            let ownership = roll.ownership(&seen);
+        for is_created in [true, false] {
+            let record_index = index_with("mine:1", alive.clone(), is_created).await;
+            let ownership = record_index.ownership(&seen);
             assert!(
                 matches!(ownership, Ownership::Ours { liveness: Liveness::Alive, .. }),
                 "{ownership:?}"
             );
         }
-        // What a dead owner's reference names may be another image by now.
-        assert_eq!(roll_with("mine:1", dead, true).await.ownership(&seen), Ownership::Foreign);
-        let roll = roll_with("other:1", alive, true).await;
-        assert_eq!(roll.ownership(&seen), Ownership::Foreign);
-        roll.date(&mut seen);
+        // The reference of a dead owner may name another image by now.
+        assert_eq!(index_with("mine:1", dead, true).await.ownership(&seen), Ownership::Foreign);
+        let record_index = index_with("other:1", alive, true).await;
+        assert_eq!(record_index.ownership(&seen), Ownership::Foreign);
+        record_index.date(&mut seen);
         assert_eq!(seen.known_since(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Presets: selectors with a name. What is written here is what they do.
+//! Presets: named selectors, defined here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,21 @@ use super::Selector;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A named set of selectors; a resource is meant when one of them fits.
+/// A named set of selectors; a resource is selected when one of them matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// What has stopped or failed, whatever its age: containers that are exited or dead,
-    /// sandboxes that are stopped, in error or whose build failed.
+    /// What has stopped or failed, at any age.
+    ///
+    /// These are containers that are exited or dead, and sandboxes that are stopped, in error or
+    /// whose build failed.
     Stopped,
-    /// [`Preset::Stopped`], and what a day ago was left before or after its work: containers
-    /// created and never started, sandboxes archived.
+    /// [`Preset::Stopped`], and a day after their creation containers that were never started and
+    /// archived sandboxes.
     Default,
-    /// [`Preset::Default`] at any age, and everything a day old: containers and sandboxes in
-    /// every state, unused networks, unused anonymous volumes, dangling images.
+    /// [`Preset::Default`] at any age, and more resources that are a day old.
+    ///
+    /// These are containers and sandboxes in every state, unused networks, unused anonymous
+    /// volumes, and dangling images.
     Aggressive,
 }
 
@@ -37,7 +41,7 @@ impl Preset {
         }
     }
 
-    /// Returns the selectors it stands for.
+    /// Returns the selectors of the preset.
     pub fn selectors(self) -> Vec<Selector> {
         let rule = |name: &str, kind, states: &[&str], older_than| Selector {
             rule: format!("preset:{}/{name}", self.name()),
@@ -46,7 +50,7 @@ impl Preset {
             older_than,
             ..Selector::default()
         };
-        // Podman calls an exited container `stopped` for a while.
+        // Podman reports an exited container as `stopped` for a while.
         let stopped = rule("stopped", Kind::Container, &["exited", "dead", "stopped"], None);
         let failed = ["stopped", "error", "build_failed"];
         let stopped_sandbox = rule("stopped-sandbox", Kind::Sandbox, &failed, None);
@@ -96,47 +100,51 @@ mod tests {
     use crate::select::Ownership;
     use crate::select::selector::tests::container;
 
-    fn meant(preset: Preset, state: &str, age_hours: i64) -> bool {
+    fn selects(preset: Preset, state: &str, age_hours: i64) -> bool {
         let seen = container("a", state);
         let now = Timestamp::from_second(1_000_000 + age_hours * 3_600).unwrap();
         preset.selectors().iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
     }
 
     #[test]
-    fn presets_mean_what_their_documentation_says() {
+    fn presets_select_what_their_documentation_says() {
         for preset in Preset::ALL {
-            assert!(meant(preset, "exited", 0) && meant(preset, "dead", 0), "{preset}");
+            assert!(selects(preset, "exited", 0) && selects(preset, "dead", 0), "{preset}");
         }
-        assert!(!meant(Preset::Stopped, "created", 48));
-        assert!(meant(Preset::Default, "created", 24) && !meant(Preset::Default, "created", 23));
-        assert!(!meant(Preset::Default, "running", 1_000));
-        assert!(meant(Preset::Aggressive, "created", 0));
-        assert!(meant(Preset::Aggressive, "running", 24));
-        assert!(!meant(Preset::Aggressive, "running", 23));
+        assert!(!selects(Preset::Stopped, "created", 48));
+        assert!(
+            selects(Preset::Default, "created", 24) && !selects(Preset::Default, "created", 23)
+        );
+        assert!(!selects(Preset::Default, "running", 1_000));
+        assert!(selects(Preset::Aggressive, "created", 0));
+        assert!(selects(Preset::Aggressive, "running", 24));
+        assert!(!selects(Preset::Aggressive, "running", 23));
     }
 
     #[test]
-    fn presets_mean_sandboxes_that_stopped_or_failed() {
-        let meant = |preset: Preset, state: &str, age_hours: i64| {
+    fn presets_select_sandboxes_that_stopped_or_failed() {
+        let selects = |preset: Preset, state: &str, age_hours: i64| {
             let seen = Observed { kind: Kind::Sandbox, ..container("a", state) };
             let now = Timestamp::from_second(1_000_000 + age_hours * 3_600).unwrap();
             preset.selectors().iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
         };
         for preset in Preset::ALL {
             for state in ["stopped", "error", "build_failed"] {
-                assert!(meant(preset, state, 0), "{preset} {state}");
+                assert!(selects(preset, state, 0), "{preset} {state}");
             }
-            assert!(!meant(preset, "started", 23), "{preset}");
+            assert!(!selects(preset, "started", 23), "{preset}");
         }
-        assert!(!meant(Preset::Stopped, "archived", 48));
-        assert!(meant(Preset::Default, "archived", 24) && !meant(Preset::Default, "archived", 23));
-        assert!(!meant(Preset::Default, "started", 1_000));
-        assert!(meant(Preset::Aggressive, "started", 24));
-        assert!(meant(Preset::Aggressive, "archived", 0));
+        assert!(!selects(Preset::Stopped, "archived", 48));
+        assert!(
+            selects(Preset::Default, "archived", 24) && !selects(Preset::Default, "archived", 23)
+        );
+        assert!(!selects(Preset::Default, "started", 1_000));
+        assert!(selects(Preset::Aggressive, "started", 24));
+        assert!(selects(Preset::Aggressive, "archived", 0));
     }
 
     #[test]
-    fn no_preset_means_what_is_not_narrowed() {
+    fn every_preset_is_narrowing() {
         for preset in Preset::ALL {
             assert!(preset.selectors().iter().all(Selector::is_narrowing), "{preset}");
         }

@@ -1,4 +1,4 @@
-//! Protection: what is never released. In doubt, it protects.
+//! Protection: what is never released. If in doubt, a rule protects.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use super::{LabelMatch, NamePattern};
 
 /// Properties that together protect a resource.
 ///
-/// A property that cannot be told counts as fitting: a rule that cannot be judged protects.
+/// An unknown property counts as a match: a rule that cannot be evaluated protects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtectRule {
-    /// Only in this world.
+    /// Only in this provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderName>,
     /// Only of this kind.
@@ -37,7 +37,7 @@ pub struct ProtectRule {
     pub younger_than: Option<Duration>,
 }
 
-/// Patterns are text in settings.
+/// Reads and writes patterns as text in settings.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -66,7 +66,7 @@ mod text {
 
 impl ProtectRule {
     fn protects(&self, seen: &Observed, now: Timestamp) -> bool {
-        // The record that would tell name and labels is damaged: both may fit.
+        // The record with its name and labels is damaged: both may match.
         let untold = seen.state == "unreadable";
         self.provider.is_none_or(|provider| provider == seen.provider)
             && self.kind.is_none_or(|kind| kind == seen.kind)
@@ -92,13 +92,13 @@ impl ProtectRule {
 }
 
 fn is_younger(seen: &Observed, age: Duration, now: Timestamp) -> bool {
-    // Unknown age and a birth in the future both protect.
+    // An unknown age and a creation time in the future both protect.
     let Some(since) = seen.known_since() else { return true };
     let lived = now.duration_since(since);
     lived.is_negative() || lived.unsigned_abs() < age
 }
 
-/// Says why a resource is protected, if it is.
+/// Returns why a resource is protected, if it is.
 pub fn protection(rules: &[ProtectRule], seen: &Observed, now: Timestamp) -> Option<String> {
     if seen.predefined {
         return Some("belongs to the engine itself".to_owned());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_property_that_cannot_be_told_protects() {
+    fn an_unknown_property_protects() {
         let rules = [rule("younger_than = \"10m\"")];
         let mut seen = container("a", "exited");
         assert_eq!(protection(&rules, &seen, now()), None);

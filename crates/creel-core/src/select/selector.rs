@@ -12,29 +12,29 @@ use crate::provider::{Kind, Observed, ProviderName, UnknownName};
 
 use super::Ownership;
 
-/// A selector that cannot be meant.
+/// An invalid selector.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidSelector {
-    /// A state no provider has.
+    /// A state that no provider has.
     #[error(transparent)]
     State(#[from] UnknownName),
-    /// A pattern that is no glob.
+    /// A pattern that is not a glob.
     #[error("`{pattern}` is not a name pattern")]
     Name {
-        /// What was given.
+        /// The given pattern.
         pattern: String,
-        /// Why.
+        /// Why it is invalid.
         source: globset::Error,
     },
     /// A label without a key.
     #[error("`{text}` is not a label of the form key or key=value")]
     Label {
-        /// What was given.
+        /// The given text.
         text: String,
     },
 }
 
-/// A label that must be there, with a value where one is given.
+/// A label that must be present, with a value if one is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelMatch {
     key: String,
@@ -47,7 +47,7 @@ impl LabelMatch {
         &self.key
     }
 
-    /// Returns whether the labels have it.
+    /// Returns whether the labels contain it.
     pub fn matches(&self, labels: &Labels) -> bool {
         match (labels.get(&self.key), &self.value) {
             (Some(actual), Some(wanted)) => actual == wanted,
@@ -81,12 +81,12 @@ impl FromStr for LabelMatch {
     }
 }
 
-/// A glob over whole names.
+/// A glob that matches whole names.
 #[derive(Debug, Clone)]
 pub struct NamePattern(GlobMatcher);
 
 impl NamePattern {
-    /// Returns whether the whole name fits.
+    /// Returns whether the whole name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
@@ -114,12 +114,12 @@ impl FromStr for NamePattern {
     }
 }
 
-/// Which other ledger's resources are meant.
+/// Selects resources of another ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LedgerChoice {
-    /// This one.
+    /// The ledger with this id.
     Id(LedgerId),
-    /// Any that is not ours and whose owner is provably dead.
+    /// Any ledger other than ours, if the owner is provably dead.
     Lost,
 }
 
@@ -131,21 +131,23 @@ impl FromStr for LedgerChoice {
     }
 }
 
-/// Properties a resource must have. Several values of one property mean any of them, several
-/// labels and several properties mean all of them.
+/// Properties that a resource must have.
+///
+/// Several values of one property mean any of them. Several labels and several properties mean all
+/// of them.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
-    /// What the rule is called in plans.
+    /// The name of the rule in plans.
     pub rule: String,
-    /// Only in these worlds.
+    /// Only in these providers.
     pub providers: Vec<ProviderName>,
     /// Only of these kinds.
     pub kinds: Vec<Kind>,
     /// Only in these states.
     pub states: Vec<String>,
-    /// Only made at least this long ago, an image: last tagged; something of unknown age is not.
+    /// Only made (an image: last tagged) at least this long ago; an unknown age does not match.
     pub older_than: Option<Duration>,
-    /// Only without activity for at least this long; where none is told, it is not idle.
+    /// Only without activity for at least this long; unknown activity does not match.
     pub idle_for: Option<Duration>,
     /// Only with all of these labels.
     pub labels: Vec<LabelMatch>,
@@ -157,9 +159,9 @@ pub struct Selector {
     pub owned: bool,
     /// Only what another ledger tracked.
     pub ledger: Option<LedgerChoice>,
-    /// Everything that fits the rest, foreign or not.
+    /// Everything that matches the rest, foreign or not.
     pub all: bool,
-    /// Not what its owner asked to keep: the meaning of a sweep without selectors.
+    /// Not what its owner asked to keep; a sweep without selectors sets it.
     pub spares_kept: bool,
 }
 
@@ -171,13 +173,13 @@ impl Selector {
             && self.ledger.is_none_or(|choice| ownership.is_of(choice))
     }
 
-    /// Returns whether the resource has all properties, whoever it belongs to.
+    /// Returns whether the resource has all properties, regardless of its owner.
     pub fn fits(&self, seen: &Observed, now: Timestamp) -> bool {
         self.fits_at_any_age(seen, now)
             && self.older_than.is_none_or(|age| is_past(seen.known_since(), age, now))
     }
 
-    /// Returns whether the resource has all properties but perhaps its age.
+    /// Returns whether the resource has all properties, regardless of its age.
     pub(super) fn fits_at_any_age(&self, seen: &Observed, now: Timestamp) -> bool {
         fn any_or_none<T>(wanted: &[T], fits: impl Fn(&T) -> bool) -> bool {
             wanted.is_empty() || wanted.iter().any(fits)
@@ -191,14 +193,15 @@ impl Selector {
             && self.idle_for.is_none_or(|age| is_past(seen.last_active_at, age, now))
     }
 
-    /// Returns a name of the resource that is not meant although another one is: an image goes
-    /// with all its names.
+    /// Returns a name of the resource that is not selected although another one is.
+    ///
+    /// An image is released with all its names.
     pub fn other_name<'a>(&self, seen: &'a Observed) -> Option<&'a str> {
-        let is_meant = |one: &str| self.names.iter().any(|name| name.matches(one));
-        seen.names().find(|one| !self.names.is_empty() && !is_meant(one))
+        let is_selected = |one: &str| self.names.iter().any(|name| name.matches(one));
+        seen.names().find(|one| !self.names.is_empty() && !is_selected(one))
     }
 
-    /// Returns whether it says enough to mean foreign resources on purpose.
+    /// Returns whether it is narrow enough to select foreign resources on purpose.
     pub fn is_narrowing(&self) -> bool {
         self.owned
             || self.ledger.is_some()
@@ -214,7 +217,7 @@ impl Selector {
     ///
     /// # Errors
     ///
-    /// Fails with the nearest state that does.
+    /// Fails with a suggestion of the nearest known state.
     pub fn check_states(&self) -> Result<(), InvalidSelector> {
         for state in &self.states {
             UnknownName::pick(state, "state", &known_states(), |state| state)?;
@@ -222,7 +225,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Describes the selector in the words of the command line.
+    /// Describes the selector in command-line syntax.
     pub fn describe(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         parts.extend(self.providers.iter().map(|provider| format!("provider={provider}")));
@@ -246,14 +249,14 @@ impl Selector {
     }
 }
 
-/// Returns whether an instant is at least this long ago; an unknown one is not.
+/// Returns whether a time is at least this long ago; an unknown one is not.
 fn is_past(instant: Option<Timestamp>, age: Duration, now: Timestamp) -> bool {
     let Some(instant) = instant else { return false };
     let passed = now.duration_since(instant);
     !passed.is_negative() && passed.unsigned_abs() >= age
 }
 
-/// Returns every state that some provider shows.
+/// Returns every state that some provider reports.
 pub fn known_states() -> Vec<&'static str> {
     let mut states = vec![
         // Containers.
@@ -264,7 +267,7 @@ pub fn known_states() -> Vec<&'static str> {
         "removing",
         "exited",
         "dead",
-        // Podman's own.
+        // Only Podman.
         "configured",
         "initialized",
         "stopping",
@@ -283,8 +286,8 @@ pub fn known_states() -> Vec<&'static str> {
         "unreadable",
         "unknown",
     ];
-    // Sandboxes; they share words with containers.
-    states.extend(crate::provider::daytona::STATES.iter().map(|(word, _)| *word));
+    // Sandboxes; they share some names with containers.
+    states.extend(crate::provider::daytona::STATES.iter().map(|(name, _)| *name));
     states
 }
 
@@ -363,7 +366,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_state_nobody_has_is_a_typo() {
+    fn an_unknown_state_is_a_typo() {
         let selector = Selector { states: vec!["exitd".to_owned()], ..Selector::default() };
         let error = selector.check_states().unwrap_err().to_string();
         assert_eq!(error, "unknown state `exitd`; did you mean `exited`?");

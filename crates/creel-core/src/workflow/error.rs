@@ -1,11 +1,11 @@
-//! What is wrong with a workflow.
+//! Errors in workflows.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use super::place::Place;
+use super::place::SourcePosition;
 
-/// A workflow that cannot be used.
+/// The error of a workflow that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowError {
     /// The file cannot be read.
@@ -13,27 +13,27 @@ pub enum WorkflowError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be read.
         source: std::io::Error,
     },
-    /// The file is not right, or what it refers to was not given.
+    /// The file is invalid, or the values of its references are missing.
     #[error("{}", sentence(.name, .problems, *.more))]
     Invalid {
         /// The file's name.
         name: String,
-        /// What is wrong, in the order of the file.
+        /// The problems, in the order of the file.
         problems: Vec<Problem>,
-        /// How many more there are than anybody would read.
+        /// The number of further problems that are not listed.
         more: usize,
     },
 }
 
-/// One thing that is wrong with a workflow; never with a secret in it.
+/// One problem in a workflow. It never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, if it is in the file.
-    pub place: Option<Place>,
-    /// What.
+    /// The place of the problem, if it is in the file.
+    pub place: Option<SourcePosition>,
+    /// The description of the problem.
     pub message: String,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// Says where and what, as editors and people find it: `FILE:LINE:COLUMN: what`.
+    /// Formats the problem with its place, in the form `FILE:LINE:COLUMN: what`.
     pub fn in_file(&self, name: &str) -> String {
         match self.place {
             Some(_) => format!("{name}:{self}"),
@@ -57,7 +57,7 @@ impl Problem {
 }
 
 impl WorkflowError {
-    /// Makes an error of problems, in the order of the file and not more than people read.
+    /// Creates an error from problems, in the order of the file and limited in number.
     pub(super) fn of(name: &str, mut problems: Vec<Problem>) -> Self {
         const MOST: usize = 50;
         problems.sort_by_key(|problem| problem.place);
@@ -67,7 +67,7 @@ impl WorkflowError {
         Self::Invalid { name: name.to_owned(), problems, more }
     }
 
-    /// Returns what is wrong with the file.
+    /// Returns the problems of the file.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Unreadable { .. } => &[],

@@ -1,9 +1,9 @@
-//! The keys of a workflow, as they stand in its file.
+//! The keys of a workflow, as they are in its file.
 //!
-//! The doc comments here are the descriptions in `docs/reference/workflow.schema.json`, and the
-//! schema made of these types is also what a file is checked against: what editors accept and
-//! what creel accepts cannot drift apart. Values are kept as they were written; what they mean
-//! is settled in [`super::settle`].
+//! The doc comments here are the descriptions in
+//! `docs/reference/workflow.schema.json`. Files are also checked against the
+//! schema of these types, so editors and creel accept the same files. Values are
+//! kept as they were written; [`super::resolve`] interprets them.
 
 use std::collections::BTreeMap;
 
@@ -293,14 +293,14 @@ pub(super) struct OnFailure {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(super) enum NumberOrText {
-    /// As a number.
+    /// Written as a number.
     Number(u64),
-    /// As text.
+    /// Written as text.
     Text(String),
 }
 
 impl NumberOrText {
-    /// Returns it as text.
+    /// Returns the id as text.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),

@@ -1,46 +1,46 @@
-//! Workflows: what a run is told to do, in a file that is right as a whole or refused.
+//! Workflows: files that say what a run does. A file is valid as a whole, or rejected.
 //!
 //! ```text
-//!   text ─▶ TOML ─▶ shape ─▶ file ─▶ settle ─▶ Workflow ─▶ settle ─▶ Resolved
-//!           syntax  keys,    as it   what can    │         with env, inputs
-//!                   types    stands  be told     │
-//!                                                └─▶ inputs(): what it asks for
+//!   text ─▶ TOML ─▶ shape ─▶ file ─▶ resolve ─▶ Workflow ─▶ resolve ─▶ Resolved
+//!           syntax  keys,    as it   what can     │         with env, inputs
+//!                   types    is      be known     │
+//!                                                 └─▶ inputs(): the inputs it requires
 //! ```
 //!
-//! Each stage tells everything that is wrong in it at once, with file, line,
-//! column and a suggestion. The shape is the JSON schema made of the types in
-//! `file.rs` ([`schema`]), so editors and creel accept the same. Values are
-//! settled by one function, which runs twice: without what the file refers to,
-//! and with it.
+//! Each stage reports all its errors at once, with file, line, column and a
+//! suggestion. The shape is the JSON schema of the types in `file.rs`
+//! ([`schema`]), so editors and creel accept the same files. One function
+//! interprets the values. It runs twice: without the values of the references,
+//! and with them.
 //!
-//! Secrets come only by reference. No message and no `Debug` repeats what came
-//! from outside of the file. Core reads no environment: [`Lookup`] does.
-//! Nothing is kept here, so a crash leaves nothing behind.
+//! Secrets come only by reference. No message and no `Debug` output repeats
+//! values from outside of the file. This crate does not read the environment: the
+//! caller provides it with [`Lookup`]. Nothing is stored here, so a crash leaves nothing behind.
 
 mod error;
 mod file;
 mod place;
 mod reference;
+mod resolve;
 mod resolved;
 mod schema;
-mod settle;
+mod settings_masker;
 mod shape;
 mod source;
 mod steps;
 mod suggest;
 #[cfg(test)]
 mod tests;
-mod veil;
 mod workflow;
 
 pub use error::{Problem, WorkflowError};
-pub use place::Place;
+pub use place::SourcePosition;
 pub use resolved::{
     Credential, Model, ModelChoice, ModelProvider, OnFailure, Pause, PromptBy, Repository,
     Resolved, RunLimits, Runtime, RuntimeKind, SandboxSettings, Script, Task, Workspace,
 };
 pub use schema::schema;
+pub use settings_masker::SettingsMasker;
 pub use source::Source;
 pub use steps::{PlannedStep, StepKind};
-pub use veil::Veil;
 pub use workflow::{Lookup, Workflow};

@@ -1,4 +1,4 @@
-//! Where in its file something stands.
+//! Places in a workflow file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,39 +7,39 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A line and a column, both counted from one; columns are characters.
+/// A line and a column, both counted from one. Columns are characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SourcePosition {
     /// The line.
     pub line: usize,
     /// The column.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-/// The way to a value, as people write it: `setup[0].run`, `workspace.files."a.md"`.
+/// The path to a value, as people write it: `setup[0].run`, `workspace.files."a.md"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeyPath(Vec<String>);
 
 impl KeyPath {
-    /// Starts at the top of the file.
+    /// Returns the path of a top-level key.
     pub(super) fn of(key: &str) -> Self {
         Self::default().key(key)
     }
 
-    /// Goes on to a key of a table.
+    /// Returns the path of a key of this table.
     pub(super) fn key(&self, key: &str) -> Self {
         let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
         let bare = !key.is_empty() && key.chars().all(is_bare);
         self.with(if bare { key.to_owned() } else { format!("{key:?}") })
     }
 
-    /// Goes on to an item of an array.
+    /// Returns the path of an item of this array.
     pub(super) fn index(&self, index: usize) -> Self {
         self.with(format!("[{index}]"))
     }
@@ -50,7 +50,7 @@ impl KeyPath {
         Self(parts)
     }
 
-    /// Returns the way to what holds it.
+    /// Returns the path of the containing value.
     fn parent(&self) -> Option<Self> {
         let (_, parts) = self.0.split_last()?;
         Some(Self(parts.to_vec()))
@@ -67,16 +67,16 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// The lines of a text: makes places of offsets.
+/// The lines of a text, to convert offsets into places.
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     text: &'a str,
-    /// Where each line begins.
+    /// The offset of the beginning of each line.
     starts: Vec<usize>,
 }
 
 impl<'a> Lines<'a> {
-    /// Looks where the lines begin.
+    /// Finds the beginnings of the lines.
     pub(super) fn of(text: &'a str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
@@ -84,28 +84,28 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns the place of an offset.
-    pub(super) fn place(&self, offset: usize) -> Place {
+    pub(super) fn place(&self, offset: usize) -> SourcePosition {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.starts.partition_point(|start| *start <= offset);
         let start = self.starts[line - 1];
-        Place { line, column: self.text[start..offset].chars().count() + 1 }
+        SourcePosition { line, column: self.text[start..offset].chars().count() + 1 }
     }
 }
 
-/// Where every value of a file stands.
+/// The places of all values in a file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places(BTreeMap<KeyPath, Place>);
+pub(super) struct Places(BTreeMap<KeyPath, SourcePosition>);
 
 impl Places {
-    /// Notes where everything in a file stands.
+    /// Records the places of all values in a file.
     pub(super) fn of(table: &DeTable<'_>, lines: &Lines<'_>) -> Self {
         let mut places = Self::default();
         places.note_table(table, &KeyPath::default(), lines);
         places
     }
 
-    /// Returns where a value stands, or what would hold it.
-    pub(super) fn find(&self, path: &KeyPath) -> Place {
+    /// Returns the place of a value, or of its nearest existing parent.
+    pub(super) fn find(&self, path: &KeyPath) -> SourcePosition {
         let mut at = Some(path.clone());
         while let Some(path) = at {
             if let Some(place) = self.0.get(&path) {
@@ -113,7 +113,7 @@ impl Places {
             }
             at = path.parent();
         }
-        Place { line: 1, column: 1 }
+        SourcePosition { line: 1, column: 1 }
     }
 
     fn note_table(&mut self, table: &DeTable<'_>, path: &KeyPath, lines: &Lines<'_>) {
@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn columns_are_characters_and_offsets_past_the_end_are_the_end() {
         let lines = Lines::of("a\nxü = 1\n");
-        assert_eq!(lines.place(0), Place { line: 1, column: 1 });
-        assert_eq!(lines.place(5), Place { line: 2, column: 3 });
-        assert_eq!(lines.place(99), Place { line: 3, column: 1 });
-        assert_eq!(Lines::of("").place(3), Place { line: 1, column: 1 });
+        assert_eq!(lines.place(0), SourcePosition { line: 1, column: 1 });
+        assert_eq!(lines.place(5), SourcePosition { line: 2, column: 3 });
+        assert_eq!(lines.place(99), SourcePosition { line: 3, column: 1 });
+        assert_eq!(Lines::of("").place(3), SourcePosition { line: 1, column: 1 });
     }
 
     #[test]

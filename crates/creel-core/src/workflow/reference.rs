@@ -4,16 +4,16 @@ use std::fmt;
 
 use super::suggest::nearest;
 
-/// Where the value of a reference comes from.
+/// The source of a reference's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
-    /// A variable of the environment.
+pub(super) enum ReferenceSource {
+    /// An environment variable.
     Env,
     /// An input of the run.
     Input,
 }
 
-impl Origin {
+impl ReferenceSource {
     const NAMES: [&'static str; 2] = ["env", "input"];
 
     fn name(self) -> &'static str {
@@ -23,11 +23,11 @@ impl Origin {
         }
     }
 
-    fn called(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         [Self::Env, Self::Input].into_iter().find(|origin| origin.name() == name)
     }
 
-    /// Returns whether it may have such a name.
+    /// Returns whether a name is valid for this origin.
     fn admits(self, name: &str) -> bool {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let starts_well = !name.is_empty() && !name.starts_with(|l: char| l.is_ascii_digit());
@@ -43,8 +43,8 @@ impl Origin {
 /// A reference to a value that is not in the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reference {
-    /// Where its value comes from.
-    pub(super) origin: Origin,
+    /// The source of its value.
+    pub(super) origin: ReferenceSource,
     /// The name of the variable or input.
     pub(super) name: String,
 }
@@ -57,47 +57,47 @@ impl fmt::Display for Reference {
 
 /// A part of a string.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// As it stands.
+pub(super) enum TemplatePart {
+    /// Literal text.
     Text(String),
-    /// To be filled in.
+    /// A reference, to be replaced by its value.
     Reference(Reference),
 }
 
-/// How a `${` is taken that begins no reference.
+/// How to treat a `${` that does not begin a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// As a mistake: in settings it can mean nothing else.
+pub(super) enum ReferenceMode {
+    /// As an error, because it has no other meaning in a setting.
     Setting,
-    /// As it stands: scripts, prompts and files have a `${` of their own.
+    /// As literal text, because scripts, prompts and files use `${` themselves.
     FreeText,
 }
 
 /// A string with its references.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template(Vec<Piece>);
+pub(super) struct Template(Vec<TemplatePart>);
 
-/// A reference that cannot be read.
+/// A reference that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadReference {
-    /// It has no end.
+    /// It has no closing brace.
     #[error("`${{{0}:` begins a reference that no `}}` ends")]
     Unterminated(&'static str),
-    /// Another one stands in it.
+    /// It contains another reference.
     #[error("a reference cannot stand inside of another one")]
     Nested,
-    /// It has no name, or one that cannot be.
+    /// Its name is missing or invalid.
     #[error("`{0}` is no name that a reference may have")]
     Name(String),
-    /// It looks like a reference, with a word that is a little wrong.
+    /// It resembles a reference, but its prefix is misspelt.
     #[error("unknown reference `${{{given}:…}}`; did you mean `${{{meant}:…}}`?")]
     Misspelt {
-        /// The word that stands there.
+        /// The prefix in the file.
         given: String,
-        /// The word that is like it.
+        /// The prefix that is most similar.
         meant: &'static str,
     },
-    /// In a setting, it is no reference.
+    /// In a setting, it is not a reference.
     #[error(
         "`${{` begins a reference, `${{env:NAME}}` or `${{input:NAME}}`; write `$${{` for a plain \
          `${{`"
@@ -106,8 +106,8 @@ pub(super) enum BadReference {
 }
 
 impl Template {
-    /// Reads a string.
-    pub(super) fn parse(text: &str, manner: Manner) -> Result<Self, BadReference> {
+    /// Parses a string.
+    pub(super) fn parse(text: &str, mode: ReferenceMode) -> Result<Self, BadReference> {
         let mut template = Self(Vec::new());
         let mut rest = text;
         while let Some(at) = rest.find("${") {
@@ -119,9 +119,9 @@ impl Template {
                 continue;
             }
             template.push(before);
-            rest = match read_reference(&from[2..], manner)? {
+            rest = match read_reference(&from[2..], mode)? {
                 Some((reference, rest)) => {
-                    template.0.push(Piece::Reference(reference));
+                    template.0.push(TemplatePart::Reference(reference));
                     rest
                 }
                 None => {
@@ -135,38 +135,41 @@ impl Template {
     }
 
     /// Returns its parts.
-    pub(super) fn pieces(&self) -> &[Piece] {
+    pub(super) fn parts(&self) -> &[TemplatePart] {
         &self.0
     }
 
     /// Returns the references in it.
     pub(super) fn references(&self) -> impl Iterator<Item = &Reference> {
-        self.0.iter().filter_map(|piece| match piece {
-            Piece::Reference(reference) => Some(reference),
-            Piece::Text(_) => None,
+        self.0.iter().filter_map(|part| match part {
+            TemplatePart::Reference(reference) => Some(reference),
+            TemplatePart::Text(_) => None,
         })
     }
 
     /// Returns whether it is one reference and nothing else.
-    pub(super) fn is_reference_alone(&self) -> bool {
-        matches!(self.0.as_slice(), [Piece::Reference(_)])
+    pub(super) fn is_single_reference(&self) -> bool {
+        matches!(self.0.as_slice(), [TemplatePart::Reference(_)])
     }
 
     fn push(&mut self, more: &str) {
         match self.0.last_mut() {
             _ if more.is_empty() => {}
-            Some(Piece::Text(text)) => text.push_str(more),
-            _ => self.0.push(Piece::Text(more.to_owned())),
+            Some(TemplatePart::Text(text)) => text.push_str(more),
+            _ => self.0.push(TemplatePart::Text(more.to_owned())),
         }
     }
 }
 
-/// Reads the reference whose `${` has just been passed; `None` where it is none.
-fn read_reference(text: &str, manner: Manner) -> Result<Option<(Reference, &str)>, BadReference> {
-    let word = &text[..text.find(|l: char| !l.is_ascii_lowercase()).unwrap_or(text.len())];
-    let after = text[word.len()..].strip_prefix(':');
-    let Some((origin, after)) = Origin::called(word).zip(after) else {
-        return not_a_reference(word, after, manner);
+/// Parses the reference that follows a `${`. Returns `None` if it is not a reference.
+fn read_reference(
+    text: &str,
+    mode: ReferenceMode,
+) -> Result<Option<(Reference, &str)>, BadReference> {
+    let prefix = &text[..text.find(|l: char| !l.is_ascii_lowercase()).unwrap_or(text.len())];
+    let after = text[prefix.len()..].strip_prefix(':');
+    let Some((origin, after)) = ReferenceSource::from_name(prefix).zip(after) else {
+        return not_a_reference(prefix, after, mode);
     };
     let end = after.find('}');
     let inner = &after[..end.unwrap_or(after.len())];
@@ -182,19 +185,21 @@ fn read_reference(text: &str, manner: Manner) -> Result<Option<(Reference, &str)
 }
 
 fn not_a_reference<'a>(
-    word: &str,
+    prefix: &str,
     after: Option<&str>,
-    manner: Manner,
+    mode: ReferenceMode,
 ) -> Result<Option<(Reference, &'a str)>, BadReference> {
     let named = |after: &str| {
         let end = after.find('}');
-        end.is_some_and(|end| Origin::Input.admits(&after[..end]) && !after.starts_with('-'))
+        end.is_some_and(|end| {
+            ReferenceSource::Input.admits(&after[..end]) && !after.starts_with('-')
+        })
     };
-    let meant = nearest(word, &Origin::NAMES).filter(|_| after.is_some_and(named));
-    match (meant, manner) {
-        (Some(meant), _) => Err(BadReference::Misspelt { given: word.to_owned(), meant }),
-        (None, Manner::Setting) => Err(BadReference::Unknown),
-        (None, Manner::FreeText) => Ok(None),
+    let meant = nearest(prefix, &ReferenceSource::NAMES).filter(|_| after.is_some_and(named));
+    match (meant, mode) {
+        (Some(meant), _) => Err(BadReference::Misspelt { given: prefix.to_owned(), meant }),
+        (None, ReferenceMode::Setting) => Err(BadReference::Unknown),
+        (None, ReferenceMode::FreeText) => Ok(None),
     }
 }
 
@@ -205,24 +210,24 @@ mod tests {
     use super::*;
 
     fn free(text: &str) -> Result<Template, BadReference> {
-        Template::parse(text, Manner::FreeText)
+        Template::parse(text, ReferenceMode::FreeText)
     }
 
-    /// Shows a template as the string that it came from, with references marked.
+    /// Formats a template like its source string, with references marked.
     fn shown(template: &Template) -> String {
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => text.clone(),
-            Piece::Reference(reference) => format!("<{}>", reference.name),
+        let part = |part: &TemplatePart| match part {
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Reference(reference) => format!("<{}>", reference.name),
         };
-        template.pieces().iter().map(piece).collect()
+        template.parts().iter().map(part).collect()
     }
 
     #[test]
     fn references_are_found_wherever_they_stand() {
         let template = free("a ${env:A_1} b ${input:in-put.2}${env:C}").unwrap();
         assert_eq!(shown(&template), "a <A_1> b <in-put.2><C>");
-        assert!(free("${env:TOKEN}").unwrap().is_reference_alone());
-        assert!(!free(" ${env:TOKEN}").unwrap().is_reference_alone());
+        assert!(free("${env:TOKEN}").unwrap().is_single_reference());
+        assert!(!free(" ${env:TOKEN}").unwrap().is_single_reference());
     }
 
     #[test]
@@ -234,7 +239,7 @@ mod tests {
     #[test]
     fn free_text_keeps_what_is_no_reference_and_settings_do_not() {
         assert_eq!(shown(&free("echo ${HOME} ${x:-y} ${").unwrap()), "echo ${HOME} ${x:-y} ${");
-        let setting = |text: &str| Template::parse(text, Manner::Setting).unwrap_err();
+        let setting = |text: &str| Template::parse(text, ReferenceMode::Setting).unwrap_err();
         assert_eq!(setting("${HOME}"), BadReference::Unknown);
         assert!(setting("a${").to_string().contains("write `$${`"));
     }
@@ -254,7 +259,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_without_a_panic_and_settings_admit_no_more_than_free_text(text in ".*") {
-            if Template::parse(&text, Manner::Setting).is_ok() {
+            if Template::parse(&text, ReferenceMode::Setting).is_ok() {
                 prop_assert!(free(&text).is_ok());
             }
         }
@@ -268,7 +273,7 @@ mod tests {
 
         #[test]
         fn an_escaped_text_comes_back_as_it_was(text in "[$\\{\\}:envA ]{0,40}") {
-            // A dollar before the brace doubles; what stands before that is taken as it is.
+            // Doubling the dollar escapes the brace. The text before it is taken literally.
             let escaped = text.replace("${", "$${");
             prop_assert_eq!(shown(&free(&escaped).unwrap()), text);
         }

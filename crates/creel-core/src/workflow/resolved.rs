@@ -1,7 +1,8 @@
-//! A workflow with every value in its place: what the run engine works from.
+//! A workflow with every value resolved: the input of the run engine.
 //!
-//! Values may have come by reference, and what comes from the environment counts as secret.
-//! So these types show, where they are printed for debugging, only what cannot hold one.
+//! Values may come from references, and a value from the environment counts as
+//! secret. So the `Debug` output of these types contains only fields that cannot
+//! hold a secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::provider::ProviderName;
 use crate::sanitise::Secrets;
 
-/// Shows only the named fields: the others may hold what came by reference.
+/// Shows only the named fields in `Debug` output. The others may hold values from references.
 macro_rules! shows_only {
     ($($type:ident { $($field:ident),* })+) => {
         $(impl fmt::Debug for $type {
@@ -25,102 +26,102 @@ macro_rules! shows_only {
     };
 }
 
-/// A workflow with every value in its place.
+/// A workflow with every value resolved.
 #[derive(Clone)]
 pub struct Resolved {
-    /// What the run is called.
+    /// The name of the run.
     pub name: String,
-    /// Where the work happens.
+    /// The settings of the sandbox.
     pub sandbox: SandboxSettings,
-    /// What is in the working directory before the agent starts.
+    /// The content of the working directory before the agent starts.
     pub workspace: Workspace,
-    /// What repositories are cloned with, by name.
+    /// The credentials for cloning repositories, by name.
     pub credentials: BTreeMap<String, Credential>,
-    /// The scripts before the runtime, in order.
+    /// The scripts that run before the runtime, in order.
     pub setup: Vec<Script>,
-    /// What carries out the turns.
+    /// The runtime that runs the turns.
     pub runtime: Runtime,
-    /// Which models the agent uses.
+    /// The models that the agent uses.
     pub model: Option<Model>,
-    /// What the agent is asked to do.
+    /// The task of the agent.
     pub task: Task,
-    /// When the run is ended.
+    /// The limits that end the run.
     pub limits: RunLimits,
-    /// When it waits for a person.
+    /// When the run waits for a user.
     pub pause: Option<Pause>,
-    /// The scripts before the release, in order.
+    /// The scripts that run before the release, in order.
     pub teardown: Vec<Script>,
-    /// What becomes of the sandbox of a run that failed.
+    /// What happens to the sandbox of a failed run.
     pub on_failure: OnFailure,
-    /// What in the file has no effect in this run, and why: sentences for people.
+    /// The settings that have no effect in this run, and why, as sentences for people.
     pub notes: Vec<String>,
-    /// What came by reference.
-    pub(crate) given: Given,
+    /// The values that came from references.
+    pub(crate) reference_values: ReferenceValues,
 }
 
-/// What came by reference.
+/// The values that came from references.
 #[derive(Clone, Default)]
-pub(crate) struct Given {
-    /// Variables of the environment that were used; they count as secret.
+pub(crate) struct ReferenceValues {
+    /// The environment variables that were used. They count as secret.
     pub(crate) env: BTreeMap<String, SecretString>,
-    /// Inputs that were used.
+    /// The inputs that were used.
     pub(crate) inputs: BTreeMap<String, String>,
-    /// The names in `sandbox.env` whose values have a reference in them.
+    /// The names in `sandbox.env` whose values contain a reference.
     pub(crate) sandbox_env: BTreeSet<String>,
 }
 
-/// Where the work happens.
+/// The settings of the sandbox.
 #[derive(Clone)]
 pub struct SandboxSettings {
-    /// The world of the sandbox.
+    /// The provider of the sandbox.
     pub provider: ProviderName,
-    /// The image it starts from, where the provider starts from one.
+    /// The image it starts from, if the provider uses images.
     pub image: Option<String>,
-    /// The snapshot it starts from, where the provider has such.
+    /// The snapshot it starts from, if the provider has snapshots.
     pub snapshot: Option<String>,
-    /// How long it may live without a sign of its owner.
+    /// How long it may live without a sign of life from its owner.
     pub lease: Duration,
-    /// Variables of everything that runs in it.
+    /// The variables of every process in it.
     pub env: BTreeMap<String, SecretString>,
-    /// What it may use.
+    /// The limits of its resources.
     pub limits: crate::provider::Limits,
-    /// How much disk it may use, in bytes.
+    /// The maximum size of its disk, in bytes.
     pub disk: Option<u64>,
     /// The network it joins.
     pub network: Option<String>,
 }
 
-/// What is in the working directory before the agent starts.
+/// The content of the working directory before the agent starts.
 #[derive(Clone)]
 pub struct Workspace {
     /// The working directory: relative to the sandbox's workspace root, or absolute.
     pub path: String,
-    /// Files: relative path to content.
+    /// The files, as a map from relative path to content.
     pub files: BTreeMap<String, String>,
-    /// Repositories, in the order of the file.
+    /// The repositories, in the order of the file.
     pub repositories: Vec<Repository>,
 }
 
 /// A repository that is cloned and verified.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Repository {
-    /// Where it comes from; no password is in it.
+    /// Its URL, without a password.
     pub url: String,
-    /// Where it goes, relative to the working directory.
+    /// Its target path, relative to the working directory.
     pub path: String,
     /// The branch, tag or commit.
     pub reference: Option<String>,
     /// Whether the agent must not start without it.
     pub required: bool,
-    /// The name of what it is cloned with.
+    /// The name of its credential.
     pub credential: Option<String>,
     /// How long the clone may take.
     pub timeout: Duration,
-    /// How long the clone may write nothing.
+    /// How long the clone may go without output.
     pub inactivity: Duration,
 }
 
-/// What a repository is cloned with.
+/// A credential for cloning repositories.
 #[derive(Clone)]
 pub enum Credential {
     /// A token for http(s).
@@ -134,10 +135,10 @@ pub enum Credential {
     SshKey {
         /// The key.
         private_key: SecretString,
-        /// The lines of `known_hosts` the server must fit.
+        /// The `known_hosts` lines that the server must match.
         known_hosts: Option<String>,
     },
-    /// The installation of a GitHub App, which gives tokens.
+    /// The installation of a GitHub App, which issues tokens.
     GithubApp {
         /// The App.
         app_id: String,
@@ -145,10 +146,10 @@ pub enum Credential {
         installation_id: String,
         /// The App's key, in PEM.
         private_key: SecretString,
-        /// Where GitHub's API is.
+        /// The URL of GitHub's API.
         api_url: String,
     },
-    /// What it refers to was not given.
+    /// A credential whose reference has no value.
     Missing {
         /// The reference, such as `${env:GIT_TOKEN}`.
         reference: String,
@@ -156,7 +157,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// Returns what sort it is, in a word for people.
+    /// Returns the kind of the credential, for people.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Token { .. } => "token",
@@ -176,42 +177,42 @@ impl fmt::Debug for Credential {
 /// A script of the setup or the teardown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Script {
-    /// What the step is called; unique in its list.
+    /// The name of the step, unique in its list.
     pub name: String,
     /// The script, for `sh`.
     pub run: String,
     /// How long it may take.
     pub timeout: Duration,
-    /// How long it may write nothing.
+    /// How long it may go without output.
     pub inactivity: Option<Duration>,
-    /// Whether the run goes on when it fails.
+    /// Whether the run continues if it fails.
     pub optional: bool,
-    /// How often it is tried.
+    /// The maximum number of tries.
     pub tries: u32,
 }
 
-/// What carries out the turns.
+/// The runtime that runs the turns.
 #[derive(Clone)]
 pub struct Runtime {
-    /// How.
+    /// The kind of the runtime.
     pub kind: RuntimeKind,
-    /// The version that is installed and proven, where the kind has versions.
+    /// The version to install and check, if the kind has versions.
     pub version: Option<String>,
-    /// What is installed into it.
+    /// The plugins to install.
     pub plugins: Vec<String>,
-    /// How the agent is proven to run; `None` means the program of the command with `--version`.
+    /// The command that checks that the agent runs. `None` means the program with `--version`.
     pub check: Option<Vec<String>>,
 }
 
-/// How turns are carried out.
+/// How turns are run.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RuntimeKind {
-    /// By a program for every turn.
+    /// By starting a program for every turn.
     Command {
-        /// The program and its arguments. With [`PromptBy::Argument`] one of them has `{prompt}`
-        /// in it; with [`PromptBy::Stdin`] none has.
+        /// The program and its arguments. With [`PromptBy::Argument`] one of them contains
+        /// `{prompt}`; with [`PromptBy::Stdin`] none does.
         command: Vec<String>,
-        /// How it gets the prompt.
+        /// How it receives the prompt.
         prompt: PromptBy,
     },
 }
@@ -226,7 +227,7 @@ impl fmt::Debug for RuntimeKind {
     }
 }
 
-/// How a program gets the prompt.
+/// How a program receives the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptBy {
     /// On its standard input.
@@ -235,42 +236,42 @@ pub enum PromptBy {
     Argument,
 }
 
-/// Which models the agent uses.
+/// The models that the agent uses.
 #[derive(Clone)]
 pub struct Model {
     /// The first choice.
     pub primary: ModelChoice,
-    /// What is used when that fails, in order.
+    /// The models to use if it fails, in order.
     pub fallbacks: Vec<ModelChoice>,
-    /// Where models are, by name.
+    /// The model providers, by name.
     pub providers: BTreeMap<String, ModelProvider>,
 }
 
 /// A model that may be used.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModelChoice {
-    /// What the workflow calls it: a profile, or `provider/model`.
+    /// Its name in the workflow: a profile, or `provider/model`.
     pub name: String,
-    /// Where it is: a name in [`Model::providers`].
+    /// Its provider: a name in [`Model::providers`].
     pub provider: String,
-    /// What its provider calls it.
+    /// The provider's name for it.
     pub model: String,
     /// How long the first token may take.
     pub first_token: Duration,
-    /// How long its stream may be silent after that.
+    /// How long the stream may be silent after that.
     pub idle: Duration,
 }
 
-/// Where models are.
+/// A model provider.
 #[derive(Clone)]
 pub struct ModelProvider {
-    /// The address of its API.
+    /// The URL of its API.
     pub base_url: String,
     /// Its key.
     pub api_key: Option<SecretString>,
 }
 
-/// What the agent is asked to do.
+/// The task of the agent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Task {
     /// The prompt of the first turn.
@@ -279,27 +280,27 @@ pub struct Task {
     pub follow_ups: Vec<String>,
 }
 
-/// When a run is ended, whatever it is doing.
+/// The limits that end a run, whatever it is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunLimits {
-    /// How many turns it may take.
+    /// The maximum number of turns.
     pub turns: Option<u32>,
-    /// How long all of it may take.
+    /// How long the whole run may take.
     pub wall: Option<Duration>,
-    /// How long nothing may happen in it.
+    /// How long the run may go without any activity.
     pub idle: Option<Duration>,
     /// How long one turn may take.
     pub turn: Option<Duration>,
 }
 
-/// When a run waits for a person.
+/// When a run waits for a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// After every so many turns.
+    /// The number of turns between two pauses.
     pub after_turns: u32,
 }
 
-/// What becomes of the sandbox of a run that failed.
+/// What happens to the sandbox of a failed run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OnFailure {
     /// How long it is kept.
@@ -321,9 +322,11 @@ shows_only! {
 }
 
 impl Resolved {
-    /// Returns everything that must never be shown, each once, with what it is called in the
-    /// workflow: credentials, keys of models, variables of the sandbox that were given by
-    /// reference, and whatever else came from the environment.
+    /// Returns everything that must never be shown, without duplicates, with its name in the
+    /// workflow.
+    ///
+    /// These are credentials, API keys of models, variables of the sandbox that contain references,
+    /// and all other values from the environment.
     pub fn secrets(&self) -> Vec<(String, &SecretString)> {
         let credentials = self.credentials.iter().filter_map(|(name, credential)| {
             let (key, secret) = match credential {
@@ -338,10 +341,11 @@ impl Resolved {
         let keys = providers.filter_map(|(name, provider)| {
             Some((format!("model.providers.{name}.api_key"), provider.api_key.as_ref()?))
         });
-        let by_reference = self.given.sandbox_env.iter();
+        let by_reference = self.reference_values.sandbox_env.iter();
         let variables = by_reference
             .filter_map(|name| Some((format!("sandbox.env.{name}"), self.sandbox.env.get(name)?)));
-        let others = self.given.env.iter().map(|(name, value)| (format!("env:{name}"), value));
+        let others =
+            self.reference_values.env.iter().map(|(name, value)| (format!("env:{name}"), value));
         let mut seen = BTreeSet::new();
         let all = credentials.chain(keys).chain(variables).chain(others);
         all.filter(|(_, secret)| !secret.expose_secret().is_empty())
@@ -349,7 +353,7 @@ impl Resolved {
             .collect()
     }
 
-    /// Returns all of them as what a masker looks for.
+    /// Returns all secrets in the form that a masker needs.
     pub fn known_secrets(&self) -> Secrets {
         let mut secrets = Secrets::new();
         for (name, secret) in self.secrets() {
@@ -358,10 +362,12 @@ impl Resolved {
         secrets
     }
 
-    /// Returns the texts that are nobody's business: prompts, contents of files, inputs.
+    /// Returns the private texts: prompts, contents of files, inputs.
     pub fn private_texts(&self) -> Vec<&str> {
         let prompts = std::iter::once(&self.task.prompt).chain(&self.task.follow_ups);
-        let texts = prompts.chain(self.workspace.files.values()).chain(self.given.inputs.values());
+        let texts = prompts
+            .chain(self.workspace.files.values())
+            .chain(self.reference_values.inputs.values());
         texts.map(String::as_str).filter(|text| !text.is_empty()).collect()
     }
 }

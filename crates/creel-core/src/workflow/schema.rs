@@ -9,7 +9,7 @@ use super::file::File;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(generate);
 
-/// Returns the JSON schema of workflow files, as `docs/reference/workflow.schema.json` has it.
+/// Returns the JSON schema of workflow files, as in `docs/reference/workflow.schema.json`.
 pub fn schema() -> &'static Value {
     &SCHEMA
 }
@@ -21,7 +21,7 @@ fn generate() -> Value {
     schema
 }
 
-/// Takes out what says "or null", and numbers' sizes: TOML has neither.
+/// Removes null alternatives and number formats, because TOML has neither.
 fn without_null(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -47,7 +47,7 @@ fn without_null(value: &mut Value) {
     }
 }
 
-/// Returns the one choice there is besides null, if these are such choices.
+/// Returns the only alternative to null, if there is exactly one.
 fn or_null(choices: &Value) -> Option<serde_json::Map<String, Value>> {
     match choices.as_array()?.as_slice() {
         [Value::Object(only), null] if null.get("type")? == "null" => Some(only.clone()),
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn the_schema_on_record_is_fresh() {
         let recorded = include_str!("../../../../docs/reference/workflow.schema.json");
-        // Compared as values: the order of keys is nobody's promise.
+        // Compared as values, because the order of keys is not guaranteed.
         let recorded: Option<Value> = serde_json::from_str(recorded).ok();
         assert!(
             recorded.as_ref() == Some(schema()),

@@ -1,8 +1,8 @@
-//! Whether a file has the shape of a workflow: known keys, none missing, each of its type and size.
+//! Checks the shape of a workflow file: its keys, and the types and ranges of its values.
 //!
-//! The shape is the schema that editors use ([`super::schema`]), so both say the same. All
-//! mistakes are found at once, each with its place; values are never repeated in messages,
-//! because one may be a secret in the wrong place.
+//! The shape is the schema that editors use ([`super::schema`]), so both report
+//! the same. All mistakes are found at once, each with its place. Messages never
+//! repeat values, because a value may be a misplaced secret.
 
 use serde_json::{Map, Value as Json};
 use toml::Spanned;
@@ -13,19 +13,19 @@ use super::place::{KeyPath, Lines};
 use super::schema::schema;
 use super::suggest::suggestion;
 
-/// Returns everything in which a file has not the shape of a workflow.
+/// Returns every mistake in the shape of a file.
 pub(super) fn mistakes(file: &Spanned<DeTable<'_>>, lines: &Lines<'_>) -> Vec<Problem> {
-    let mut check = Check { lines, problems: Vec::new() };
+    let mut check = ShapeCheck { lines, problems: Vec::new() };
     check.table(file.get_ref(), schema(), &KeyPath::default(), 0);
     check.problems
 }
 
-struct Check<'a> {
+struct ShapeCheck<'a> {
     lines: &'a Lines<'a>,
     problems: Vec<Problem>,
 }
 
-impl Check<'_> {
+impl ShapeCheck<'_> {
     fn problem(&mut self, offset: usize, message: String) {
         self.problems.push(Problem { place: Some(self.lines.place(offset)), message });
     }
@@ -34,7 +34,7 @@ impl Check<'_> {
     fn table(&mut self, table: &DeTable<'_>, shape: &Json, path: &KeyPath, at: usize) {
         let none = Map::new();
         let known = shape.get("properties").and_then(Json::as_object).unwrap_or(&none);
-        // Maps of the user's own names say here what each of their values must be.
+        // For maps with user-defined names, this is the shape of each value.
         let any = shape.get("additionalProperties").filter(|any| any.is_object());
         for (key, value) in table {
             let path = path.key(key.get_ref());
@@ -54,7 +54,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks one value, whose key stands at an offset.
+    /// Checks one value, whose key is at an offset.
     fn value(&mut self, value: &Spanned<DeValue<'_>>, shape: &Json, path: &KeyPath, key: usize) {
         let shape = definition(shape);
         let found = Type::of(value.get_ref());
@@ -82,13 +82,13 @@ impl Check<'_> {
     }
 }
 
-/// Follows a reference to the part of the schema where something is defined.
+/// Follows a reference to its definition in the schema.
 fn definition(shape: &Json) -> &Json {
     let pointer = shape.get("$ref").and_then(Json::as_str).and_then(|at| at.strip_prefix('#'));
     pointer.and_then(|pointer| schema().pointer(pointer)).unwrap_or(shape)
 }
 
-/// The types that both TOML and JSON schemas have.
+/// The types of TOML values, with their counterparts in JSON schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Type {
     String,
@@ -97,7 +97,7 @@ enum Type {
     Boolean,
     Array,
     Table,
-    /// JSON has none of these, and no key takes one.
+    /// Has no counterpart in JSON, and no key accepts it.
     Date,
 }
 
@@ -137,7 +137,7 @@ impl Type {
         }
     }
 
-    /// Returns its name for people.
+    /// Returns its name in messages.
     fn name(self) -> &'static str {
         match self {
             Self::String => "a string",
@@ -167,7 +167,7 @@ fn types(shape: &Json) -> impl Iterator<Item = &str> {
     one.into_iter().chain(many.into_iter().flatten().filter_map(Json::as_str))
 }
 
-/// Says what a number must be, if it is not.
+/// Returns the bound that a number violates, if any.
 fn out_of_bounds(number: i64, shape: &Json) -> Option<String> {
     let bound = |name: &str| shape.get(name).and_then(Json::as_i64);
     let least = bound("minimum").filter(|least| number < *least);
@@ -175,7 +175,7 @@ fn out_of_bounds(number: i64, shape: &Json) -> Option<String> {
     least.map(|least| format!("at least {least}")).or(most.map(|most| format!("at most {most}")))
 }
 
-/// Says which types a value may have.
+/// Returns the types that a value may have, for messages.
 fn wanted(shape: &Json) -> String {
     let name = |wanted: &str| Type::ALL.into_iter().find(|known| known.in_schema() == wanted);
     let names: Vec<&str> = types(shape).filter_map(name).map(Type::name).collect();

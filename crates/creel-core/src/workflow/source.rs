@@ -1,4 +1,4 @@
-//! The text of a workflow, and what it is called in messages.
+//! The text of a workflow, and its name in messages.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -9,24 +9,24 @@ use super::error::Problem;
 use super::place::Lines;
 use crate::sanitise;
 
-/// A workflow larger than this is no workflow.
+/// The maximum size of a workflow in bytes.
 pub(super) const LARGEST: usize = 1 << 20;
 
-/// The text of a workflow, as somebody wrote it.
+/// The unparsed text of a workflow.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
     /// The file's name, for messages.
     pub name: String,
-    /// What is in it.
+    /// The content of the file.
     pub text: String,
 }
 
 impl Source {
-    /// Reads a file, and not more of it than a workflow may have.
+    /// Reads a file, but not much more of it than the maximum size of a workflow.
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read, is not text or has a secret in it.
+    /// Fails when it cannot be read, is not text, or contains a secret.
     pub fn read(path: &Path) -> Result<Self, WorkflowError> {
         let text = read_bounded(path)
             .map_err(|source| WorkflowError::Unreadable { path: path.to_owned(), source })?;
@@ -35,7 +35,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The text is stored with the run as it is, so no secret may stand in it.
+    /// Rejects a text that contains a secret, because the text is stored unchanged with the run.
     fn refuse_secrets(&self) -> Result<(), WorkflowError> {
         let found = sanitise::tokens(&self.text);
         if found.is_empty() {
@@ -54,20 +54,20 @@ impl Source {
 }
 
 impl fmt::Debug for Source {
-    /// Prompts are nobody's business.
+    /// Does not show the text, because prompts are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// Reads one byte more than is allowed, so that a file that is too large is known as such.
+/// Reads one byte more than is allowed, so that a file that is too large is detected.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
     file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
-        // A cut in the middle of a letter is no reason to call a large file something else.
+        // A cut in the middle of a character must not hide that the file is too large.
         Err(error) if error.as_bytes().len() > LARGEST => {
             Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_or_not_there_cannot_be_read() {
+    fn a_missing_or_binary_file_cannot_be_read() {
         let unreadable = |result: Result<Source, WorkflowError>| {
             matches!(result, Err(WorkflowError::Unreadable { .. }))
         };
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_of_a_large_file_is_read_than_shows_that_it_is_too_large() {
-        // Letters of three bytes, so that the cut goes through one.
+    fn a_large_file_is_not_read_beyond_the_limit() {
+        // Characters of three bytes, so that the cut goes through one.
         let source = read("€".repeat(LARGEST).as_bytes()).unwrap();
         assert!(source.text.len() <= LARGEST + 8);
         let error = Workflow::parse(&source).unwrap_err().to_string();

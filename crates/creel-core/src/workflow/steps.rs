@@ -1,44 +1,44 @@
-//! The checklist of a run, as far as its workflow tells it beforehand.
+//! The checklist of a run, as far as its workflow determines it in advance.
 
 use std::collections::BTreeMap;
 
 use super::{Repository, Resolved, RuntimeKind, Script};
 
-/// What a step of the checklist is about.
+/// The kind of a step of the checklist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
     /// The sandbox answers.
     Sandbox,
-    /// A script of the setup, by its number from zero.
+    /// A script of the setup, by its index.
     Setup(usize),
-    /// The runtime has its version.
+    /// The runtime has the expected version.
     Runtime,
-    /// A plugin of the runtime, by its number from zero.
+    /// A plugin of the runtime, by its index.
     Plugin(usize),
     /// The files of the workspace are written.
     Files,
-    /// Something that repositories are cloned with is at hand.
+    /// A credential for repositories is available.
     Credential,
-    /// A repository is cloned, by its number from zero.
+    /// A repository is cloned, by its index.
     Clone(usize),
-    /// A repository is verified, by its number from zero.
+    /// A repository is verified, by its index.
     Verify(usize),
-    /// What the agent may do is found out.
+    /// The capabilities of the agent are determined.
     Capabilities,
-    /// The agent is proven to run.
+    /// The agent has been proven to run.
     Agent,
 }
 
-/// A step of the checklist, before it is worked on.
+/// A step of the checklist before it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStep {
-    /// What it is about.
+    /// The kind of the step.
     pub kind: StepKind,
-    /// Its name; unique in the checklist.
+    /// Its name, unique in the checklist.
     pub name: String,
-    /// What should be found.
+    /// The expected result.
     pub expected: String,
-    /// Whether the run goes on without it.
+    /// Whether the run continues if it fails.
     pub optional: bool,
 }
 
@@ -53,8 +53,7 @@ impl PlannedStep {
 }
 
 impl Resolved {
-    /// Returns the steps of the checklist in their order; after the last one the agent starts,
-    /// and never before.
+    /// Returns the steps of the checklist in order. The agent starts only after the last one.
     pub fn steps(&self) -> Vec<PlannedStep> {
         let mut steps = vec![PlannedStep::new(StepKind::Sandbox, "sandbox", "it runs a program")];
         steps.extend(self.setup.iter().enumerate().map(setup_step));
@@ -100,7 +99,7 @@ impl Resolved {
         steps
     }
 
-    /// Returns the credentials that repositories name, and whether a required one does.
+    /// Returns the credentials that repositories use, and whether a required repository uses them.
     pub fn used_credentials(&self) -> BTreeMap<String, bool> {
         let mut used = BTreeMap::new();
         for repository in &self.workspace.repositories {

@@ -1,14 +1,14 @@
-//! The nearest known name to one that is not known.
+//! Finds the known name that is nearest to an unknown one.
 //!
-//! Files have names of their users' own, any number of them; no more are looked at than people
-//! would read.
+//! A file may contain any number of names that its users chose. So the number of
+//! names that are compared and listed is limited.
 
-/// So many names are compared.
+/// The maximum number of names to compare.
 const COMPARED: usize = 100;
-/// So many names are listed.
+/// The maximum number of names to list.
 const LISTED: usize = 20;
 
-/// Says which name may have been meant, or which there are.
+/// Returns a suggestion: the name that was probably meant, or the known names.
 pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().take(COMPARED).collect();
     match nearest(given, &known) {
@@ -19,7 +19,7 @@ pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a st
     }
 }
 
-/// Returns the name that is most like the given one, if one is like it at all.
+/// Returns the name that is most similar to the given one, if one is similar at all.
 pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
@@ -29,8 +29,9 @@ pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, name)| name)
 }
 
-/// Says how much alike two names are, from 0 to 1. In short names, a single slip of the finger
-/// counts for little.
+/// Returns how similar two names are, from 0 to 1.
+///
+/// A single typo hardly lowers the similarity, even of a short name.
 fn likeness(given: &str, name: &str) -> f64 {
     let slip = name.len() >= 3 && strsim::osa_distance(given, name) == 1;
     strsim::jaro_winkler(given, name).max(if slip { 0.9 } else { 0.0 })

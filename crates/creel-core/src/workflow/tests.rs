@@ -1,4 +1,4 @@
-//! Workflows as people write them, right and wrong.
+//! Workflows as people write them, valid and invalid.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use secrecy::ExposeSecret;
 use super::*;
 use crate::provider::ProviderName;
 
-/// What every workflow needs, to be put after what a test is about.
+/// The required rest of every workflow, to be put after the lines that a test is about.
 const REST: &str = "\n[runtime]\nkind = \"command\"\ncommand = [\"sh\"]\n[task]\nprompt = \"p\"\n";
 
-/// Every key there is.
+/// A workflow with every key.
 const WHOLE: &str = r##"
 name = "hello"
 [sandbox]
@@ -94,7 +94,7 @@ fn parse(text: &str) -> Result<Workflow, WorkflowError> {
     Workflow::parse(&source(text))
 }
 
-/// Resolves with variables `NAME` = `env-NAME` except those that begin with `NO`, and inputs.
+/// Resolves with variables `NAME` = `env-NAME`, except those that begin with `NO`, and inputs.
 fn resolve(text: &str, inputs: &[(&str, &str)]) -> Result<Resolved, WorkflowError> {
     let inputs = inputs.iter().map(|(name, value)| (name.to_string(), value.to_string()));
     let env = |name: &str| (!name.starts_with("NO")).then(|| format!("env-{name}"));
@@ -183,7 +183,7 @@ fn every_key_is_documented_and_tried() {
     let mut all = Vec::new();
     keys(schema(), &mut all);
     let page = include_str!("../../../../docs/reference/workflow.md");
-    // These are tried elsewhere: no provider or kind that runs takes them with the others.
+    // These keys are tested elsewhere: no runnable provider or kind accepts them with the others.
     let apart = ["disk", "version"];
     for key in all {
         let documented = page.contains(&format!("`{key}`")) || page.contains(&format!(".{key}`"));
@@ -225,7 +225,7 @@ fn the_workflows_of_the_reference_are_right() {
 }
 
 #[test]
-fn unknown_keys_at_every_level_are_told_at_once_with_place_and_suggestion() {
+fn unknown_keys_at_every_level_are_reported_at_once_with_place_and_suggestion() {
     let text = "nam = \"x\"\nname = \"n\"\n[sandbox]\nlaese = \"1m\"\n[workspace]\npth = \"w\"\n\
                 [[workspace.repositories]]\nurl = \"u\"\npath = \"p\"\nbranch = \"b\"\n\
                 [credentials.git]\ntokn = \"x\"\n[[setup]]\nrun = \"r\"\ntimout = \"1m\"\n\
@@ -234,7 +234,7 @@ fn unknown_keys_at_every_level_are_told_at_once_with_place_and_suggestion() {
                 [task]\nprompt = \"p\"\nfollow_up = []\n[limits]\nwal = \"1m\"\n\
                 [pause]\nafter = 1\n[[teardown]]\nrun = \"r\"\noptional = true\n\
                 [on_failure]\nkep = \"1m\"\n[elsewhere]\n";
-    let told = mistakes(text);
+    let problems = mistakes(text);
     for expected in [
         "1:1: unknown key `nam`; did you mean `name`?",
         "4:1: unknown key `sandbox.laese`; did you mean `lease`?",
@@ -254,18 +254,21 @@ fn unknown_keys_at_every_level_are_told_at_once_with_place_and_suggestion() {
         "36:1: unknown key `on_failure.kep`; did you mean `keep`?",
         "37:2: unknown key `elsewhere`",
     ] {
-        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");
+        assert!(
+            problems.iter().any(|problem| problem.starts_with(expected)),
+            "{expected}\n{problems:#?}"
+        );
     }
 }
 
 #[test]
-fn wrong_types_and_sizes_are_told_at_once_without_their_values() {
+fn wrong_types_and_sizes_are_reported_at_once_without_their_values() {
     let text = "name = 1\n[sandbox]\nlease = 30\nenv = [\"s3cret\"]\ncpus = \"s3cret\"\n\
                 [workspace]\nfiles = { a = 1 }\nrepositories = [\"s3cret\"]\n\
                 [runtime]\nkind = \"command\"\ncommand = \"s3cret\"\n[task]\nprompt = [\"p\"]\n\
                 [limits]\nturns = 0\n[[setup]]\nrun = \"r\"\noptional = \"yes\"\ntries = 11\n";
-    let told = mistakes(text).join("\n");
-    assert!(!told.contains("s3cret"), "{told}");
+    let problems = mistakes(text).join("\n");
+    assert!(!problems.contains("s3cret"), "{problems}");
     for expected in [
         "1:8: `name` must be a string, and this is an integer",
         "3:9: `sandbox.lease` must be a string, and this is an integer",
@@ -279,16 +282,16 @@ fn wrong_types_and_sizes_are_told_at_once_without_their_values() {
         "18:12: `setup[0].optional` must be true or false, and this is a string",
         "19:9: `setup[0].tries` must be at most 10",
     ] {
-        assert!(told.contains(expected), "{expected}\n{told}");
+        assert!(problems.contains(expected), "{expected}\n{problems}");
     }
 }
 
 #[test]
-fn broken_toml_is_told_with_its_place_and_without_its_lines() {
+fn broken_toml_is_reported_with_its_place_and_without_its_lines() {
     let error = parse("name = \"n\"\ntoken = s3cret\n[sandbox\n").unwrap_err().to_string();
     assert!(error.starts_with("w.toml") && error.contains("2:9"), "{error}");
     assert!(!error.contains("s3cret"), "{error}");
-    assert!(mistakes("").iter().any(|told| told == "1:1: `name` is missing"));
+    assert!(mistakes("").iter().any(|problem| problem == "1:1: `name` is missing"));
     let twice = format!("name = \"a\"\nname = \"b\"{REST}");
     assert!(parse(&twice).unwrap_err().to_string().contains("2:1: duplicate key"));
 }
@@ -324,7 +327,7 @@ fn a_large_file_full_of_mistakes_is_read_in_no_time() {
     let started = std::time::Instant::now();
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.starts_with("w.toml has 12000 mistakes"), "{}", &error[..200]);
-    // A second of computing, on a machine that has other things to do.
+    // About a second of computing, with a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
@@ -337,12 +340,12 @@ fn references_cannot_make_a_workflow_larger_than_it_may_be() {
 }
 
 #[test]
-fn everything_that_is_missing_is_named_at_once() {
+fn all_missing_references_are_reported_at_once() {
     let text = "name = \"${input:title}\"\n[sandbox]\nenv = { A = \"${env:NO_A}\", B = \"${env:NO_A}\" }\n\
                 image = \"${env:NO_B}\"";
-    let told = mistakes(&format!("{text}{REST}"));
+    let problems = mistakes(&format!("{text}{REST}"));
     assert_eq!(
-        told,
+        problems,
         [
             "1:8: `name`: ${input:title} was not given",
             "3:13: `sandbox.env.A`: ${env:NO_A} is not set in the environment",
@@ -375,43 +378,49 @@ fn a_missing_credential_is_left_to_the_run() {
     assert_eq!(reference("b"), "${env:NO_APP}");
     let empty = Lookup { env: &|_| Some(String::new()), inputs: &BTreeMap::new() };
     let empty = parse(&format!("{text}{REST}")).unwrap().resolve(&empty);
-    // An empty token is as good as none; an empty id is a mistake.
+    // An empty token counts as missing; an empty id is a mistake.
     assert!(empty.unwrap_err().to_string().contains("credentials.b.app_id`: it is empty"));
 }
 
 #[test]
-fn secrets_stand_in_no_file_and_in_no_message() {
+fn secrets_are_accepted_only_by_reference_and_never_repeated() {
     for (lines, key) in [
         ("[credentials.c]\ntoken = \"s3cret\"", "credentials.c.token"),
         ("[credentials.c]\nssh_key = \"s3cret\"", "credentials.c.ssh_key"),
         ("[credentials.c]\ntoken = \"s3cret${env:A}\"", "credentials.c.token"),
         ("[credentials.c]\ntoken = \"\"", "credentials.c.token"),
     ] {
-        let told = mistake(&format!("name = \"n\"\n{lines}"));
-        assert!(told.contains(&format!("`{key}`: a secret is given only by reference")), "{told}");
-        assert!(told.contains("\"${env:NAME}\"") && !told.contains("s3cret"), "{told}");
+        let problem = mistake(&format!("name = \"n\"\n{lines}"));
+        assert!(
+            problem.contains(&format!("`{key}`: a secret is given only by reference")),
+            "{problem}"
+        );
+        assert!(problem.contains("\"${env:NAME}\"") && !problem.contains("s3cret"), "{problem}");
     }
     let app = "[credentials.c]\napp_id = 1\ninstallation_id = 2\nprivate_key = \"s3cret\"";
     assert!(mistake(&format!("name = \"n\"\n{app}")).contains("only by reference"));
     let model = "[model]\nprimary = \"a/m\"\n[model.providers.a]\nbase_url = \"http://h\"\napi_key = \"s3cret\"";
     assert!(mistake(&format!("name = \"n\"\n{model}")).contains("only by reference"));
     let url = "[[workspace.repositories]]\npath = \"a\"\nurl = \"https://me:s3cret@h/a.git\"";
-    let told = mistake(&format!("name = \"n\"\n{url}"));
-    assert!(told.contains("give them as a `credential`") && !told.contains("s3cret"), "{told}");
+    let problem = mistake(&format!("name = \"n\"\n{url}"));
+    assert!(
+        problem.contains("give them as a `credential`") && !problem.contains("s3cret"),
+        "{problem}"
+    );
 }
 
 #[test]
-fn what_came_by_reference_is_not_repeated_when_it_is_wrong() {
+fn invalid_values_of_references_are_not_repeated() {
     let text = "name = \"n\"\n[sandbox]\nprovider = \"${env:P}\"\nlease = \"${env:L}\"\n\
                 memory = \"${env:M}\"\n[[workspace.repositories]]\nurl = \"${env:U}\"\npath = \"a\"";
-    let told = mistakes(&format!("{text}{REST}"));
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert!(!told.join("\n").contains("env-"), "{told:?}");
-    assert!(told[1].contains("what it refers to is not a duration"), "{told:?}");
+    let problems = mistakes(&format!("{text}{REST}"));
+    assert_eq!(problems.len(), 4, "{problems:?}");
+    assert!(!problems.join("\n").contains("env-"), "{problems:?}");
+    assert!(problems[1].contains("what it refers to is not a duration"), "{problems:?}");
 }
 
 #[test]
-fn no_debug_shows_what_came_by_reference() {
+fn debug_output_hides_values_of_references() {
     let text = WHOLE
         .replace("\"hello\"", "\"${env:X}\"")
         .replace("\"debian:12\"", "\"${env:X}\"")
@@ -444,7 +453,7 @@ fn no_debug_shows_what_came_by_reference() {
 }
 
 #[test]
-fn secrets_and_private_texts_are_all_told_and_each_once() {
+fn secrets_and_private_texts_are_all_returned_once() {
     let workflow = resolve(WHOLE, &[("topic", "cats")]).unwrap();
     let secrets: BTreeMap<String, &str> = workflow
         .secrets()
@@ -468,7 +477,7 @@ fn secrets_and_private_texts_are_all_told_and_each_once() {
 }
 
 #[test]
-fn paths_stay_in_the_workspace_and_out_of_each_others_way() {
+fn paths_stay_in_the_workspace_and_do_not_overlap() {
     let repository =
         |path: &str| format!("[[workspace.repositories]]\nurl = \"/r\"\npath = \"{path}\"\n");
     let with = |lines: &str| mistake(&format!("name = \"n\"\n{lines}"));
@@ -492,7 +501,7 @@ fn paths_stay_in_the_workspace_and_out_of_each_others_way() {
 }
 
 #[test]
-fn addresses_that_git_should_not_be_handed_are_refused() {
+fn unsafe_git_urls_are_refused() {
     let with = |url: &str| {
         mistake(&format!("name = \"n\"\n[[workspace.repositories]]\nurl = \"{url}\"\npath = \"a\""))
     };
@@ -508,7 +517,7 @@ fn addresses_that_git_should_not_be_handed_are_refused() {
 }
 
 #[test]
-fn credentials_are_of_one_sort_and_fit_the_address() {
+fn credentials_are_of_one_kind_and_match_the_url() {
     let with = |url: &str, name: &str, credential: &str| {
         mistake(&format!(
             "name = \"n\"\n[[workspace.repositories]]\nurl = \"{url}\"\npath = \"a\"\n\
@@ -519,7 +528,7 @@ fn credentials_are_of_one_sort_and_fit_the_address() {
     assert!(with("https://h/a", "gti", token).contains("did you mean `git`?"));
     assert!(with("git@h:a", "git", token).contains("the address is ssh"));
     assert!(with("https://h/a", "git", "ssh_key = \"${env:T}\"").contains("is http(s)"));
-    assert!(with("file:///a", "git", token).contains("nobody asks"));
+    assert!(with("file:///a", "git", token).contains("needs no credential"));
     let mixed = format!("{token}\nssh_key = \"${{env:K}}\"");
     assert!(with("https://h/a", "git", &mixed).contains("must be one of"));
     assert!(with("https://h/a", "git", "username = \"u\"").contains("git.token`: it is missing"));
@@ -529,7 +538,7 @@ fn credentials_are_of_one_sort_and_fit_the_address() {
 }
 
 #[test]
-fn settings_go_only_with_the_world_they_hold_in() {
+fn settings_are_accepted_only_for_providers_that_support_them() {
     let with = |lines: &str| mistake(&format!("name = \"n\"\n[sandbox]\nprovider = {lines}"));
     assert!(with("\"dokcer\"").contains("did you mean `docker`?"));
     assert!(with("\"docker\"").contains("needs one"));
@@ -552,7 +561,7 @@ fn settings_go_only_with_the_world_they_hold_in() {
 }
 
 #[test]
-fn one_workflow_can_serve_several_worlds() {
+fn one_workflow_can_serve_several_providers() {
     let text =
         "name = \"n\"\n[sandbox]\nprovider = \"${input:p}\"\nimage = \"i\"\nsnapshot = \"s\"";
     let text = format!("{text}{REST}");
@@ -600,13 +609,13 @@ fn known_kinds_that_this_build_cannot_run_parse_and_are_refused_later() {
         let runtime = format!("kind = \"{kind}\"\nversion = \"1\"\nplugins = [\"p\"]");
         let text = format!("name = \"n\"\n[task]\nprompt = \"p\"\n[runtime]\n{runtime}");
         assert!(parse(&text).is_ok());
-        let told = runtime_mistake(&runtime);
-        assert!(told.contains(&format!("knows `{kind}` but cannot run it yet")), "{told}");
+        let problem = runtime_mistake(&runtime);
+        assert!(problem.contains(&format!("knows `{kind}` but cannot run it yet")), "{problem}");
     }
 }
 
 #[test]
-fn a_fallback_that_is_told_of_nowhere_is_noted_where_no_model_is_asked() {
+fn an_undefined_fallback_leads_to_a_note_for_runtimes_without_models() {
     let model = "[model]\nprimary = \"acme/x\"\nfallbacks = [\"steady\"]\n\
                  [model.providers.acme]\nbase_url = \"https://h\"\n";
     let resolved = resolve(&format!("name = \"n\"\n{model}{REST}"), &[]).unwrap();
@@ -616,7 +625,7 @@ fn a_fallback_that_is_told_of_nowhere_is_noted_where_no_model_is_asked() {
 }
 
 #[test]
-fn models_name_what_there_is() {
+fn models_refer_to_defined_profiles_and_providers() {
     let providers = "[model.providers.acme]\nbase_url = \"https://h\"\n[model.profiles.fast]\nmodel = \"acme/x\"\n";
     let with = |model: &str| mistake(&format!("name = \"n\"\n[model]\n{model}\n{providers}"));
     assert!(with("primary = \"fsat\"").contains("did you mean `fast`?"));
@@ -633,7 +642,7 @@ fn models_name_what_there_is() {
 }
 
 #[test]
-fn scripts_are_named_apart_and_say_something() {
+fn scripts_have_distinct_names_and_content() {
     let with = |lines: &str| mistake(&format!("name = \"n\"\n{lines}"));
     assert!(
         with("[[setup]]\nname = \"a\"\nrun = \"x\"\n[[setup]]\nname = \"a\"\nrun = \"x\"")
@@ -652,13 +661,19 @@ fn scripts_are_named_apart_and_say_something() {
 }
 
 #[test]
-fn broken_references_are_told_where_they_stand() {
-    let told = mistakes(&format!(
+fn broken_references_are_reported_with_their_place() {
+    let problems = mistakes(&format!(
         "name = \"${{HOME}}\"\n[sandbox]\nimage = \"${{env:A\"\nsnapshot = \"${{env:${{input:B}}}}\"{REST}"
     ));
-    assert!(told[0].starts_with("1:8: `name`: `${` begins a reference"), "{told:?}");
-    assert!(told[1].starts_with("3:9: ") && told[1].contains("that no `}` ends"), "{told:?}");
-    assert!(told[2].starts_with("4:12: ") && told[2].contains("inside of another"), "{told:?}");
+    assert!(problems[0].starts_with("1:8: `name`: `${` begins a reference"), "{problems:?}");
+    assert!(
+        problems[1].starts_with("3:9: ") && problems[1].contains("that no `}` ends"),
+        "{problems:?}"
+    );
+    assert!(
+        problems[2].starts_with("4:12: ") && problems[2].contains("inside of another"),
+        "{problems:?}"
+    );
 }
 
 #[test]

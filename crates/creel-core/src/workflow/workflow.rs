@@ -1,4 +1,4 @@
-//! From a text to a workflow, and from a workflow to what the run engine works from.
+//! Parses workflow files, and resolves workflows for the run engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,13 +8,13 @@ use toml::de::DeTable;
 use super::error::Problem;
 use super::file::File;
 use super::place::{Lines, Places};
-use super::reference::Origin;
-use super::settle::{Settled, settle};
+use super::reference::ReferenceSource;
+use super::resolve::{Resolution, resolve};
 use super::source::LARGEST;
 use super::suggest::suggestion;
 use super::{Resolved, Source, WorkflowError, shape};
 
-/// A workflow whose file is right, as far as that can be told without what it refers to.
+/// A workflow whose file is valid, as far as that is known without the values of its references.
 #[derive(Clone)]
 pub struct Workflow {
     /// The file's name, for messages.
@@ -24,7 +24,7 @@ pub struct Workflow {
     inputs: BTreeSet<String>,
 }
 
-/// Where values of references come from.
+/// The source of values for references.
 #[derive(Clone, Copy)]
 pub struct Lookup<'a> {
     /// The environment.
@@ -34,35 +34,35 @@ pub struct Lookup<'a> {
 }
 
 impl fmt::Debug for Lookup<'_> {
-    /// Inputs are nobody's business.
+    /// Does not show inputs, because they are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lookup").finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Workflow {
-    /// Prompts are nobody's business.
+    /// Does not show prompts, because they are private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workflow").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl Workflow {
-    /// Reads a workflow.
+    /// Parses a workflow.
     ///
     /// # Errors
     ///
-    /// Fails with everything that is wrong with the file, each with its place: what is no TOML;
-    /// else keys that are unknown, missing or of another type; else values that make no sense.
+    /// Fails with all problems of the first stage that finds any, each with its place. The stages
+    /// are: TOML syntax; keys that are unknown, missing or of the wrong type; invalid values.
     pub fn parse(source: &Source) -> Result<Self, WorkflowError> {
         let name = source.name.clone();
         let (file, places) =
             read(&source.text).map_err(|problems| WorkflowError::of(&name, problems))?;
-        let Settled { problems, references, .. } = settle(&file, &places, None);
+        let Resolution { problems, references, .. } = resolve(&file, &places, None);
         if !problems.is_empty() {
             return Err(WorkflowError::of(&name, problems));
         }
-        let inputs = references.into_iter().filter(|known| known.origin == Origin::Input);
+        let inputs = references.into_iter().filter(|known| known.origin == ReferenceSource::Input);
         let inputs = inputs.map(|reference| reference.name).collect();
         Ok(Self { name, file, places, inputs })
     }
@@ -72,15 +72,16 @@ impl Workflow {
         self.inputs.clone()
     }
 
-    /// Puts every value in its place.
+    /// Resolves every value.
     ///
     /// # Errors
     ///
-    /// Fails with everything that is wrong: what was referred to and not given, except for
-    /// credentials, where the run tells; inputs that nothing refers to; values that make no
-    /// sense now that they are known; a runtime that this build cannot run.
+    /// Fails with all problems: references without a value, except for credentials, which the run
+    /// reports; inputs that nothing refers to; values that turn out to be invalid; a runtime that
+    /// this build cannot run.
     pub fn resolve(&self, lookup: &Lookup<'_>) -> Result<Resolved, WorkflowError> {
-        let Settled { resolved, mut problems, .. } = settle(&self.file, &self.places, Some(lookup));
+        let Resolution { resolved, mut problems, .. } =
+            resolve(&self.file, &self.places, Some(lookup));
         problems.extend(self.unused(lookup.inputs));
         if problems.is_empty() {
             Ok(resolved)
@@ -102,27 +103,27 @@ impl Workflow {
     }
 }
 
-/// Reads the keys of a file, and notes where they stand.
+/// Reads the keys of a file, and records their places.
 fn read(text: &str) -> Result<(File, Places), Vec<Problem>> {
     if text.len() > LARGEST {
         let message = format!("it is larger than the {} KiB a workflow may have", LARGEST >> 10);
         return Err(vec![Problem { place: None, message }]);
     }
     let lines = Lines::of(text);
-    // Only the message is told: the whole error repeats lines of the file.
-    let told = |error: &toml::de::Error| Problem {
+    // Only the message is reported, because the whole error repeats lines of the file.
+    let to_problem = |error: &toml::de::Error| Problem {
         place: error.span().map(|span| lines.place(span.start)),
         message: error.message().to_owned(),
     };
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return Err(errors.iter().map(told).collect());
+        return Err(errors.iter().map(to_problem).collect());
     }
     let mistakes = shape::mistakes(&table, &lines);
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
     let places = Places::of(table.get_ref(), &lines);
-    let file = toml::from_str(text).map_err(|error| vec![told(&error)])?;
+    let file = toml::from_str(text).map_err(|error| vec![to_problem(&error)])?;
     Ok((file, places))
 }

@@ -55,7 +55,7 @@ async fn a_token_with_its_organisation_works_like_a_key() {
 }
 
 #[tokio::test]
-async fn an_identity_tells_nothing_of_the_key_and_stays() {
+async fn an_identity_reveals_nothing_about_the_key_and_is_stable() {
     let bench = Bench::start().await;
     let (one, other) = (bench.provider.identity().await, bench.another().identity().await);
     let (one, other) = (one.unwrap(), other.unwrap());
@@ -65,7 +65,7 @@ async fn an_identity_tells_nothing_of_the_key_and_stays() {
 }
 
 #[tokio::test]
-async fn whoever_is_in_the_way_is_named() {
+async fn an_intermediary_is_reported() {
     let bench = Bench::start().await;
     bench.fault(json!({"fault": "html", "status": 200})).await;
     let error = bench.provider.list(&[Kind::Sandbox]).await.unwrap_err();

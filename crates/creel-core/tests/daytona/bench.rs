@@ -1,4 +1,4 @@
-//! A server, a provider that speaks to it, and what tests ask of both.
+//! A server, a provider that uses it, and helpers for tests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,25 +60,25 @@ impl Bench {
 
     async fn post(&self, route: &str, body: Value) -> Value {
         let url = format!("{}/{route}", self.server.admin_url());
-        let answer = self.admin.post(url).body(body.to_string()).send().await.unwrap();
-        assert!(answer.status().is_success(), "{route} {body}: {}", answer.status());
-        serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
+        let response = self.admin.post(url).body(body.to_string()).send().await.unwrap();
+        assert!(response.status().is_success(), "{route} {body}: {}", response.status());
+        serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
     }
 
-    async fn ask(&self, route: &str) -> Value {
+    async fn get(&self, route: &str) -> Value {
         let url = format!("{}/{route}", self.server.admin_url());
-        let answer = self.admin.get(url).send().await.unwrap();
-        serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
+        let response = self.admin.get(url).send().await.unwrap();
+        serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
     }
 
     /// Arms a fault.
-    pub(crate) async fn fault(&self, order: Value) {
-        self.post("faults", order).await;
+    pub(crate) async fn fault(&self, body: Value) {
+        self.post("faults", body).await;
     }
 
     /// Checks that every fault struck, and disarms all.
     pub(crate) async fn every_fault_struck(&self) {
-        let faults = self.ask("faults").await;
+        let faults = self.get("faults").await;
         for fault in faults["faults"].as_array().unwrap() {
             assert!(fault["fired"].as_u64().unwrap() > 0, "did not strike: {fault}");
         }
@@ -87,7 +87,7 @@ impl Bench {
 
     /// Returns how often the faults have struck.
     pub(crate) async fn struck(&self) -> u64 {
-        let faults = self.ask("faults").await;
+        let faults = self.get("faults").await;
         let faults = faults["faults"].as_array().unwrap().iter();
         faults.map(|fault| fault["fired"].as_u64().unwrap()).sum()
     }
@@ -98,8 +98,8 @@ impl Bench {
     }
 
     /// Makes sandboxes without a process; returns their ids.
-    pub(crate) async fn seed(&self, order: Value) -> Vec<String> {
-        let ids = self.post("seed", order).await;
+    pub(crate) async fn seed(&self, spec: Value) -> Vec<String> {
+        let ids = self.post("seed", spec).await;
         let ids = ids["ids"].as_array().unwrap().iter();
         ids.map(|id| id.as_str().unwrap().to_owned()).collect()
     }
@@ -116,13 +116,13 @@ impl Bench {
 
     /// Returns how many requests came, by route.
     pub(crate) async fn requests(&self, route: &str) -> u64 {
-        let counts = self.ask("requests").await;
+        let counts = self.get("requests").await;
         counts["by_route"][route].as_u64().unwrap_or(0)
     }
 
     /// Returns what the server counted.
     pub(crate) async fn counts(&self) -> Value {
-        self.ask("requests").await
+        self.get("requests").await
     }
 
     /// Releases one sandbox by its id and says what came of it.
@@ -136,7 +136,7 @@ impl Bench {
     }
 
     /// Returns what a fresh provider sees of this id.
-    pub(crate) async fn look(&self, id: &str) -> Option<Observed> {
+    pub(crate) async fn inspect(&self, id: &str) -> Option<Observed> {
         self.disarm().await;
         self.another().inspect(Kind::Sandbox, id).await.unwrap()
     }
@@ -155,7 +155,7 @@ impl Bench {
 
     /// Returns everything that is not gone, as the server itself sees it.
     pub(crate) async fn rows(&self) -> Vec<Value> {
-        self.ask("sandboxes").await["sandboxes"].as_array().unwrap().clone()
+        self.get("sandboxes").await["sandboxes"].as_array().unwrap().clone()
     }
 
     /// Makes a reconciler that acts as another process would, after its owner's end.

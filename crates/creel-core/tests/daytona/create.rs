@@ -13,14 +13,14 @@ use serde_json::json;
 use crate::bench::{Bench, sandbox};
 
 #[tokio::test]
-async fn a_scope_gives_its_sandbox_back() {
+async fn a_scope_releases_its_sandbox() {
     // Only a newer service takes a time to live.
     let settings = Settings { api: ApiVersion::V0_226, ..Settings::hollow() };
     let bench = Bench::with(settings).await;
     let (supervisor, ledger, _home) = bench.supervisor().await;
-    let wire = bench.another();
+    let other = bench.another();
     let scope = supervisor
-        .scope(sandbox(), |held| async move { wire.wire().get(&held.id).await.unwrap() }.boxed());
+        .scope(sandbox(), |held| async move { other.api().get(&held.id).await.unwrap() }.boxed());
     let seen = scope.await.unwrap();
     assert_eq!(seen.state.name(), "started");
     assert!(labels::claimed_resource(&seen.labels).is_some());
@@ -43,12 +43,12 @@ async fn a_sandbox_that_exists_is_adopted_by_its_id() {
         async move { id }.boxed()
     });
     assert_eq!(adopted.await.unwrap(), id);
-    assert!(bench.look(&id).await.is_none());
+    assert!(bench.inspect(&id).await.is_none());
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_found_by_name() {
+async fn a_lost_create_response_is_recovered_by_name() {
     let bench = Bench::start().await;
     let (supervisor, _ledger, _home) = bench.supervisor().await;
     for fault in ["cut_after", "half_body"] {

@@ -31,7 +31,7 @@ async fn a_label_or_a_name_alone_is_no_claim() {
     plant(&bench, &format!("{}-2", marks.name), json!({ labels::RESOURCE: other })).await;
     assert_eq!(bench.provider.find(&marks).await.unwrap(), []);
     for id in [copied, namesake] {
-        assert!(bench.look(&id).await.is_some());
+        assert!(bench.inspect(&id).await.is_some());
     }
     bench.stop().await;
 }
@@ -55,7 +55,7 @@ async fn a_deleted_one_and_a_new_one_of_the_same_name_are_both_found() {
     let seed =
         json!({"count": 1, "name": marks.name, "labels": label_of(&marks), "state": "error"});
     let first = bench.seed(seed).await.remove(0);
-    bench.provider.wire().delete(&first).await.unwrap();
+    bench.provider.api().delete(&first).await.unwrap();
     let second = plant(&bench, &marks.name, label_of(&marks)).await;
     let found = bench.provider.find(&marks).await.unwrap();
     let mut ids: Vec<&String> = found.iter().map(|seen| &seen.id).collect();

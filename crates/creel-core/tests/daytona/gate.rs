@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use creel_core::guard::daytona::{DaytonaGate, GateListener, GateOrder};
-use creel_core::guard::{Claims, Policy, Terms};
+use creel_core::guard::daytona::{DaytonaGate, GateConfig, GateListener};
+use creel_core::guard::{ClaimDefaults, Claims, Policy};
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath, OwnerRecord, Record, RecordFilter};
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::{Bench, no_tls};
-use crate::stub::{self, Answer, Asked, Stub};
+use crate::stub::{self, RecordedRequest, Responder, Stub};
 
 /// A lease of an hour and the margin.
 const MINUTES: u64 = 65;
@@ -56,16 +56,16 @@ impl Post {
         let home = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(home.path()).await.unwrap();
         let lease = Duration::from_secs(3600);
-        let terms = Terms {
+        let defaults = ClaimDefaults {
             owner: OwnerRecord::this_process("test").unwrap(),
             run: RunId::new(),
             lease,
             on_owner_death: OnOwnerDeath::Release,
         };
-        let gate = DaytonaGate::new(GateOrder {
+        let gate = DaytonaGate::new(GateConfig {
             environment: &environment,
             provider: Arc::clone(&provider),
-            claims: Claims::new(ledger.clone(), terms, Arc::new(())),
+            claims: Claims::new(ledger.clone(), defaults, Arc::new(())),
             policy: Policy::default(),
             lease: Some(lease),
         });
@@ -99,21 +99,23 @@ impl Post {
     }
 }
 
-/// Answers by what was asked; a key may do everything here.
-fn answering(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Answer {
-    Arc::new(move |asked: Asked| {
-        let (status, body) = match asked.what.as_str() {
+/// Responds to each request; the key has all permissions.
+fn responder(
+    respond: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
+) -> Responder {
+    Arc::new(move |request: RecordedRequest| {
+        let (status, body) = match request.what.as_str() {
             "GET /api/api-keys/current" => (404, json!({"message": "no such route"})),
-            _ => answer(&asked),
+            _ => respond(&request),
         };
         async move { stub::json(status, &body) }.boxed()
     })
 }
 
 #[tokio::test]
-async fn a_service_that_refuses_a_time_to_live_is_asked_again_without_it_and_never_again() {
-    let service = Stub::start(answering(|asked| match asked.what.as_str() {
-        "POST /api/sandbox" if asked.json().get("ttlMinutes").is_some() => {
+async fn a_create_refused_for_its_time_to_live_is_retried_once_without_it() {
+    let service = Stub::start(responder(|request| match request.what.as_str() {
+        "POST /api/sandbox" if request.json().get("ttlMinutes").is_some() => {
             (400, json!({"message": ["property ttlMinutes should not exist"]}))
         }
         _ => (200, json!({"id": "one", "autoDestroyAt": null})),
@@ -122,53 +124,58 @@ async fn a_service_that_refuses_a_time_to_live_is_asked_again_without_it_and_nev
     let post = Post::before(service.address).await;
     assert_eq!(post.create(&json!({"name": "a"})).await, 200);
     assert_eq!(post.create(&json!({"name": "b", "autoDeleteInterval": 0})).await, 200);
-    let creates = service.asked("POST /api/sandbox");
+    let creates = service.requests("POST /api/sandbox");
     let sent: Vec<(Value, Value)> = creates
         .iter()
-        .map(|asked| (asked.json()["name"].clone(), asked.json()["autoDeleteInterval"].clone()))
+        .map(|request| {
+            (request.json()["name"].clone(), request.json()["autoDeleteInterval"].clone())
+        })
         .collect();
     let expected =
         [(json!("a"), Value::Null), (json!("a"), json!(MINUTES)), (json!("b"), json!(0))];
     assert_eq!(sent, expected);
-    assert!(service.asked("POST /api/sandbox/one/autodelete/65").is_empty());
+    assert!(service.requests("POST /api/sandbox/one/autodelete/65").is_empty());
     assert_eq!(post.close().await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_sandbox_whose_time_to_live_was_passed_over_is_deleted_when_it_stopped() {
-    let service = Stub::start(answering(|asked| match asked.what.as_str() {
+    let service = Stub::start(responder(|request| match request.what.as_str() {
         "POST /api/sandbox" => (200, json!({"id": "one"})),
         _ => (201, json!({"id": "one"})),
     }));
     let service = service.await;
     let post = Post::before(service.address).await;
     assert_eq!(post.create(&json!({})).await, 200);
-    assert_eq!(service.asked("POST /api/sandbox/one/autodelete/65").len(), 1);
+    assert_eq!(service.requests("POST /api/sandbox/one/autodelete/65").len(), 1);
     // A renewal moves only what is there.
     post.provider.renew(Kind::Sandbox, "one").await.unwrap();
-    assert_eq!(service.asked("POST /api/sandbox/one/last-activity").len(), 1);
-    assert!(service.asked("POST /api/sandbox/one/ttl/65").is_empty());
+    assert_eq!(service.requests("POST /api/sandbox/one/last-activity").len(), 1);
+    assert!(service.requests("POST /api/sandbox/one/ttl/65").is_empty());
     assert_eq!(post.close().await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_renewal_leaves_alone_what_the_client_chose() {
-    let service = Stub::start(answering(|_| (200, json!({"id": "one"})))).await;
+    let service = Stub::start(responder(|_| (200, json!({"id": "one"})))).await;
     let post = Post::before(service.address).await;
     assert_eq!(post.create(&json!({"autoStopInterval": 2, "ttlMinutes": 30})).await, 200);
     post.provider.renew(Kind::Sandbox, "one").await.unwrap();
     let renewals = ["last-activity", "ttl/65", "ttl/2", "ttl/30", "autodelete/65"];
     for renewal in renewals {
-        assert!(service.asked(&format!("POST /api/sandbox/one/{renewal}")).is_empty(), "{renewal}");
+        assert!(
+            service.requests(&format!("POST /api/sandbox/one/{renewal}")).is_empty(),
+            "{renewal}"
+        );
     }
-    let sent = service.asked("POST /api/sandbox").remove(0).json();
+    let sent = service.requests("POST /api/sandbox").remove(0).json();
     assert_eq!((&sent["autoStopInterval"], &sent["ttlMinutes"]), (&json!(2), &json!(30)));
     assert_eq!(post.close().await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_fork_is_claimed_by_its_id_and_marked_at_once() {
-    let service = Stub::start(answering(|asked| match asked.what.as_str() {
+    let service = Stub::start(responder(|request| match request.what.as_str() {
         "POST /api/sandbox/parent/fork" => (200, json!({"id": "child"})),
         "GET /api/sandbox/child" => {
             (200, json!({"id": "child", "labels": {"theirs": "1"}, "autoStopInterval": 0}))
@@ -177,18 +184,18 @@ async fn a_fork_is_claimed_by_its_id_and_marked_at_once() {
     }));
     let service = service.await;
     let post = Post::before(service.address).await;
-    let answer = post.post("sandbox/parent/fork").body("{}").send().await.unwrap();
-    assert_eq!(answer.status(), 200);
+    let response = post.post("sandbox/parent/fork").body("{}").send().await.unwrap();
+    assert_eq!(response.status(), 200);
     let records = post.records().await;
     let [record] = records.as_slice() else { panic!("{records:#?}") };
     assert_eq!(record.state.object(), Some("child"));
-    let sent = service.asked("POST /api/sandbox/parent/fork").remove(0).json();
+    let sent = service.requests("POST /api/sandbox/parent/fork").remove(0).json();
     assert_eq!(sent, json!({"name": record.name}));
-    let labels = service.asked("PUT /api/sandbox/child/labels").remove(0).json();
+    let labels = service.requests("PUT /api/sandbox/child/labels").remove(0).json();
     assert_eq!(labels["labels"]["theirs"], "1");
     assert_eq!(labels["labels"]["dev.creel.resource"], record.id.to_string());
-    assert_eq!(service.asked("POST /api/sandbox/child/autostop/65").len(), 1);
-    assert_eq!(service.asked("POST /api/sandbox/child/ttl/65").len(), 1);
+    assert_eq!(service.requests("POST /api/sandbox/child/autostop/65").len(), 1);
+    assert_eq!(service.requests("POST /api/sandbox/child/ttl/65").len(), 1);
     post.close().await;
 }
 
@@ -214,7 +221,7 @@ async fn a_lost_create_is_found_whatever_its_client_called_it() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_does_not_stop_its_create() {
-    let slow: Answer = Arc::new(|_| {
+    let slow: Responder = Arc::new(|_| {
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             stub::json(200, &json!({"id": "one"}))
@@ -237,20 +244,20 @@ async fn a_client_that_hangs_up_does_not_stop_its_create() {
     let records = post.close().await;
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].state.object(), Some("one"));
-    assert_eq!(service.asked("POST /api/sandbox").len(), 1);
+    assert_eq!(service.requests("POST /api/sandbox").len(), 1);
 }
 
 #[tokio::test]
 async fn bodies_statuses_and_headers_pass_as_they_are() {
-    let echo: Answer = Arc::new(|asked: Asked| {
+    let echo: Responder = Arc::new(|request: RecordedRequest| {
         async move {
-            let answer = Response::builder()
+            let response = Response::builder()
                 .status(418)
                 .header("X-RateLimit-Remaining-authenticated", "7")
                 .header("Set-Cookie", "a=1")
                 .header("Set-Cookie", "b=2")
                 .header("Keep-Alive", "timeout=5");
-            answer.body(Full::new(asked.body)).unwrap()
+            response.body(Full::new(request.body)).unwrap()
         }
         .boxed()
     });
@@ -258,10 +265,10 @@ async fn bodies_statuses_and_headers_pass_as_they_are() {
     let post = Post::before(service.address).await;
     let body: Vec<u8> = (0..=255).cycle().take(5_000_000).collect();
     let path = "anything/at%20all?x=a%2Fb&y=%22";
-    let answer = post.post(path).header("X-Own", "1").body(body.clone()).send().await.unwrap();
-    assert_eq!(answer.status(), 418);
+    let response = post.post(path).header("X-Own", "1").body(body.clone()).send().await.unwrap();
+    assert_eq!(response.status(), 418);
     let of = |name: &str| {
-        answer
+        response
             .headers()
             .get_all(name)
             .iter()
@@ -271,9 +278,9 @@ async fn bodies_statuses_and_headers_pass_as_they_are() {
     assert_eq!(of("x-ratelimit-remaining-authenticated"), ["7"]);
     assert_eq!(of("set-cookie"), ["a=1", "b=2"]);
     assert_eq!(of("keep-alive"), [""; 0]);
-    assert_eq!(answer.bytes().await.unwrap(), Bytes::from(body));
-    let asked = service.asked("POST /api/anything/at%20all").remove(0);
-    let header = |name: &str| asked.headers.get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(response.bytes().await.unwrap(), Bytes::from(body));
+    let request = service.requests("POST /api/anything/at%20all").remove(0);
+    let header = |name: &str| request.headers.get(name).map(|value| value.to_str().unwrap());
     assert_eq!(header("host"), Some(service.address.to_string().as_str()));
     assert_eq!(header("x-own"), Some("1"));
     assert_eq!(header("authorization"), Some("Bearer test-key"));
@@ -284,19 +291,19 @@ async fn bodies_statuses_and_headers_pass_as_they_are() {
 
 #[tokio::test]
 async fn an_unreachable_service_is_named_and_leaves_no_open_intent() {
-    // A port that nobody listens on any more.
+    // A port without a listener.
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let post = Post::before(free).await;
-    let answer = post.post("sandbox").body("{}").send().await.unwrap();
-    assert_eq!(answer.status(), 502);
-    let told: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
-    let message = told["message"].as_str().unwrap();
+    let response = post.post("sandbox").body("{}").send().await.unwrap();
+    assert_eq!(response.status(), 502);
+    let body: Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
+    let message = body["message"].as_str().unwrap();
     assert!(message.contains(&format!("cannot reach http://{free}")), "{message}");
     assert!(post.close().await.is_empty());
 }
 
 #[tokio::test]
-async fn an_upgrade_is_tunnelled_both_ways_under_the_names_of_the_service() {
+async fn an_upgrade_is_tunnelled_in_both_directions_with_the_service_host() {
     let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let theirs = service.local_addr().unwrap();
     let serving = task::background(async move {
@@ -306,12 +313,12 @@ async fn an_upgrade_is_tunnelled_both_ways_under_the_names_of_the_service() {
         assert!(head.contains(&format!("\r\nhost: {theirs}\r\n")), "{head}");
         assert!(head.contains(&format!("\r\norigin: http://{theirs}\r\n")), "{head}");
         assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
-        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+        let response = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
             Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\nhello";
-        client.write_all(answer.as_bytes()).await.unwrap();
-        let mut heard = Vec::new();
-        client.read_to_end(&mut heard).await.unwrap();
-        client.write_all(&[b"heard ", heard.as_slice()].concat()).await.unwrap();
+        client.write_all(response.as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        client.write_all(&[b"heard ", received.as_slice()].concat()).await.unwrap();
     });
     let post = Post::before(theirs).await;
     let ours = post.url.strip_prefix("http://").unwrap().trim_end_matches("/api");
@@ -326,9 +333,9 @@ async fn an_upgrade_is_tunnelled_both_ways_under_the_names_of_the_service() {
     assert!(head.contains("\r\nsec-websocket-accept: x\r\n"), "{head}");
     client.write_all(b"some bytes").await.unwrap();
     client.shutdown().await.unwrap();
-    let mut heard = String::new();
-    client.read_to_string(&mut heard).await.unwrap();
-    assert_eq!(heard, "helloheard some bytes");
+    let mut received = String::new();
+    client.read_to_string(&mut received).await.unwrap();
+    assert_eq!(received, "helloheard some bytes");
     serving.await.unwrap();
     post.close().await;
 }

@@ -1,4 +1,4 @@
-//! A service that is out of its mind: answers without end, lists in circles, wrong addresses.
+//! A hostile service: endless responses, circular listings, wrong addresses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use hyper::Response;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
-use crate::stub::{self, Asked, Stub};
+use crate::stub::{self, RecordedRequest, Stub};
 
-/// Starts a service that answers every request so, and a provider that speaks to it.
+/// Starts a service with these responses, and a provider that uses it.
 async fn service(
-    answer: impl Fn(&Asked) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    respond: impl Fn(&RecordedRequest) -> Response<Full<Bytes>> + Send + Sync + 'static,
 ) -> (Stub, DaytonaProvider) {
-    let answer = Arc::new(answer);
-    let stub = Stub::start(Arc::new(move |asked: Asked| {
-        let answer = Arc::clone(&answer);
-        async move { answer(&asked) }.boxed()
+    let respond = Arc::new(respond);
+    let stub = Stub::start(Arc::new(move |request: RecordedRequest| {
+        let respond = Arc::clone(&respond);
+        async move { respond(&request) }.boxed()
     }))
     .await;
     let environment = DaytonaEnvironment {
@@ -39,9 +39,9 @@ fn page(rows: &[Value], next: Option<String>) -> Response<Full<Bytes>> {
 }
 
 async fn list_error(
-    answer: impl Fn(&Asked) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    respond: impl Fn(&RecordedRequest) -> Response<Full<Bytes>> + Send + Sync + 'static,
 ) -> String {
-    let (_stub, provider) = service(answer).await;
+    let (_stub, provider) = service(respond).await;
     let error = provider.list(&[Kind::Sandbox]).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient, "{error}");
     error.message
@@ -56,8 +56,8 @@ async fn a_repeated_cursor_is_an_error_and_not_the_end() {
     assert!(error.message.contains("repeats a cursor after 201 sandboxes"), "{error}");
     assert!(error.message.contains("not complete"), "{error}");
     bench.stop().await;
-    let circle = list_error(|asked| {
-        let other = if asked.what.contains('x') { "b" } else { "a" };
+    let circle = list_error(|request| {
+        let other = if request.what.contains('x') { "b" } else { "a" };
         page(&[json!({"id": "one"})], Some(other.to_owned()))
     });
     assert!(circle.await.contains("repeats a cursor"), "a circle has no end either");
@@ -100,9 +100,9 @@ async fn an_error_of_any_length_is_shown_in_one_line() {
 
 #[tokio::test]
 async fn errors_of_the_toolbox_name_its_own_address() {
-    let (stub, provider) = service(|asked| {
+    let (stub, provider) = service(|request| {
         let address = json!({"proxyToolboxUrl": "http://127.0.0.1:9/toolbox"});
-        if asked.what == "GET /api/config" {
+        if request.what == "GET /api/config" {
             return stub::json(200, &address);
         }
         stub::json(
@@ -124,7 +124,7 @@ async fn errors_of_the_toolbox_name_its_own_address() {
 }
 
 #[tokio::test]
-async fn a_toolbox_that_answers_is_found_by_its_published_address() {
+async fn a_toolbox_that_responds_is_found_by_its_published_address() {
     let bench = Bench::start().await;
     let address = bench.provider.probe_toolbox().await.unwrap().unwrap();
     assert_eq!(address, bench.server().url().replace("/api", "/toolbox"));

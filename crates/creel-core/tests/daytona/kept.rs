@@ -1,4 +1,4 @@
-//! Deletes that the service accepts and does not carry out: what is said of them, and when.
+//! Deletes that the service accepts and does not carry out: what is reported about them, and when.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const REASON: &str = "the runner is lost";
 /// Sweeps everything in error away, as a command with a ledger does.
 async fn sweep(bench: &Bench, ledger: &Ledger) -> Report {
     let provider: Arc<dyn Provider> = bench.provider.clone();
-    let failed = |word: &str| matches!(word, "error" | "build_failed");
+    let failed = |state: &str| matches!(state, "error" | "build_failed");
     let seen = bench.list().await.into_iter().filter(|seen| failed(&seen.state));
     let item = |seen| PlanItem {
         seen,
@@ -187,16 +187,16 @@ async fn one_that_can_be_recovered_is_recovered_and_then_goes_for_good() {
     let decoys = bench.seed(json!({"count": 2, "state": "error", "recoverable": true})).await;
     let report = bench.release(&id).await;
     assert_eq!(report.result, Outcome::Gone, "{report:?}");
-    assert!(bench.look(&id).await.is_none());
+    assert!(bench.inspect(&id).await.is_none());
     assert_eq!(bench.requests("POST /sandbox/{s}/recover").await, 1);
     for decoy in decoys {
-        assert_eq!(bench.look(&decoy).await.unwrap().state, "error");
+        assert_eq!(bench.inspect(&decoy).await.unwrap().state, "error");
     }
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn a_failed_create_that_cannot_be_recovered_is_kept_and_said_so() {
+async fn a_failed_create_that_cannot_be_recovered_is_kept_and_reported() {
     let bench = Bench::start().await;
     let (supervisor, ledger, _home) = bench.supervisor().await;
     let fault = json!({"at": "create", "fault": "create_fails_after_alloc", "count": 1,
@@ -218,9 +218,9 @@ async fn a_pending_stop_is_waited_for_before_a_delete() {
     settings.delays.pending = Duration::from_millis(900);
     let bench = Bench::with(settings).await;
     let id = bench.one().await;
-    let wire = bench.another();
-    wire.wire().stop(&id, creel_core::provider::daytona::StopMode::Polite).await.unwrap();
-    let seen = bench.look(&id).await.unwrap();
+    let other = bench.another();
+    other.api().stop(&id, creel_core::provider::daytona::StopMode::Polite).await.unwrap();
+    let seen = bench.inspect(&id).await.unwrap();
     assert_eq!((seen.state.as_str(), seen.desired.as_deref()), ("started", Some("stopped")));
     let report = bench.release(&id).await;
     assert_eq!(report.result, Outcome::Gone, "{report:?}");

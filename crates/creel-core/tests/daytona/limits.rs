@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bench::{Bench, options};
 
 /// Starts a server that takes so many deletes in a window.
-async fn taking(deletes: u32, window: Duration) -> Bench {
+async fn bench_with_limit(deletes: u32, window: Duration) -> Bench {
     let mut settings = Settings::hollow();
     settings.rate_limits =
         RateLimits { sandbox_lifecycle: Some(deletes), window, ..RateLimits::default() };
@@ -27,9 +27,9 @@ async fn after_a_refusal_nothing_is_sent_before_its_time() {
             "headers": {"Retry-After-sandbox-lifecycle": "4"}}))
         .await;
     let start = Instant::now();
-    let first = bench.provider.wire().delete(&ids[0]).await.unwrap_err();
+    let first = bench.provider.api().delete(&ids[0]).await.unwrap_err();
     assert_eq!(first.retry_after, Some(Duration::from_secs(4)));
-    let others = ids.iter().map(|id| bench.provider.wire().delete(id));
+    let others = ids.iter().map(|id| bench.provider.api().delete(id));
     let watch = async {
         tokio::time::sleep(Duration::from_millis(3500)).await;
         bench.requests("DELETE /sandbox/{s}").await
@@ -55,7 +55,7 @@ async fn a_budget_is_spread_instead_of_overdrawn() {
     bench.seed(json!({"count": 300, "state": "stopped"})).await;
     let start = Instant::now();
     let report = bench.cleanup().release_stopped().await.unwrap();
-    let took = start.elapsed();
+    let elapsed = start.elapsed();
     assert_eq!(
         report.count(Outcome::Gone),
         300,
@@ -64,15 +64,15 @@ async fn a_budget_is_spread_instead_of_overdrawn() {
     );
     let counts = bench.counts().await;
     let refused: u64 = counts["by_status"]["429"].as_u64().unwrap_or(0);
-    assert_eq!(refused, 0, "refusals in {took:?}: {counts}");
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(refused, 0, "refusals in {elapsed:?}: {counts}");
+    assert!(elapsed < Duration::from_secs(30), "{elapsed:?}");
     let per_item = counts["total"].as_u64().unwrap() as f64 / 300.0;
     assert!(per_item <= 4.0, "{per_item} requests for each");
     bench.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_is_started_than_can_be_looked_at() {
+async fn no_more_releases_start_than_can_be_checked() {
     let mut settings = Settings::hollow();
     settings.rate_limits = RateLimits {
         authenticated: Some(60),
@@ -89,8 +89,8 @@ async fn no_more_is_started_than_can_be_looked_at() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_its_turn_is_looked_at_when_it_comes() {
-    let bench = taking(8, Duration::from_secs(4)).await;
+async fn what_waits_for_its_turn_is_inspected_when_it_comes() {
+    let bench = bench_with_limit(8, Duration::from_secs(4)).await;
     bench.seed(json!({"count": 12, "state": "stopped"})).await;
     let other = bench.another();
     let protect = async {
@@ -100,7 +100,7 @@ async fn what_waits_for_its_turn_is_looked_at_when_it_comes() {
         // A plan is in the order of names.
         let last = waiting.max_by_key(|seen| seen.name.clone()).expect("most wait").id;
         let labels = [(PROTECT.to_owned(), "yes".to_owned())].into();
-        other.wire().set_labels(&last, &labels).await.unwrap();
+        other.api().set_labels(&last, &labels).await.unwrap();
         last
     };
     let cleanup = bench.cleanup();
@@ -115,7 +115,7 @@ async fn what_waits_for_its_turn_is_looked_at_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interruption_does_not_wait_for_turns() {
-    let bench = taking(8, Duration::from_secs(600)).await;
+    let bench = bench_with_limit(8, Duration::from_secs(600)).await;
     bench.seed(json!({"count": 50, "state": "stopped"})).await;
     let cancel = CancellationToken::new();
     let cleanup = bench.cleanup().with_options(ReapOptions { cancel: cancel.clone(), ..options() });

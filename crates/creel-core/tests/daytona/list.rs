@@ -1,4 +1,4 @@
-//! Listing while the world changes.
+//! Listing while sandboxes change.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,12 +21,12 @@ async fn none_is_missed_while_rows_appear_and_vanish() {
     // These stay, so that there are three pages however quickly the others go.
     bench.seed(json!({"count": 300})).await;
     bench.fault(json!({"at": "list", "fault": "latency", "seconds": 0.15})).await;
-    let wire = bench.another();
+    let other = bench.another();
     // The oldest go first: every row behind them moves forward, across the ends of pages.
     let (vanished, appeared) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let disturb = async {
         for (number, stranger) in strangers.iter().enumerate() {
-            wire.wire().delete(stranger).await.unwrap();
+            other.api().delete(stranger).await.unwrap();
             vanished.fetch_add(1, Ordering::SeqCst);
             if number % 10 == 0 {
                 appeared.fetch_add(bench.seed(json!({"count": 5})).await.len(), Ordering::SeqCst);

@@ -24,7 +24,7 @@ async fn fail_to_release(supervisor: &Supervisor, held: Held) -> String {
 
 #[tokio::test]
 async fn a_fault_that_outlasts_all_retries_is_left_to_the_next_round() {
-    for order in [
+    for fault in [
         json!({"at": "delete", "fault": "status", "status": 503}),
         json!({"at": "delete", "fault": "cut_before"}),
         json!({"at": "delete", "fault": "status", "status": 429,
@@ -33,16 +33,16 @@ async fn a_fault_that_outlasts_all_retries_is_left_to_the_next_round() {
         let bench = Bench::start().await;
         let (supervisor, ledger, _home) = bench.supervisor().await;
         let held = supervisor.create(sandbox()).await.unwrap();
-        bench.fault(order.clone()).await;
+        bench.fault(fault.clone()).await;
         fail_to_release(&supervisor, held).await;
-        assert_eq!(only_record(&ledger).await.state.name(), StateName::Releasing, "{order}");
+        assert_eq!(only_record(&ledger).await.state.name(), StateName::Releasing, "{fault}");
         let status = supervisor.release_all().await.unwrap();
-        assert!(!status.is_settled() && !status.is_final(), "{order}: {status:?}");
-        assert_eq!(status.items[0].result, Outcome::Failed, "{order}");
+        assert!(!status.is_settled() && !status.is_final(), "{fault}: {status:?}");
+        assert_eq!(status.items[0].result, Outcome::Failed, "{fault}");
         bench.every_fault_struck().await;
 
         let status = supervisor.release_all().await.unwrap();
-        assert_eq!((status.released(), status.is_final()), (1, true), "{order}: {status:?}");
+        assert_eq!((status.released(), status.is_final()), (1, true), "{fault}: {status:?}");
         assert!(ledger.records(&RecordFilter::open()).await.unwrap().is_empty());
         bench.stop().await;
     }
@@ -66,7 +66,7 @@ async fn a_refusal_for_good_is_quarantined_and_not_tried_again() {
 }
 
 #[tokio::test]
-async fn one_that_is_stuck_on_its_way_out_is_quarantined_until_it_has_gone() {
+async fn a_sandbox_stuck_in_its_removal_is_quarantined_until_it_is_gone() {
     let bench = Bench::start().await;
     let (supervisor, ledger, _home) = bench.supervisor().await;
     let held = supervisor.create(sandbox()).await.unwrap();

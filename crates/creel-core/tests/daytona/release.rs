@@ -30,13 +30,13 @@ async fn faults_that_pass_do_not_stop_a_release() {
         let report = bench.release(&id).await;
         assert_eq!(report.result, Outcome::Gone, "{fault}: {report:?}");
         bench.every_fault_struck().await;
-        assert!(bench.look(&id).await.is_none(), "{fault}");
+        assert!(bench.inspect(&id).await.is_none(), "{fault}");
         bench.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_delete_is_ordered_once() {
+async fn a_delete_is_requested_once() {
     let bench = Bench::start().await;
     let id = bench.one().await;
     bench.fault(json!({"at": "delete", "fault": "cut_after", "count": 1})).await;
@@ -53,18 +53,18 @@ async fn a_destroy_that_does_not_end_is_accepted_and_not_gone() {
     let report = bench.release(&id).await;
     assert_eq!(report.result, Outcome::Accepted, "{report:?}");
     assert_eq!(bench.requests("DELETE /sandbox/{s}").await, 1);
-    assert_eq!(bench.look(&id).await.unwrap().state, "destroying");
+    assert_eq!(bench.inspect(&id).await.unwrap().state, "destroying");
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn a_hidden_record_is_not_taken_for_absence() {
+async fn a_hidden_record_does_not_count_as_absence() {
     let bench = Bench::start().await;
     let id = bench.one().await;
     bench.fault(json!({"at": "delete", "fault": "errored_deleted"})).await;
     let report = bench.release(&id).await;
     assert_eq!(report.result, Outcome::Accepted, "{report:?}");
-    let hidden = bench.look(&id).await.expect("it is hidden, not gone");
+    let hidden = bench.inspect(&id).await.expect("it is hidden, not gone");
     assert_eq!(hidden.state, "error");
     assert!(hidden.generation.ends_with("errored-deleted"), "{}", hidden.generation);
     let listed = bench.list().await;
@@ -83,13 +83,13 @@ async fn hidden_records_are_found_in_bulk_too() {
     let gone: Vec<_> = reports.iter().filter(|one| one.result == Outcome::Gone).collect();
     assert_eq!(gone.len(), 10);
     for report in gone {
-        assert!(bench.look(&report.id).await.is_none());
+        assert!(bench.inspect(&report.id).await.is_none());
     }
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn one_that_is_stuck_in_a_transition_is_given_up_with_its_state() {
+async fn a_sandbox_stuck_in_a_transition_fails_with_its_state() {
     let bench = Bench::start().await;
     let id = bench.seed(json!({"count": 1, "state": "starting"})).await.remove(0);
     let report = bench.release(&id).await;
@@ -106,8 +106,8 @@ async fn one_that_is_still_starting_goes_when_it_has_started() {
     settings.delays.start = std::time::Duration::from_secs(1);
     let bench = Bench::with(settings).await;
     let id = bench.seed(json!({"count": 1, "state": "stopped"})).await.remove(0);
-    let wire = bench.another();
-    let (_, report) = tokio::join!(wire.wire().start(&id), async {
+    let other = bench.another();
+    let (_, report) = tokio::join!(other.api().start(&id), async {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         bench.release(&id).await
     });
@@ -116,7 +116,7 @@ async fn one_that_is_still_starting_goes_when_it_has_started() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_deleted_is_stopped_and_that_is_said() {
+async fn what_may_not_be_deleted_is_stopped_and_reported() {
     let bench = Bench::start().await;
     let id = bench.one().await;
     bench.permit(&["write:sandboxes"]).await;
@@ -124,7 +124,7 @@ async fn what_may_not_be_deleted_is_stopped_and_that_is_said() {
     assert_eq!(report.class, Some(ErrorClass::Denied));
     let reason = report.reason.unwrap();
     assert!(reason.starts_with("delete is denied; stopped instead"), "{reason}");
-    let state = bench.look(&id).await.unwrap().state;
+    let state = bench.inspect(&id).await.unwrap().state;
     assert!(matches!(state.as_str(), "stopping" | "stopped"), "{state}");
     bench.stop().await;
 }
@@ -136,7 +136,7 @@ async fn a_stop_stops_and_one_at_rest_stays() {
     let patience = std::time::Duration::from_secs(5);
     for _ in 0..2 {
         bench.provider.stop(Kind::Sandbox, &id, patience).await.unwrap();
-        assert_eq!(bench.look(&id).await.unwrap().state, "stopped");
+        assert_eq!(bench.inspect(&id).await.unwrap().state, "stopped");
     }
     assert_eq!(bench.cleanup().release_stopped().await.unwrap().count(Outcome::Gone), 1);
     bench.stop().await;
@@ -154,7 +154,7 @@ async fn of_a_thousand_releases_under_faults_few_fail_and_none_lies() {
     }
     let started_at = std::time::Instant::now();
     let report = bench.cleanup().release_stopped().await.unwrap();
-    let took = started_at.elapsed();
+    let elapsed = started_at.elapsed();
     let (counts, struck) = (bench.counts().await, bench.struck().await);
     bench.every_fault_struck().await;
 
@@ -174,7 +174,7 @@ async fn of_a_thousand_releases_under_faults_few_fail_and_none_lies() {
          struck by a fault, {:.1} s",
         lies.len(),
         counts["total"],
-        took.as_secs_f64()
+        elapsed.as_secs_f64()
     );
     assert!(failed * 100 < RELEASES, "{failed} of {RELEASES} failed");
     let share = struck as f64 / counts["total"].as_f64().unwrap();

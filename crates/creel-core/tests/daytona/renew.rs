@@ -16,7 +16,7 @@ fn newer() -> Settings {
     Settings { api: ApiVersion::V0_226, ..Settings::hollow() }
 }
 
-/// A server whose minutes are short, and which looks at its timers often.
+/// A server whose minutes are short, and which checks its timers often.
 fn hurried() -> Settings {
     let mut settings = newer();
     settings.delays.minute = Duration::from_millis(500);
@@ -38,14 +38,14 @@ async fn a_renewal_moves_the_time_to_live_and_counts_as_activity() {
     let held = supervisor.create(request).await.unwrap();
     // Another process knows only what the sandbox itself says of its life.
     for provider in [&*bench.provider, &bench.another()] {
-        let before = bench.provider.wire().get(&held.id).await.unwrap();
+        let before = bench.provider.api().get(&held.id).await.unwrap();
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let asked_at = Timestamp::now();
+        let requested_at = Timestamp::now();
         provider.renew(Kind::Sandbox, &held.id).await.unwrap();
-        let after = bench.provider.wire().get(&held.id).await.unwrap();
+        let after = bench.provider.api().get(&held.id).await.unwrap();
         assert!(after.last_activity_at > before.last_activity_at);
         let moved_to = after.auto_destroy_at.unwrap();
-        let life = moved_to.duration_since(asked_at).as_millis();
+        let life = moved_to.duration_since(requested_at).as_millis();
         assert!((0..10_000).contains(&(life - i128::from(MINUTES) * 60_000)), "{life} ms");
         assert!(Some(moved_to) > before.auto_destroy_at, "the end was not moved");
     }
@@ -60,7 +60,7 @@ async fn a_sandbox_without_a_limit_of_its_own_gets_none_from_a_renewal() {
     let bench = Bench::start().await;
     let id = bench.one().await;
     bench.another().renew(Kind::Sandbox, &id).await.unwrap();
-    let seen = bench.provider.wire().get(&id).await.unwrap();
+    let seen = bench.provider.api().get(&id).await.unwrap();
     assert_eq!(seen.auto_destroy_at, None);
     assert_eq!(bench.requests("POST /sandbox/{s}/ttl/{n}").await, 0);
     bench.stop().await;
@@ -73,7 +73,7 @@ async fn one_that_is_kept_alive_outlives_its_switches_and_an_abandoned_one_does_
     let mut request = sandbox();
     request.lease = Duration::from_secs(1);
     let kept = supervisor.create(request.clone()).await.unwrap();
-    // Not on this ledger, so that nobody renews it.
+    // Not on this ledger, so that no process renews it.
     let (gone_owner, _other_ledger, _other_home) = bench.supervisor().await;
     let abandoned = gone_owner.create(request).await.unwrap();
     let keep_alive = supervisor.keep_alive(lifetime() / 8);
@@ -87,7 +87,7 @@ async fn one_that_is_kept_alive_outlives_its_switches_and_an_abandoned_one_does_
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let state = bench.provider.wire().get(&kept.id).await.unwrap().state;
+    let state = bench.provider.api().get(&kept.id).await.unwrap().state;
     assert_eq!(state.name(), "started", "activity keeps it from stopping");
     let ended = ended.expect("nobody renewed it");
     assert!(ended + Duration::from_millis(500) > lifetime(), "it ended after {ended:?}");
@@ -98,7 +98,7 @@ async fn one_that_is_kept_alive_outlives_its_switches_and_an_abandoned_one_does_
 }
 
 #[tokio::test]
-async fn a_renewal_of_what_is_gone_says_so() {
+async fn renewing_an_absent_sandbox_fails_with_gone() {
     let bench = Bench::start().await;
     let id = bench.one().await;
     bench.release(&id).await;

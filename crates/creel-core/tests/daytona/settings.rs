@@ -1,7 +1,7 @@
 //! What can be set on a sandbox, and what the server makes of it.
 
 use creel_core::provider::ErrorClass;
-use creel_core::provider::daytona::{StopMode, Wire};
+use creel_core::provider::daytona::{DaytonaApi, StopMode};
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
@@ -11,8 +11,8 @@ async fn row(bench: &Bench, id: &str) -> Value {
     bench.rows().await.into_iter().find(|row| row["id"] == id).unwrap()
 }
 
-async fn until_it_is(wire: &dyn Wire, id: &str, state: &str) {
-    while wire.get(id).await.unwrap().state.name() != state {
+async fn until_it_is(api: &dyn DaytonaApi, id: &str, state: &str) {
+    while api.get(id).await.unwrap().state.name() != state {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
@@ -24,11 +24,11 @@ async fn labels_are_replaced_as_a_whole() {
     let id = bench.seed(json!({"count": 1, "labels": labels})).await.remove(0);
     let other = bench.seed(json!({"count": 1, "labels": labels})).await.remove(0);
     let new = [("changed", "2"), ("odd key/ü", "a b=c\"")].into_iter().collect();
-    bench.provider.wire().set_labels(&id, &new).await.unwrap();
+    bench.provider.api().set_labels(&id, &new).await.unwrap();
     assert_eq!(row(&bench, &id).await["labels"], json!({"changed": "2", "odd key/ü": "a b=c\""}));
-    assert_eq!(bench.provider.wire().get(&id).await.unwrap().labels, new);
+    assert_eq!(bench.provider.api().get(&id).await.unwrap().labels, new);
     assert_eq!(row(&bench, &other).await["labels"], labels);
-    let absent = bench.provider.wire().set_labels("no-such", &new).await.unwrap_err();
+    let absent = bench.provider.api().set_labels("no-such", &new).await.unwrap_err();
     assert_eq!(absent.class, ErrorClass::Gone);
     bench.stop().await;
 }
@@ -37,22 +37,22 @@ async fn labels_are_replaced_as_a_whole() {
 async fn each_interval_is_set_alone() {
     let bench = Bench::start().await;
     let id = bench.one().await;
-    let wire = bench.provider.wire();
+    let api = bench.provider.api();
     let intervals = async || {
         let row = row(&bench, &id).await;
         ["autoStopInterval", "autoArchiveInterval", "autoDeleteInterval"]
             .map(|field| row[field].as_i64().unwrap())
     };
     let [_, archive, delete] = intervals().await;
-    wire.set_auto_stop(&id, 7).await.unwrap();
+    api.set_auto_stop(&id, 7).await.unwrap();
     assert_eq!(intervals().await, [7, archive, delete]);
-    wire.set_auto_archive(&id, 8).await.unwrap();
+    api.set_auto_archive(&id, 8).await.unwrap();
     assert_eq!(intervals().await, [7, 8, delete]);
-    wire.set_auto_delete(&id, 9).await.unwrap();
+    api.set_auto_delete(&id, 9).await.unwrap();
     assert_eq!(intervals().await, [7, 8, 9]);
     // Never: 0 for a stop, negative for a delete.
-    wire.set_auto_stop(&id, 0).await.unwrap();
-    wire.set_auto_delete(&id, -1).await.unwrap();
+    api.set_auto_stop(&id, 0).await.unwrap();
+    api.set_auto_delete(&id, -1).await.unwrap();
     assert_eq!(intervals().await, [0, 8, -1]);
     bench.stop().await;
 }
@@ -61,14 +61,14 @@ async fn each_interval_is_set_alone() {
 async fn only_what_is_stopped_is_archived_and_an_archived_one_starts_again() {
     let bench = Bench::start().await;
     let id = bench.one().await;
-    let wire = bench.provider.wire();
-    let refused = wire.archive(&id).await.unwrap_err();
+    let api = bench.provider.api();
+    let refused = api.archive(&id).await.unwrap_err();
     assert_eq!((refused.status, refused.class), (Some(400), ErrorClass::Invalid), "{refused}");
-    wire.stop(&id, StopMode::Polite).await.unwrap();
-    until_it_is(wire, &id, "stopped").await;
-    wire.archive(&id).await.unwrap();
-    until_it_is(wire, &id, "archived").await;
-    wire.start(&id).await.unwrap();
-    until_it_is(wire, &id, "started").await;
+    api.stop(&id, StopMode::Polite).await.unwrap();
+    until_it_is(api, &id, "stopped").await;
+    api.archive(&id).await.unwrap();
+    until_it_is(api, &id, "archived").await;
+    api.start(&id).await.unwrap();
+    until_it_is(api, &id, "started").await;
     bench.stop().await;
 }

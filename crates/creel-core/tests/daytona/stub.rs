@@ -1,4 +1,4 @@
-//! A service that answers as a test says, and remembers what it was asked.
+//! A service with scripted responses, which records its requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,78 +17,82 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What the service was asked.
+/// A request that the service received.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     /// The method and the path, as in `GET /api/sandbox`.
     pub(crate) what: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// Answers a request, maybe later.
-pub(crate) type Answer =
-    Arc<dyn Fn(Asked) -> futures::future::BoxFuture<'static, Response<Full<Bytes>>> + Send + Sync>;
+/// Responds to a request, possibly later.
+pub(crate) type Responder = Arc<
+    dyn Fn(RecordedRequest) -> futures::future::BoxFuture<'static, Response<Full<Bytes>>>
+        + Send
+        + Sync,
+>;
 
-/// A service that answers as a test says.
+/// A service with scripted responses.
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
     _stop: DropGuard,
 }
 
 impl Stub {
-    pub(crate) async fn start(answer: Answer) -> Self {
+    pub(crate) async fn start(respond: Responder) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, stop) = (Arc::<Mutex<Vec<Asked>>>::default(), CancellationToken::new());
-        let (remembered, stopped) = (Arc::clone(&asked), stop.clone());
+        let (requests, stop) =
+            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), CancellationToken::new());
+        let (remembered, stopped) = (Arc::clone(&requests), stop.clone());
         task::background(async move {
             loop {
                 let accepted = tokio::select! {
                     accepted = listener.accept() => accepted.unwrap(),
                     () = stopped.cancelled() => return,
                 };
-                let (answer, remembered) = (Arc::clone(&answer), Arc::clone(&remembered));
+                let (respond, remembered) = (Arc::clone(&respond), Arc::clone(&remembered));
                 let handle = service_fn(move |request| {
-                    serve(request, Arc::clone(&answer), Arc::clone(&remembered))
+                    serve(request, Arc::clone(&respond), Arc::clone(&remembered))
                 });
                 let served = http1::Builder::new();
                 let served = served.serve_connection(TokioIo::new(accepted.0), handle);
-                // A client that hangs up is none of its business.
+                // A client that disconnects does not matter here.
                 task::background(async move { drop(served.await) });
             }
         });
-        Self { address, asked, _stop: stop.drop_guard() }
+        Self { address, requests, _stop: stop.drop_guard() }
     }
 
-    /// Returns what was asked by a method and a path.
-    pub(crate) fn asked(&self, what: &str) -> Vec<Asked> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|asked| asked.what == what).cloned().collect()
+    /// Returns the requests with this method and path.
+    pub(crate) fn requests(&self, what: &str) -> Vec<RecordedRequest> {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|request| request.what == what).cloned().collect()
     }
 }
 
 async fn serve(
     request: Request<Incoming>,
-    answer: Answer,
-    remembered: Arc<Mutex<Vec<Asked>>>,
+    respond: Responder,
+    remembered: Arc<Mutex<Vec<RecordedRequest>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let what = format!("{} {}", head.method, head.uri.path());
-    let asked = Asked { what, headers: head.headers, body };
-    remembered.lock().unwrap().push(asked.clone());
-    Ok(answer(asked).await)
+    let recorded = RecordedRequest { what, headers: head.headers, body };
+    remembered.lock().unwrap().push(recorded.clone());
+    Ok(respond(recorded).await)
 }
 
-/// Makes an answer of JSON.
+/// Returns a JSON response.
 pub(crate) fn json(status: u16, body: &Value) -> Response<Full<Bytes>> {
     let body = Full::new(Bytes::from(body.to_string()));
     Response::builder().status(status).body(body).unwrap()

@@ -1,4 +1,4 @@
-//! What the tests share: a root of their own, orders, and waits with a deadline.
+//! What the tests share: a root of their own, requests, and waits with a deadline.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use creel_core::labels::{self, Labels};
 use creel_core::os;
 use creel_core::provider::process::{Containment, HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{
-    CreateOrder, Kind, Limits, Observed, ProcessSpec, Provider, ReleaseMode, Released, Spec,
+    CreateRequest, Kind, Limits, Observed, ProcessSpec, Provider, ReleaseMode, Released, Spec,
 };
 use rustix::process::{Signal, getpid, kill_process};
 use tempfile::TempDir;
@@ -53,7 +53,7 @@ impl Bench {
         provider_at(&self.root(), None)
     }
 
-    /// Looks at one process tree.
+    /// Inspects one process tree.
     pub(crate) fn process(&self, id: &str) -> Option<Observed> {
         wait(self.provider.inspect(Kind::Process, id)).expect("procfs is mounted")
     }
@@ -98,18 +98,18 @@ pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Orders a tree that runs a shell script.
-pub(crate) fn script(text: &str) -> CreateOrder {
+/// Returns a request for a tree that runs a shell script.
+pub(crate) fn script(text: &str) -> CreateRequest {
     command(&["sh", "-c", text])
 }
 
-/// Orders a tree that runs a command.
-pub(crate) fn command(words: &[&str]) -> CreateOrder {
+/// Returns a request for a tree that runs a command.
+pub(crate) fn command(args: &[&str]) -> CreateRequest {
     let resource = ResourceId::new();
-    let command = words.iter().map(|word| (*word).to_owned()).collect();
+    let command = args.iter().map(|arg| (*arg).to_owned()).collect();
     let spec =
         ProcessSpec { command, env: BTreeMap::new(), directory: None, limits: Limits::default() };
-    CreateOrder {
+    CreateRequest {
         resource,
         name: resource.object_name(),
         labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
@@ -118,14 +118,14 @@ pub(crate) fn command(words: &[&str]) -> CreateOrder {
     }
 }
 
-/// Orders a directory.
-pub(crate) fn directory() -> CreateOrder {
-    CreateOrder { spec: Spec::Directory, ..command(&[]) }
+/// Returns a request for a directory.
+pub(crate) fn directory() -> CreateRequest {
+    CreateRequest { spec: Spec::Directory, ..command(&[]) }
 }
 
-/// Changes the process part of an order.
-pub(crate) fn process_of(order: &mut CreateOrder) -> &mut ProcessSpec {
-    match &mut order.spec {
+/// Returns the process part of a request, to change it.
+pub(crate) fn process_of(request: &mut CreateRequest) -> &mut ProcessSpec {
+    match &mut request.spec {
         Spec::Process(spec) => spec,
         other => panic!("{other:?} is no process"),
     }
@@ -178,8 +178,8 @@ pub(crate) fn may_mount() -> bool {
 
 /// Starts a supervisor in a process of its own, which makes something, gives it back where the
 /// point is on that way, and is killed.
-pub(crate) fn die_while_making(bench: &Bench, order: &CreateOrder, point: &str) {
-    let what = match &order.spec {
+pub(crate) fn die_while_making(bench: &Bench, request: &CreateRequest, point: &str) {
+    let what = match &request.spec {
         Spec::Process(spec) => spec.command.last().expect("the script's sleep").clone(),
         Spec::Directory => "directory".to_owned(),
         Spec::Disk { bytes } => format!("disk={bytes}"),
@@ -187,7 +187,7 @@ pub(crate) fn die_while_making(bench: &Bench, order: &CreateOrder, point: &str) 
     };
     let status = Command::new(std::env::current_exe().expect("procfs is mounted"))
         .args(["supervisor", &bench.root().display().to_string()])
-        .args([order.resource.to_string(), format!("{point}:{what}")])
+        .args([request.resource.to_string(), format!("{point}:{what}")])
         .stdin(Stdio::null())
         .status()
         .expect("this program can be started");
@@ -206,7 +206,7 @@ pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> Exit
         None if what == "directory" => Spec::Directory,
         None => command(&["sleep", what]).spec,
     };
-    let order = CreateOrder {
+    let request = CreateRequest {
         resource,
         name: resource.object_name(),
         labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
@@ -214,9 +214,9 @@ pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> Exit
         ..directory()
     };
     let provider = provider_at(Path::new(root), None);
-    let created = wait(provider.create(&order));
+    let created = wait(provider.create(&request));
     if let (Ok(id), "release-sent" | "disk-unmounted") = (&created, point) {
-        let _ = wait(provider.release(order.spec.kind(), id, ReleaseMode::AT_ONCE));
+        let _ = wait(provider.release(request.spec.kind(), id, ReleaseMode::AT_ONCE));
     }
     if created.is_ok() && point == "after-create" {
         let _ = kill_process(getpid(), Signal::KILL);

@@ -10,7 +10,7 @@ use crate::bench::{Bench, command, directory, may_mount, odd_seconds, process_of
 use crate::runner::tests;
 
 tests![
-    a_directory_is_made_listed_and_removed,
+    a_directory_is_created_listed_and_removed,
     near_identical_directories_survive,
     a_link_to_the_outside_keeps_the_outside,
     a_link_in_its_place_is_refused,
@@ -26,15 +26,15 @@ fn release(bench: &Bench, id: &str) -> creel_core::provider::Result<Released> {
     wait(bench.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
 }
 
-fn made(bench: &Bench) -> (String, std::path::PathBuf) {
+fn create(bench: &Bench) -> (String, std::path::PathBuf) {
     let id = wait(bench.provider.create(&directory())).expect("it can be made");
     let path = bench.provider.directory(&id).expect("it is an id of ours");
     (id, path)
 }
 
-fn a_directory_is_made_listed_and_removed() {
+fn a_directory_is_created_listed_and_removed() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::write(path.join("file"), "text").expect("it is ours");
     let listed = wait(bench.provider.list(&[Kind::Directory])).expect("readable");
     assert_eq!(listed.len(), 1);
@@ -49,7 +49,7 @@ fn a_directory_is_made_listed_and_removed() {
 
 fn near_identical_directories_survive() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let decoys = [
         path.with_file_name(format!("{id}0")),
         path.with_file_name(&id[..id.len() - 1]),
@@ -70,7 +70,7 @@ fn near_identical_directories_survive() {
 
 fn a_link_to_the_outside_keeps_the_outside() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::create_dir(bench.outside()).expect("the name is free");
     fs::write(bench.outside().join("kept"), "kept").expect("it is ours");
     symlink(bench.outside(), path.join("link")).expect("links can be made");
@@ -83,7 +83,7 @@ fn a_link_to_the_outside_keeps_the_outside() {
 
 fn a_link_in_its_place_is_refused() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::create_dir(bench.outside()).expect("the name is free");
     fs::remove_dir(&path).expect("it is empty");
     symlink(bench.outside(), &path).expect("links can be made");
@@ -94,7 +94,7 @@ fn a_link_in_its_place_is_refused() {
 
 fn a_mount_below_refuses_the_release() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let point = path.join("a mount");
     fs::create_dir(&point).expect("the name is free");
     let mount = |program: &str, arguments: &[&str]| {
@@ -118,7 +118,7 @@ fn a_mount_below_refuses_the_release() {
 
 fn unwritable_and_deep_directories_are_removed() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let locked = path.join("locked/inner");
     fs::create_dir_all(&locked).expect("it is ours");
     fs::write(locked.join("file"), "text").expect("it is ours");
@@ -127,7 +127,7 @@ fn unwritable_and_deep_directories_are_removed() {
     }
     assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
 
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     // Deeper than the number of files a process may have open, and than a path may be long.
     fs::create_dir(path.join("0")).expect("it is ours");
     for level in 1..3000 {
@@ -142,7 +142,7 @@ fn unwritable_and_deep_directories_are_removed() {
 
 fn a_half_removed_directory_is_still_there_and_is_finished() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::write(path.join("file"), "text").expect("it is ours");
     let before = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
     fs::rename(&path, path.with_file_name(format!(".{id}.removing"))).expect("it is ours");
@@ -155,10 +155,10 @@ fn a_half_removed_directory_is_still_there_and_is_finished() {
 
 fn a_directory_with_a_running_tree_is_in_use() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
-    let mut order = command(&["sleep", &odd_seconds()]);
-    process_of(&mut order).directory = Some(path.clone());
-    let tree = wait(bench.provider.create(&order)).expect("sleep is installed");
+    let (id, path) = create(&bench);
+    let mut request = command(&["sleep", &odd_seconds()]);
+    process_of(&mut request).directory = Some(path.clone());
+    let tree = wait(bench.provider.create(&request)).expect("sleep is installed");
     let refused = release(&bench, &id).expect_err("a tree runs in it");
     assert_eq!(refused.class, ErrorClass::InUse);
     assert_eq!(refused.message, format!("process {tree} runs in it"));
@@ -170,7 +170,7 @@ fn a_directory_with_a_running_tree_is_in_use() {
 
 fn a_record_without_a_directory_is_lost_and_released() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::remove_dir(&path).expect("it is empty");
     let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
     assert_eq!(seen.expect("the record is there").state, "lost");
@@ -179,12 +179,12 @@ fn a_record_without_a_directory_is_lost_and_released() {
 }
 
 fn a_record_that_was_never_finished_is_found_and_released() {
-    for (kind, order) in [(Kind::Directory, directory()), (Kind::Process, command(&[]))] {
+    for (kind, request) in [(Kind::Directory, directory()), (Kind::Process, command(&[]))] {
         let bench = Bench::new();
         fs::create_dir_all(bench.root()).expect("it can be made");
-        let half = bench.root().join(format!("{}.json.new", order.resource.digits()));
+        let half = bench.root().join(format!("{}.json.new", request.resource.digits()));
         fs::write(half, "{\"version\":").expect("it is ours");
-        let marks = Marks { kind, resource: order.resource, name: order.name };
+        let marks = Marks { kind, resource: request.resource, name: request.name };
         let found = wait(bench.provider.find(&marks)).expect("readable");
         assert_eq!(found.len(), 1, "{kind}");
         assert_eq!(found[0].state, "lost", "{kind}");

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use creel_core::crashpoint::Crashpoint;
 use creel_core::provider::process::{Containment, disk_refusal};
-use creel_core::provider::{CreateOrder, ErrorClass, Kind, Provider, ReleaseMode, Released, Spec};
+use creel_core::provider::{
+    CreateRequest, ErrorClass, Kind, Provider, ReleaseMode, Released, Spec,
+};
 
 use crate::bench::{
     Bench, command, die_while_making, directory, odd_seconds, process_of, sleeper_count, wait,
@@ -20,21 +22,21 @@ tests![
     the_same_disk_twice_is_one_disk,
     a_disk_does_not_wait_for_the_trees_of_others,
     a_foreign_mount_in_the_place_of_a_disk_survives,
-    a_disk_that_somebody_uses_stays_until_they_leave,
+    a_disk_in_use_stays_until_its_users_leave,
     a_disk_that_is_too_small_is_refused,
 ];
 
 const BYTES: u64 = 32 << 20;
 
-fn disk() -> CreateOrder {
-    CreateOrder { spec: Spec::Disk { bytes: BYTES }, ..directory() }
+fn disk() -> CreateRequest {
+    CreateRequest { spec: Spec::Disk { bytes: BYTES }, ..directory() }
 }
 
 fn release(bench: &Bench, id: &str) -> creel_core::provider::Result<Released> {
     wait(bench.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
 }
 
-/// Returns whether disks can be had; where they cannot, asserts that this is said.
+/// Returns whether disks are available; where they are not, asserts that this is reported.
 fn available(bench: &Bench) -> bool {
     let Some(reason) = disk_refusal() else { return true };
     let refused = wait(bench.provider.create(&disk())).expect_err("it cannot be had");
@@ -56,7 +58,7 @@ fn traces(root: &Path) -> Vec<String> {
     found
 }
 
-fn made(bench: &Bench) -> (String, PathBuf) {
+fn create(bench: &Bench) -> (String, PathBuf) {
     let id = wait(bench.provider.create(&disk())).expect("it can be made");
     let path = bench.provider.work_directory(&id).expect("it is an id of ours");
     (id, path)
@@ -67,12 +69,12 @@ fn a_disk_has_its_size_and_is_released() {
     if !available(&bench) {
         return;
     }
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     assert_ne!(Some(&path), bench.provider.directory(&id).as_ref());
     fs::create_dir(path.join("inner")).expect("it is ours");
     let mut file = File::create(path.join("inner/file")).expect("it is ours");
-    let piece = vec![7; 1 << 20];
-    let full = (0..2 * (BYTES >> 20)).find_map(|_| file.write_all(&piece).err());
+    let chunk = vec![7; 1 << 20];
+    let full = (0..2 * (BYTES >> 20)).find_map(|_| file.write_all(&chunk).err());
     assert_eq!(full.expect("it is full before that").kind(), ErrorKind::StorageFull);
     drop(file);
     assert_eq!(traces(&bench.root()).len(), 2, "a mount and a device");
@@ -91,14 +93,14 @@ fn a_crash_at_every_step_of_a_disk_leaves_nothing() {
     let points = Crashpoint::OF_DIRECTORIES.into_iter().chain(Crashpoint::OF_DISKS);
     let points = points.chain([Crashpoint::CreateSent, Crashpoint::ReleaseSent]);
     for point in points.map(Crashpoint::name).chain(["after-create"]) {
-        let order = disk();
-        die_while_making(&bench, &order, point);
+        let request = disk();
+        die_while_making(&bench, &request, point);
         let successor = bench.successor();
-        let found = wait(successor.find(&order.marks())).expect("readable");
+        let found = wait(successor.find(&request.marks())).expect("readable");
         assert_eq!(found.len(), 1, "{point}");
         let released = wait(successor.release(Kind::Directory, &found[0].id, ReleaseMode::AT_ONCE));
         assert_eq!(released.expect("it can go"), Released::Done, "{point}");
-        assert_eq!(wait(successor.find(&order.marks())).expect("readable"), [], "{point}");
+        assert_eq!(wait(successor.find(&request.marks())).expect("readable"), [], "{point}");
         assert_eq!(traces(&bench.root()), [""; 0], "{point}");
         bench.assert_empty();
     }
@@ -109,19 +111,19 @@ fn the_same_disk_twice_is_one_disk() {
     if !available(&bench) {
         return;
     }
-    let order = disk();
-    let first = wait(bench.provider.create(&order)).expect("it can be made");
+    let request = disk();
+    let first = wait(bench.provider.create(&request)).expect("it can be made");
     let path = bench.provider.work_directory(&first).expect("it is an id of ours");
     fs::write(path.join("file"), "kept").expect("it is ours");
-    let second = wait(bench.provider.create(&order)).expect("it is ours already");
+    let second = wait(bench.provider.create(&request)).expect("it is ours already");
     assert_eq!(first, second);
     assert_eq!(fs::read_to_string(path.join("file")).expect("it is the same disk"), "kept");
     assert_eq!(release(&bench, &first).expect("it can go"), Released::Done);
 
     // One that was cut off is made again.
-    let order = disk();
-    die_while_making(&bench, &order, Crashpoint::DiskAttached.name());
-    let id = wait(bench.provider.create(&order)).expect("it can be made");
+    let request = disk();
+    die_while_making(&bench, &request, Crashpoint::DiskAttached.name());
+    let id = wait(bench.provider.create(&request)).expect("it can be made");
     let path = bench.provider.work_directory(&id).expect("it is an id of ours");
     fs::write(path.join("file"), "kept").expect("it is ours");
     assert_eq!(traces(&bench.root()).len(), 2, "a mount and a device");
@@ -135,7 +137,7 @@ fn a_disk_does_not_wait_for_the_trees_of_others() {
         if !available(&bench) {
             return;
         }
-        let (id, path) = made(&bench);
+        let (id, path) = create(&bench);
         let mut inside = command(&["sleep", &seconds]);
         process_of(&mut inside).directory = Some(path);
         let Ok(inside) = wait(bench.provider.create(&inside)) else { continue };
@@ -158,7 +160,7 @@ fn a_foreign_mount_in_the_place_of_a_disk_survives() {
     if !available(&bench) {
         return;
     }
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::create_dir(bench.outside()).expect("the name is free");
     fs::write(bench.outside().join("kept"), "kept").expect("it is theirs");
     let mounted = Command::new("mount").arg("--bind").arg(bench.outside()).arg(&path).status();
@@ -174,12 +176,12 @@ fn a_foreign_mount_in_the_place_of_a_disk_survives() {
     bench.assert_empty();
 }
 
-fn a_disk_that_somebody_uses_stays_until_they_leave() {
+fn a_disk_in_use_stays_until_its_users_leave() {
     let bench = Bench::new();
     if !available(&bench) {
         return;
     }
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::write(path.join("file"), "kept").expect("it is ours");
     let held = File::open(path.join("file")).expect("it is there");
     let refused = release(&bench, &id).expect_err("this test uses it");
@@ -196,8 +198,8 @@ fn a_disk_that_is_too_small_is_refused() {
     if !available(&bench) {
         return;
     }
-    let order = CreateOrder { spec: Spec::Disk { bytes: 1 << 20 }, ..directory() };
-    let refused = wait(bench.provider.create(&order)).expect_err("no file system fits");
+    let request = CreateRequest { spec: Spec::Disk { bytes: 1 << 20 }, ..directory() };
+    let refused = wait(bench.provider.create(&request)).expect_err("no file system fits");
     assert_eq!(refused.class, ErrorClass::Invalid);
     assert_eq!(refused.message, "a disk needs at least 16 MiB");
     bench.assert_empty();

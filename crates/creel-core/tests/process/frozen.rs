@@ -66,7 +66,7 @@ fn a_tree_in_a_frozen_group_below_its_own_is_released() {
     bench.assert_empty();
 }
 
-/// A frozen group of somebody else, with a process of theirs; both end with the test.
+/// A frozen foreign group with a process in it; both end with the test.
 struct FrozenElsewhere {
     group: PathBuf,
     process: Child,
@@ -78,12 +78,12 @@ impl FrozenElsewhere {
         let group = Path::new("/sys/fs/cgroup/freezer").join(format!("elsewhere-{seconds}"));
         fs::create_dir(&group).ok()?;
         let process = Command::new("sleep").arg("600").spawn().expect("sleep is installed");
-        let made = Self { group, process };
-        for pid in sleepers(seconds).into_iter().chain(i32::try_from(made.process.id())) {
-            fs::write(made.group.join("cgroup.procs"), pid.to_string()).expect("root may");
+        let created = Self { group, process };
+        for pid in sleepers(seconds).into_iter().chain(i32::try_from(created.process.id())) {
+            fs::write(created.group.join("cgroup.procs"), pid.to_string()).expect("root may");
         }
-        assert_eq!(freeze(std::slice::from_ref(&made.group)), 1);
-        Some(made)
+        assert_eq!(freeze(std::slice::from_ref(&created.group)), 1);
+        Some(created)
     }
 
     fn state(&self) -> String {
@@ -140,14 +140,19 @@ fn a_stopped_tree_is_released() {
 
 fn a_frozen_tree_is_stopped_politely() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let said = bench.outside();
-    let text =
-        format!("trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait", said.display());
+    let goodbye_file = bench.outside();
+    let text = format!(
+        "trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait",
+        goodbye_file.display()
+    );
     let id = wait(bench.provider.create(&script(&text))).expect("sh is installed");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     freeze(&groups_named(&id));
     wait(bench.provider.stop(Kind::Process, &id, Duration::from_secs(20))).expect("it can be");
-    assert_eq!(fs::read_to_string(said).expect("it was asked, and could answer"), "goodbye\n");
+    assert_eq!(
+        fs::read_to_string(goodbye_file).expect("it was asked, and could answer"),
+        "goodbye\n"
+    );
     bench.release(&id);
 }
 

@@ -1,7 +1,7 @@
 //! The process provider against the real kernel.
 //!
 //! A holder is a re-exec of this very program, so this binary has a `main` of
-//! its own that tells its parts apart: `holder` holds a tree, `supervisor`
+//! its own that selects its role: `holder` holds a tree, `supervisor`
 //! makes one and dies, everything else runs the tests, with the flags that
 //! every Rust test program takes.
 #![expect(clippy::disallowed_methods, reason = "tests of a provider release through it alone")]
@@ -21,8 +21,8 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match args.as_slice() {
         ["holder", _resource] => match holder::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,

@@ -1,4 +1,4 @@
-//! Somebody else has taken a name of ours: what they put there stays.
+//! Another owner uses a name of ours: what it put there stays.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -19,9 +19,9 @@ use crate::bench::{
 use crate::runner::tests;
 
 tests![
-    a_directory_that_was_made_again_by_hand_survives,
+    a_directory_recreated_by_hand_survives,
     the_ledger_decides_and_not_the_record_beside_it,
-    a_directory_that_was_made_again_during_its_removal_survives,
+    a_directory_recreated_during_its_removal_survives,
     a_link_to_a_foreign_directory_survives_with_its_target,
     a_foreign_directory_mounted_in_its_place_survives,
     a_foreign_directory_mounted_inside_survives,
@@ -30,11 +30,11 @@ tests![
     a_copied_directory_with_a_copied_record_survives,
     a_directory_without_a_record_survives,
     a_directory_that_was_never_named_is_found_and_removed,
-    a_control_group_that_was_made_again_keeps_its_processes,
+    a_recreated_control_group_keeps_its_processes,
     a_control_group_of_the_name_does_not_disturb_a_new_tree,
 ];
 
-fn made(bench: &Bench) -> (String, PathBuf) {
+fn create(bench: &Bench) -> (String, PathBuf) {
     let id = wait(bench.provider.create(&directory())).expect("it can be made");
     let path = bench.provider.directory(&id).expect("it is an id of ours");
     (id, path)
@@ -57,7 +57,7 @@ fn assert_kept(bench: &Bench, id: &str) {
     }
 }
 
-/// Makes a directory of somebody else's with something in it.
+/// Creates a foreign directory with a file in it.
 fn foreign(path: &Path) -> PathBuf {
     fs::create_dir_all(path.join("inner")).expect("the name is free");
     fs::write(path.join("inner/kept"), "kept").expect("it is theirs");
@@ -68,9 +68,9 @@ fn assert_survives(file: &Path) {
     assert_eq!(fs::read_to_string(file).expect("it must be untouched"), "kept", "{file:?}");
 }
 
-fn a_directory_that_was_made_again_by_hand_survives() {
+fn a_directory_recreated_by_hand_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::remove_dir_all(&path).expect("it is there");
     let kept = foreign(&path);
     let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
@@ -84,12 +84,12 @@ fn a_directory_that_was_made_again_by_hand_survives() {
 
 fn the_ledger_decides_and_not_the_record_beside_it() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
     let identity = seen.expect("it was made").identity;
     let expecting = |expected| ReleaseMode { expected, ..ReleaseMode::AT_ONCE };
     let by = |mode| wait(bench.provider.release(Kind::Directory, &id, mode));
-    // Somebody made it again, and wrote a record that says that this is the one.
+    // Another process recreated it, and wrote a record that says that this is the one.
     fs::rename(&path, bench.outside()).expect("it is ours");
     let kept = foreign(&path);
     let theirs = fs::symlink_metadata(&path).expect("it was made").ino();
@@ -110,9 +110,9 @@ fn the_ledger_decides_and_not_the_record_beside_it() {
     bench.assert_empty();
 }
 
-fn a_directory_that_was_made_again_during_its_removal_survives() {
+fn a_directory_recreated_during_its_removal_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::write(path.join("ours"), "ours").expect("it is ours");
     let removing = path.with_file_name(format!(".{id}.removing"));
     fs::rename(&path, &removing).expect("it is ours");
@@ -124,7 +124,7 @@ fn a_directory_that_was_made_again_during_its_removal_survives() {
 
 fn a_link_to_a_foreign_directory_survives_with_its_target() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let kept = foreign(&bench.outside());
     fs::remove_dir(&path).expect("it is empty");
     symlink(bench.outside(), &path).expect("links can be made");
@@ -147,7 +147,7 @@ fn unmount(point: &Path) {
 
 fn a_foreign_directory_mounted_in_its_place_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let kept = foreign(&bench.outside());
     if !mount(&["--bind", &bench.outside().display().to_string()], &path) {
         return;
@@ -162,11 +162,11 @@ fn a_foreign_directory_mounted_in_its_place_survives() {
 
 fn a_foreign_directory_mounted_inside_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let kept = foreign(&bench.outside());
     let point = path.join("a/b");
     fs::create_dir_all(&point).expect("it is ours");
-    // The same file system: no device number tells it apart.
+    // The same file system: the device number does not distinguish it.
     if !mount(&["--bind", &bench.outside().display().to_string()], &point) {
         return;
     }
@@ -181,7 +181,7 @@ fn a_foreign_directory_mounted_inside_survives() {
 
 fn a_foreign_file_mounted_inside_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     let kept = foreign(&bench.outside());
     let point = path.join("file");
     fs::write(&point, "ours").expect("it is ours");
@@ -200,7 +200,7 @@ fn links_that_appear_during_the_walk_are_not_followed() {
     let bench = Bench::new();
     let kept = foreign(&bench.outside());
     for _ in 0..20 {
-        let (id, path) = made(&bench);
+        let (id, path) = create(&bench);
         for number in 0..200 {
             fs::create_dir_all(path.join(format!("d{number}/inner"))).expect("it is ours");
             fs::write(path.join(format!("d{number}/inner/kept")), "ours").expect("it is ours");
@@ -234,7 +234,7 @@ fn links_that_appear_during_the_walk_are_not_followed() {
 
 fn a_copied_directory_with_a_copied_record_survives() {
     let bench = Bench::new();
-    let (id, path) = made(&bench);
+    let (id, path) = create(&bench);
     fs::write(path.join("ours"), "ours").expect("it is ours");
     let other = directory();
     let copy = path.with_file_name(&other.name);
@@ -255,35 +255,35 @@ fn a_copied_directory_with_a_copied_record_survives() {
 fn a_directory_without_a_record_survives() {
     let bench = Bench::new();
     fs::create_dir_all(bench.root()).expect("it can be made");
-    let order = directory();
-    let kept = foreign(&bench.root().join(&order.name));
-    assert_kept(&bench, &order.name);
+    let request = directory();
+    let kept = foreign(&bench.root().join(&request.name));
+    assert_kept(&bench, &request.name);
     assert_survives(&kept);
 }
 
 fn a_directory_that_was_never_named_is_found_and_removed() {
     let bench = Bench::new();
-    let order = directory();
-    die_while_making(&bench, &order, "directory-unnamed");
-    let private = bench.root().join(format!(".{}.making", order.name));
+    let request = directory();
+    die_while_making(&bench, &request, "directory-unnamed");
+    let private = bench.root().join(format!(".{}.making", request.name));
     assert!(private.is_dir(), "the fault did not strike where it should");
     let successor = bench.successor();
-    let found = wait(successor.find(&order.marks())).expect("readable");
+    let found = wait(successor.find(&request.marks())).expect("readable");
     assert_eq!(found.len(), 1);
     let released = wait(successor.release(Kind::Directory, &found[0].id, ReleaseMode::AT_ONCE));
     assert_eq!(released.expect("it is empty"), Released::Done);
-    assert_eq!(wait(successor.find(&order.marks())).expect("readable"), []);
+    assert_eq!(wait(successor.find(&request.marks())).expect("readable"), []);
     bench.assert_empty();
 
-    // Somebody put something there: then it is not what was left behind.
-    let order = directory();
-    die_while_making(&bench, &order, "directory-unnamed");
-    let kept = foreign(&bench.root().join(format!(".{}.making", order.name)));
-    assert_kept(&bench, &order.name);
+    // Another process put a file there, so it is not what was left behind.
+    let request = directory();
+    die_while_making(&bench, &request, "directory-unnamed");
+    let kept = foreign(&bench.root().join(format!(".{}.making", request.name)));
+    assert_kept(&bench, &request.name);
     assert_survives(&kept);
 }
 
-/// A process of somebody else in a control group; it ends with the test.
+/// A foreign process in a control group; it ends with the test.
 struct Foreigner {
     process: Child,
     groups: Vec<PathBuf>,
@@ -314,7 +314,7 @@ impl Drop for Foreigner {
     }
 }
 
-fn a_control_group_that_was_made_again_keeps_its_processes() {
+fn a_recreated_control_group_keeps_its_processes() {
     for containment in [Containment::Cgroup, Containment::Subreaper] {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
         let Ok(id) = wait(bench.provider.create(&command(&["sleep", &seconds]))) else { continue };
@@ -352,13 +352,13 @@ fn a_control_group_of_the_name_does_not_disturb_a_new_tree() {
         .map(|group| group.parent().expect("groups have parents").to_owned())
         .collect();
     bench.release(&probe);
-    let order = command(&["sleep", &seconds]);
-    let groups: Vec<PathBuf> = parents.iter().map(|parent| parent.join(&order.name)).collect();
+    let request = command(&["sleep", &seconds]);
+    let groups: Vec<PathBuf> = parents.iter().map(|parent| parent.join(&request.name)).collect();
     if groups.is_empty() {
         return;
     }
     let mut foreigner = Foreigner::in_groups(&groups);
-    let id = wait(bench.provider.create(&order)).expect("it starts outside of these groups");
+    let id = wait(bench.provider.create(&request)).expect("it starts outside of these groups");
     assert!(foreigner.lives(), "a process of somebody else was killed");
     let released = wait(bench.provider.release(Kind::Process, &id, ReleaseMode::AT_ONCE));
     assert_eq!(released.expect("it can be ended"), Released::Done);

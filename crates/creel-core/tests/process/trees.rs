@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use creel_core::provider::process::{Containment, Ending, RESOURCE_VARIABLE};
+use creel_core::provider::process::{Containment, ProcessEnding, RESOURCE_VARIABLE};
 use creel_core::provider::{ErrorClass, Kind, Provider, ReleaseMode};
 
 use crate::bench::{
@@ -28,7 +28,7 @@ tests![
     a_killed_supervisor_leaves_a_tree_that_its_successor_finds,
     a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found,
     a_crash_after_the_kill_leaves_a_record_that_is_finished,
-    a_killed_holder_takes_its_tree_along,
+    a_killed_holder_ends_its_tree,
     a_missing_program_leaves_nothing,
     a_missing_directory_leaves_nothing,
     a_lease_that_is_not_renewed_ends_the_tree,
@@ -39,7 +39,7 @@ tests![
     an_inherited_descriptor_does_not_reach_the_tree,
     the_same_create_twice_makes_one_tree,
     a_tree_outlives_the_records_of_it_and_is_still_found,
-    this_machine_tells_what_it_allows,
+    this_machine_reports_its_capabilities,
 ];
 
 /// Returns the containments that can be had here.
@@ -82,7 +82,7 @@ fn a_daemon_without_marker_or_parent_dies_when_the_workload_ends() {
         eventually("the ending is recorded", || {
             bench.provider.ending(&id).expect("readable").is_some()
         });
-        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Code(3)));
+        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(ProcessEnding::Code(3)));
         assert_eq!(sleeper_count(&seconds), 0, "{containment:?}");
         eventually("it is exited", || {
             bench.process(&id).is_some_and(|seen| seen.state == "exited")
@@ -127,9 +127,11 @@ fn a_workload_that_ignores_the_polite_signal_is_killed() {
 
 fn a_polite_workload_ends_by_itself() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let said = bench.outside();
-    let text =
-        format!("trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait", said.display());
+    let goodbye_file = bench.outside();
+    let text = format!(
+        "trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait",
+        goodbye_file.display()
+    );
     let id = wait(bench.provider.create(&script(&text))).expect("sh is installed");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     let mode = ReleaseMode {
@@ -141,7 +143,7 @@ fn a_polite_workload_ends_by_itself() {
     let released = wait(bench.provider.release(Kind::Process, &id, mode));
     assert!(released.is_ok(), "{released:?}");
     assert!(started_at.elapsed() < Duration::from_secs(10), "it waited for nothing");
-    assert_eq!(fs::read_to_string(said).expect("it said so"), "goodbye\n");
+    assert_eq!(fs::read_to_string(goodbye_file).expect("it said so"), "goodbye\n");
     bench.assert_empty();
 }
 
@@ -153,7 +155,7 @@ fn a_stopped_tree_keeps_its_ending() {
     let patience = Duration::from_secs(20);
     wait(bench.provider.stop(Kind::Process, &id, patience)).expect("it can be stopped");
     assert_eq!(bench.process(&id).expect("it is recorded").state, "exited");
-    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Code(7)));
+    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(ProcessEnding::Code(7)));
     bench.release(&id);
 
     let stubborn = format!("trap '' TERM; sleep {seconds} & wait");
@@ -161,7 +163,7 @@ fn a_stopped_tree_keeps_its_ending() {
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     let patience = Duration::from_millis(100);
     wait(bench.provider.stop(Kind::Process, &id, patience)).expect("it can be killed");
-    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Signal(9)));
+    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(ProcessEnding::Signal(9)));
     assert_eq!(sleeper_count(&seconds), 0);
     bench.release(&id);
     let refused = wait(bench.provider.stop(Kind::Directory, &id, patience));
@@ -173,7 +175,7 @@ fn an_exit_code_is_recorded() {
     let id = wait(bench.provider.create(&script("echo out; echo err >&2; exit 42")));
     let id = id.expect("sh is installed");
     eventually("it exited", || bench.process(&id).is_some_and(|seen| seen.state == "exited"));
-    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Code(42)));
+    assert_eq!(bench.provider.ending(&id).expect("readable"), Some(ProcessEnding::Code(42)));
     let log = bench.provider.log_file(&id).expect("it is an id of ours");
     assert_eq!(fs::read_to_string(log).expect("it wrote"), "out\nerr\n");
     bench.release(&id);
@@ -193,10 +195,10 @@ fn a_running_tree_is_not_released_by_mistake() {
 
 fn the_process_limit_stops_forks() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let mut order =
+    let mut request =
         script(&format!("for i in 1 2 3 4 5 6 7 8 9 10; do sleep {seconds} & done; wait"));
-    process_of(&mut order).limits.processes = Some(5);
-    let id = wait(bench.provider.create(&order)).expect("sh is installed");
+    process_of(&mut request).limits.processes = Some(5);
+    let id = wait(bench.provider.create(&request)).expect("sh is installed");
     let (_, missing) = bench.provider.containment(&id).expect("readable").expect("recorded");
     if missing.is_empty() {
         let log = bench.provider.log_file(&id).expect("it is an id of ours");
@@ -208,7 +210,7 @@ fn the_process_limit_stops_forks() {
         eventually("the ending is recorded", || {
             bench.provider.ending(&id).expect("readable").is_some()
         });
-        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::Code(2)));
+        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(ProcessEnding::Code(2)));
     } else {
         assert_eq!(missing, ["processes"]);
     }
@@ -218,10 +220,10 @@ fn the_process_limit_stops_forks() {
 
 fn the_memory_and_processor_limits_are_set() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let mut order = command(&["sleep", &seconds]);
-    process_of(&mut order).limits.memory = Some(64 << 20);
-    process_of(&mut order).limits.cpus = Some(0.5);
-    let id = wait(bench.provider.create(&order)).expect("sleep is installed");
+    let mut request = command(&["sleep", &seconds]);
+    process_of(&mut request).limits.memory = Some(64 << 20);
+    process_of(&mut request).limits.cpus = Some(0.5);
+    let id = wait(bench.provider.create(&request)).expect("sleep is installed");
     let (_, missing) = bench.provider.containment(&id).expect("readable").expect("recorded");
     let values: Vec<String> = groups_named(&id)
         .iter()
@@ -249,16 +251,16 @@ fn a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found() {
 
 fn killed_supervisor_scene(point: &str) {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let order = command(&["sleep", &seconds]);
-    die_while_making(&bench, &order, point);
+    let request = command(&["sleep", &seconds]);
+    die_while_making(&bench, &request, point);
     assert_eq!(sleeper_count(&seconds), 1, "the tree outlives its supervisor");
     let successor = bench.successor();
-    let found = wait(successor.find(&order.marks())).expect("procfs is mounted");
+    let found = wait(successor.find(&request.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].state, "running");
     assert_eq!(
         found[0].labels.get("dev.creel.resource"),
-        Some(order.resource.to_string().as_str())
+        Some(request.resource.to_string().as_str())
     );
     release_by(&successor, &found[0].id);
     assert_eq!(sleeper_count(&seconds), 0);
@@ -267,18 +269,18 @@ fn killed_supervisor_scene(point: &str) {
 
 fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let order = command(&["sleep", &seconds]);
-    die_while_making(&bench, &order, "release-sent");
+    let request = command(&["sleep", &seconds]);
+    die_while_making(&bench, &request, "release-sent");
     assert_eq!(sleeper_count(&seconds), 0);
-    let found = wait(bench.provider.find(&order.marks())).expect("procfs is mounted");
+    let found = wait(bench.provider.find(&request.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);
-    // The holder may have told of the workload's end before its own.
+    // The holder may have reported the workload's end before its own.
     assert!(matches!(found[0].state.as_str(), "lost" | "exited"), "{}", found[0].state);
-    bench.release(&order.name);
+    bench.release(&request.name);
     bench.assert_empty();
 }
 
-fn a_killed_holder_takes_its_tree_along() {
+fn a_killed_holder_ends_its_tree() {
     for containment in available() {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
         let text = format!("(setsid env -i sleep {seconds} &) ; exec sleep {seconds}");
@@ -297,20 +299,20 @@ fn a_killed_holder_takes_its_tree_along() {
 
 fn a_missing_program_leaves_nothing() {
     let bench = Bench::new();
-    let order = command(&["no-such-program-anywhere"]);
-    let refused = wait(bench.provider.create(&order)).expect_err("there is no such program");
+    let request = command(&["no-such-program-anywhere"]);
+    let refused = wait(bench.provider.create(&request)).expect_err("there is no such program");
     assert_eq!(refused.class, ErrorClass::Invalid);
     assert_eq!(refused.message, "no such program: no-such-program-anywhere");
-    assert_eq!(wait(bench.provider.find(&order.marks())).expect("readable"), []);
-    assert!(groups_named(&order.name).is_empty());
+    assert_eq!(wait(bench.provider.find(&request.marks())).expect("readable"), []);
+    assert!(groups_named(&request.name).is_empty());
     bench.assert_empty();
 }
 
 fn a_missing_directory_leaves_nothing() {
     let bench = Bench::new();
-    let mut order = command(&["true"]);
-    process_of(&mut order).directory = Some("/no/such/place".into());
-    let refused = wait(bench.provider.create(&order)).expect_err("there is no such directory");
+    let mut request = command(&["true"]);
+    process_of(&mut request).directory = Some("/no/such/place".into());
+    let refused = wait(bench.provider.create(&request)).expect_err("there is no such directory");
     assert_eq!(refused.class, ErrorClass::Invalid);
     assert_eq!(refused.message, "no such directory: /no/such/place");
     bench.assert_empty();
@@ -319,13 +321,16 @@ fn a_missing_directory_leaves_nothing() {
 fn a_lease_that_is_not_renewed_ends_the_tree() {
     for containment in available() {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
-        let mut order = script(&format!("(setsid sleep {seconds} &) ; exec sleep {seconds}"));
-        order.lease = Duration::from_millis(400);
-        let id = wait(bench.provider.create(&order)).expect("sh is installed");
+        let mut request = script(&format!("(setsid sleep {seconds} &) ; exec sleep {seconds}"));
+        request.lease = Duration::from_millis(400);
+        let id = wait(bench.provider.create(&request)).expect("sh is installed");
         eventually("it is exited", || {
             bench.process(&id).is_some_and(|seen| seen.state == "exited")
         });
-        assert_eq!(bench.provider.ending(&id).expect("readable"), Some(Ending::LeaseExpired));
+        assert_eq!(
+            bench.provider.ending(&id).expect("readable"),
+            Some(ProcessEnding::LeaseExpired)
+        );
         assert_eq!(sleeper_count(&seconds), 0);
         bench.release(&id);
         bench.assert_empty();
@@ -334,9 +339,9 @@ fn a_lease_that_is_not_renewed_ends_the_tree() {
 
 fn a_renewed_lease_keeps_the_tree() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let mut order = command(&["sleep", &seconds]);
-    order.lease = Duration::from_secs(3);
-    let id = wait(bench.provider.create(&order)).expect("sleep is installed");
+    let mut request = command(&["sleep", &seconds]);
+    request.lease = Duration::from_secs(3);
+    let id = wait(bench.provider.create(&request)).expect("sleep is installed");
     let until = Instant::now() + Duration::from_secs(6);
     eventually("twice the lease has passed", || {
         wait(bench.provider.renew(&id)).expect("it is recorded");
@@ -348,7 +353,7 @@ fn a_renewed_lease_keeps_the_tree() {
     assert_eq!(gone.class, ErrorClass::Gone);
 }
 
-/// A process that looks nearly like one of a tree, and ends with the test.
+/// A process that closely resembles one of a tree, and ends with the test.
 struct Decoy(Child);
 
 impl Decoy {
@@ -372,8 +377,8 @@ impl Drop for Decoy {
 fn near_identical_processes_survive() {
     for containment in available() {
         let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
-        let order = command(&["sleep", &seconds]);
-        let resource = order.resource.to_string();
+        let request = command(&["sleep", &seconds]);
+        let resource = request.resource.to_string();
         let mut named = Command::new("sleep");
         let named = named.arg0(&resource).arg("600").spawn().expect("sleep is installed");
         let mut decoys = [
@@ -382,7 +387,7 @@ fn near_identical_processes_survive() {
             Decoy::with_marker(&resource.to_uppercase()),
             Decoy(named),
         ];
-        let id = wait(bench.provider.create(&order)).expect("sleep is installed");
+        let id = wait(bench.provider.create(&request)).expect("sleep is installed");
         bench.release(&id);
         for decoy in &mut decoys {
             assert!(decoy.lives(), "a decoy was killed");
@@ -417,17 +422,17 @@ fn the_environment_is_bare_and_marked() {
     let home = directory();
     let home_id = wait(bench.provider.create(&home)).expect("it can be made");
     let path = bench.provider.directory(&home_id).expect("it is an id of ours");
-    let mut order = command(&["env"]);
-    process_of(&mut order).directory = Some(path.clone());
-    process_of(&mut order).env.insert("TASK".to_owned(), "one two".to_owned());
-    process_of(&mut order).env.insert(RESOURCE_VARIABLE.to_owned(), "res_other".to_owned());
-    let id = wait(bench.provider.create(&order)).expect("env is installed");
+    let mut request = command(&["env"]);
+    process_of(&mut request).directory = Some(path.clone());
+    process_of(&mut request).env.insert("TASK".to_owned(), "one two".to_owned());
+    process_of(&mut request).env.insert(RESOURCE_VARIABLE.to_owned(), "res_other".to_owned());
+    let id = wait(bench.provider.create(&request)).expect("env is installed");
     eventually("it exited", || bench.process(&id).is_some_and(|seen| seen.state == "exited"));
     let log = fs::read_to_string(bench.provider.log_file(&id).expect("ours")).expect("it wrote");
     let mut lines: Vec<&str> = log.lines().collect();
     lines.sort_unstable();
     let expected = [
-        format!("CREEL_RESOURCE={}", order.resource),
+        format!("CREEL_RESOURCE={}", request.resource),
         format!("HOME={}", path.display()),
         "LANG=C.UTF-8".to_owned(),
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
@@ -448,17 +453,17 @@ fn an_inherited_descriptor_does_not_reach_the_tree() {
     let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
     drop((writer, inherited));
     // Another test may start a process in that moment too, but none that outlives this read.
-    let mut said = Vec::new();
-    std::io::Read::read_to_end(&mut reader, &mut said).expect("the pipe can be read");
+    let mut output = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut output).expect("the pipe can be read");
     assert_eq!(sleeper_count(&seconds), 1);
     bench.release(&id);
 }
 
 fn the_same_create_twice_makes_one_tree() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let order = command(&["sleep", &seconds]);
-    let first = wait(bench.provider.create(&order)).expect("sleep is installed");
-    let second = wait(bench.provider.create(&order)).expect("it is ours already");
+    let request = command(&["sleep", &seconds]);
+    let first = wait(bench.provider.create(&request)).expect("sleep is installed");
+    let second = wait(bench.provider.create(&request)).expect("it is ours already");
     assert_eq!(first, second);
     assert_eq!(sleeper_count(&seconds), 1);
     bench.release(&first);
@@ -466,18 +471,18 @@ fn the_same_create_twice_makes_one_tree() {
 
 fn a_tree_outlives_the_records_of_it_and_is_still_found() {
     let (bench, seconds) = (Bench::new(), odd_seconds());
-    let order = command(&["sleep", &seconds]);
-    let id = wait(bench.provider.create(&order)).expect("sleep is installed");
+    let request = command(&["sleep", &seconds]);
+    let id = wait(bench.provider.create(&request)).expect("sleep is installed");
     fs::remove_dir_all(bench.root()).expect("the records can be removed");
-    let found = wait(bench.provider.find(&order.marks())).expect("procfs is mounted");
+    let found = wait(bench.provider.find(&request.marks())).expect("procfs is mounted");
     assert_eq!(found.len(), 1);
     bench.release(&id);
     assert_eq!(sleeper_count(&seconds), 0);
 }
 
-fn this_machine_tells_what_it_allows() {
+fn this_machine_reports_its_capabilities() {
     let bench = Bench::new();
-    let told = wait(bench.provider.capabilities()).expect("a holder can be started");
-    assert_eq!(told.containment, available()[0]);
+    let capabilities = wait(bench.provider.capabilities()).expect("a holder can be started");
+    assert_eq!(capabilities.containment, available()[0]);
     bench.assert_empty();
 }

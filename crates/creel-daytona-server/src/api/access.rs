@@ -1,7 +1,7 @@
-//! Ways into a sandbox, and what the service says about itself.
+//! Access to a sandbox, and what the service says about itself.
 //!
-//! Nothing listens behind the preview and SSH addresses: the answers have the
-//! right shape, and that is all a client of the API can see of them.
+//! Nothing listens behind the preview and SSH addresses. The responses have the right shape, which
+//! is all that a client of the API can see of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use uuid::Uuid;
 use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::percent;
-use crate::shared::Shared;
+use crate::shared::ServerState;
 
-type App = Extract<Arc<Shared>>;
+type SharedState = Extract<Arc<ServerState>>;
 
-fn id_of(shared: &Shared, key: &str) -> Result<Uuid> {
+fn id_of(shared: &ServerState, key: &str) -> Result<Uuid> {
     shared.registry().id_of(key).ok_or_else(|| ApiError::no_sandbox(key))
 }
 
@@ -34,7 +34,7 @@ fn number(query: Option<&str>, name: &str, usual: u64) -> u64 {
 }
 
 pub(super) async fn preview(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, port)): Path<(String, u16)>,
 ) -> Result<Response> {
     let id = id_of(&shared, &key)?;
@@ -43,7 +43,7 @@ pub(super) async fn preview(
 }
 
 pub(super) async fn signed_preview(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, port)): Path<(String, u16)>,
 ) -> Result<Response> {
     let (id, token) = (id_of(&shared, &key)?, token());
@@ -53,7 +53,7 @@ pub(super) async fn signed_preview(
 }
 
 pub(super) async fn ssh(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response> {
@@ -71,17 +71,23 @@ pub(super) async fn ssh(
     super::json(StatusCode::OK, &body)
 }
 
-pub(super) async fn revoke_ssh(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+pub(super) async fn revoke_ssh(
+    Extract(shared): SharedState,
+    Path(key): Path<String>,
+) -> Result<Response> {
     let id = id_of(&shared, &key)?;
-    super::answer(&shared, StatusCode::OK, &id)
+    super::respond(&shared, StatusCode::OK, &id)
 }
 
-pub(super) async fn toolbox_url(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+pub(super) async fn toolbox_url(
+    Extract(shared): SharedState,
+    Path(key): Path<String>,
+) -> Result<Response> {
     id_of(&shared, &key)?;
     super::json(StatusCode::OK, &json!({ "url": shared.origin.toolbox_url }))
 }
 
-pub(super) async fn config(Extract(shared): App) -> Result<Response> {
+pub(super) async fn config(Extract(shared): SharedState) -> Result<Response> {
     let limits = *shared.limiter().limits();
     let entry = |limit: Option<u32>| match limit {
         Some(limit) => json!({ "ttl": limits.window.as_secs(), "limit": limit }),
@@ -115,7 +121,7 @@ pub(super) async fn config(Extract(shared): App) -> Result<Response> {
     super::json(StatusCode::OK, &body)
 }
 
-pub(super) async fn current_key(Extract(shared): App) -> Result<Response> {
+pub(super) async fn current_key(Extract(shared): SharedState) -> Result<Response> {
     let permissions = crate::shared::lock(&shared.access.permissions).clone();
     let body = json!({
         "name": "local",

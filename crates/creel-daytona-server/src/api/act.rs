@@ -1,4 +1,4 @@
-//! What can be done with a sandbox that exists.
+//! Operations on an existing sandbox.
 
 use std::sync::Arc;
 
@@ -10,92 +10,97 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use crate::error::{ApiError, Result};
-use crate::fault::Mischief;
-use crate::gate::Asked;
+use crate::fault::InjectedFaults;
+use crate::gate::RequestLine;
 use crate::moment::Moment;
-use crate::sandbox::{Pairs, Sandbox};
-use crate::shared::Shared;
-use crate::state::Order;
+use crate::sandbox::{Pairs, SandboxRecord};
+use crate::shared::ServerState;
+use crate::state::Action;
 
-type Struck = Option<Extension<Mischief>>;
-type App = Extract<Arc<Shared>>;
+type FaultsExtension = Option<Extension<InjectedFaults>>;
+type SharedState = Extract<Arc<ServerState>>;
 
-/// Gives an order and answers with the sandbox as it is then.
-async fn order(shared: &Arc<Shared>, key: &str, order: Order, struck: Struck) -> Result<Response> {
-    let mischief = struck.map(|Extension(mischief)| mischief).unwrap_or_default();
-    let accepted = match shared.order(key, order, &mischief)? {
+/// Applies an action, and responds with the resulting sandbox.
+async fn apply(
+    shared: &Arc<ServerState>,
+    key: &str,
+    action: Action,
+    faults: FaultsExtension,
+) -> Result<Response> {
+    let faults = faults.map(|Extension(faults)| faults).unwrap_or_default();
+    let accepted = match shared.apply_action(key, action, &faults)? {
         Some(accepted) => accepted,
         None => {
             let id = shared.registry().id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
-            return super::answer(shared, StatusCode::OK, &id);
+            return super::respond(shared, StatusCode::OK, &id);
         }
     };
-    // Written before the wait: an accepted stop or delete is pending then.
-    let at_once = super::answer(shared, StatusCode::OK, &accepted.id)?;
-    if order != Order::Start {
+    // Rendered before the wait, so that an accepted stop or delete is shown as pending.
+    let at_once = super::respond(shared, StatusCode::OK, &accepted.id)?;
+    if action != Action::Start {
         return Ok(at_once);
     }
-    // A start that takes longer is answered with the state it has.
-    if let Some(settled) = accepted.settled {
-        let _ = tokio::time::timeout(shared.delays.answer, settled).await;
+    // A start that takes longer is answered with the current state.
+    if let Some(finished) = accepted.finished {
+        let _ = tokio::time::timeout(shared.delays.answer, finished).await;
     }
-    super::answer(shared, StatusCode::OK, &accepted.id)
+    super::respond(shared, StatusCode::OK, &accepted.id)
 }
 
 pub(super) async fn start(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Start, struck).await
+    apply(&shared, &key, Action::Start, faults).await
 }
 
 pub(super) async fn stop(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Stop, struck).await
+    apply(&shared, &key, Action::Stop, faults).await
 }
 
 pub(super) async fn archive(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Archive, struck).await
+    apply(&shared, &key, Action::Archive, faults).await
 }
 
 pub(super) async fn pause(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Pause, struck).await
+    apply(&shared, &key, Action::Pause, faults).await
 }
 
 pub(super) async fn recover(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Recover, struck).await
+    apply(&shared, &key, Action::Recover, faults).await
 }
 
 pub(super) async fn destroy(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
-    struck: Struck,
+    faults: FaultsExtension,
 ) -> Result<Response> {
-    order(&shared, &key, Order::Destroy, struck).await
+    apply(&shared, &key, Action::Destroy, faults).await
 }
 
-/// Changes a sandbox and answers with it.
+/// Changes a sandbox, and answers with it.
 fn change(
-    shared: &Shared,
+    shared: &ServerState,
     key: &str,
     status: StatusCode,
-    with: impl FnOnce(&mut Sandbox),
+    with: impl FnOnce(&mut SandboxRecord),
 ) -> Result<Response> {
     let mut registry = shared.registry();
     let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
@@ -104,33 +109,33 @@ fn change(
         sandbox.updated_at = Moment::now();
     }
     drop(registry);
-    super::answer(shared, status, &id)
+    super::respond(shared, status, &id)
 }
 
 /// Replaces all labels.
 pub(super) async fn labels(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     #[derive(Deserialize)]
-    struct Labels {
+    struct LabelsBody {
         labels: Pairs,
     }
-    let body: Labels =
+    let body: LabelsBody =
         serde_json::from_slice(&body).map_err(|error| ApiError::unparsed(error.to_string()))?;
     change(&shared, &key, StatusCode::OK, |sandbox| sandbox.labels = Arc::new(body.labels))
 }
 
 pub(super) async fn public(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, public)): Path<(String, bool)>,
 ) -> Result<Response> {
     change(&shared, &key, StatusCode::OK, |sandbox| sandbox.public = public)
 }
 
 pub(super) async fn auto_stop(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, minutes)): Path<(String, i64)>,
 ) -> Result<Response> {
     if minutes < 0 {
@@ -140,7 +145,7 @@ pub(super) async fn auto_stop(
 }
 
 pub(super) async fn auto_archive(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, minutes)): Path<(String, i64)>,
 ) -> Result<Response> {
     if minutes < 0 {
@@ -150,19 +155,19 @@ pub(super) async fn auto_archive(
 }
 
 pub(super) async fn auto_delete(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, minutes)): Path<(String, i64)>,
 ) -> Result<Response> {
     change(&shared, &key, StatusCode::CREATED, |sandbox| sandbox.intervals.delete = minutes)
 }
 
 pub(super) async fn time_to_live(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, minutes)): Path<(String, i64)>,
-    asked: Extension<Asked>,
+    request_line: Extension<RequestLine>,
 ) -> Result<Response> {
     if !shared.origin.api.has_time_to_live() {
-        return Err(super::no_route(asked).await);
+        return Err(super::no_route(request_line).await);
     }
     if minutes < 0 {
         return Err(ApiError::invalid("ttlMinutes must be non-negative"));
@@ -173,23 +178,23 @@ pub(super) async fn time_to_live(
     })
 }
 
-/// Returns when a time to live ends that begins at `from`; zero minutes are none.
-pub(super) fn end_of_life(shared: &Shared, from: Moment, minutes: i64) -> Option<Moment> {
+/// Returns when a time to live that begins at `from` ends. Zero minutes mean none.
+pub(super) fn end_of_life(shared: &ServerState, from: Moment, minutes: i64) -> Option<Moment> {
     let minutes = u32::try_from(minutes).ok().filter(|minutes| *minutes > 0)?;
     Some(from.plus(shared.delays.minute * minutes))
 }
 
-/// Notes that somebody uses the sandbox; the answer is empty.
+/// Records that the sandbox is in use. The response is empty.
 pub(super) async fn last_activity(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
 ) -> Result<Response> {
     touch(&shared, &key)?;
     Ok(StatusCode::CREATED.into_response())
 }
 
-/// Notes that somebody uses a sandbox.
-pub(crate) fn touch(shared: &Shared, key: &str) -> Result<()> {
+/// Records that a sandbox is in use.
+pub(crate) fn touch(shared: &ServerState, key: &str) -> Result<()> {
     let mut registry = shared.registry();
     let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
     if let Some(sandbox) = registry.get_mut(&id) {

@@ -12,14 +12,14 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
-use crate::fault::Mischief;
+use crate::fault::InjectedFaults;
 use crate::moment::Moment;
-use crate::sandbox::{Allowed, Intervals, Pairs, Sandbox, Size};
+use crate::sandbox::{Allowed, Intervals, Pairs, SandboxRecord, SandboxSize};
 use crate::settings::{Backend, DEFAULT_REGION, DEFAULT_SNAPSHOT};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::state::{Desired, State};
 
-/// What a create may say; everything is optional, unknown fields are let through.
+/// The body of a create. Everything is optional, and unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct CreateBody {
@@ -44,29 +44,29 @@ pub(super) struct CreateBody {
     domain_allow_list: Option<String>,
 }
 
-/// Creates a sandbox and waits a while for its start.
+/// Creates a sandbox, and waits a while for its start.
 pub(super) async fn create(
-    Extract(shared): Extract<Arc<Shared>>,
-    mischief: Option<Extension<Mischief>>,
+    Extract(shared): Extract<Arc<ServerState>>,
+    faults: Option<Extension<InjectedFaults>>,
     body: Bytes,
 ) -> Result<Response> {
-    let mischief = mischief.map(|Extension(mischief)| mischief).unwrap_or_default();
-    let ordered: CreateBody = if body.is_empty() {
+    let faults = faults.map(|Extension(faults)| faults).unwrap_or_default();
+    let request: CreateBody = if body.is_empty() {
         CreateBody::default()
     } else {
         serde_json::from_slice(&body).map_err(|error| ApiError::unparsed(error.to_string()))?
     };
-    ordered.check()?;
-    ordered.check_names(&shared)?;
-    let built = ordered.build_info.is_some();
-    let sandbox = ordered.into_sandbox(&shared);
-    // Every other answer was written before the start, as the service's now and then is.
+    request.check()?;
+    request.check_names(&shared)?;
+    let built = request.build_info.is_some();
+    let sandbox = request.into_sandbox(&shared);
+    // Every other answer is rendered before the start, as the service does now and then.
     let written_early = sandbox.sequence.is_multiple_of(2);
-    let accepted = shared.create(sandbox, &mischief)?;
+    let accepted = shared.create(sandbox, &faults)?;
     let early = written(&shared, &accepted.id)?;
-    if !built && let Some(settled) = accepted.settled {
-        // The sandbox goes on without us when it takes longer, or when the client leaves.
-        let _ = tokio::time::timeout(shared.delays.answer, settled).await;
+    if !built && let Some(finished) = accepted.finished {
+        // If it takes longer, or the client leaves, the sandbox continues without this request.
+        let _ = tokio::time::timeout(shared.delays.answer, finished).await;
     }
     if let Some(reason) = failure(&shared, &accepted.id) {
         return Err(ApiError::invalid(format!("Sandbox failed to start: {reason}")));
@@ -74,21 +74,21 @@ pub(super) async fn create(
     if written_early { Ok(early) } else { written(&shared, &accepted.id) }
 }
 
-/// Answers a create with the sandbox as it is now.
-fn written(shared: &Shared, id: &Uuid) -> Result<Response> {
+/// Answers a create with the current state of the sandbox.
+fn written(shared: &ServerState, id: &Uuid) -> Result<Response> {
     let registry = shared.registry();
     let sandbox = registry.get(id).ok_or_else(|| ApiError::no_sandbox(&id.to_string()))?;
     super::json(StatusCode::OK, &sandbox.full(&shared.origin).before_its_daemon())
 }
 
 /// Returns why a sandbox is in error.
-fn failure(shared: &Shared, id: &Uuid) -> Option<String> {
+fn failure(shared: &ServerState, id: &Uuid) -> Option<String> {
     let registry = shared.registry();
     let sandbox = registry.get(id).filter(|sandbox| sandbox.state == State::Error)?;
     Some(sandbox.error_reason.clone().unwrap_or_default())
 }
 
-/// Adds what the service says about a build to what was ordered.
+/// Adds the service's own fields to the requested build.
 fn dated(mut build: Value, now: Moment) -> Value {
     if let Some(fields) = build.as_object_mut() {
         for field in ["createdAt", "updatedAt"] {
@@ -127,8 +127,8 @@ impl CreateBody {
     }
 
     /// Refuses snapshots and regions that do not exist.
-    fn check_names(&self, shared: &Shared) -> Result<()> {
-        // Where a snapshot is the name of an image, the engine knows which there are.
+    fn check_names(&self, shared: &ServerState) -> Result<()> {
+        // If a snapshot is the name of an image, the engine decides whether it exists.
         let any_snapshot = matches!(shared.backend, Backend::Docker { image: None, .. });
         if let Some(snapshot) = &self.snapshot
             && !any_snapshot
@@ -146,13 +146,13 @@ impl CreateBody {
         Ok(())
     }
 
-    fn into_sandbox(self, shared: &Shared) -> Sandbox {
+    fn into_sandbox(self, shared: &ServerState) -> SandboxRecord {
         let (id, now) = (Uuid::new_v4(), Moment::now());
-        let (usual, size) = (Intervals::default(), Size::default());
+        let (usual, size) = (Intervals::default(), SandboxSize::default());
         let built = self.build_info.is_some();
-        // Unknown to a service without it, which lets unknown fields through.
+        // A service without times to live ignores the field, like every unknown field.
         let lifetime = self.ttl_minutes.filter(|_| shared.origin.api.has_time_to_live());
-        Sandbox {
+        SandboxRecord {
             id,
             name: self.name.unwrap_or_else(|| id.to_string()),
             sequence: shared.registry().next_sequence(),
@@ -171,7 +171,7 @@ impl CreateBody {
                 domains: self.domain_allow_list,
             },
             target: self.target.unwrap_or_else(|| DEFAULT_REGION.to_owned()).into(),
-            size: Size {
+            size: SandboxSize {
                 cpu: self.cpu.unwrap_or(size.cpu),
                 gpu: self.gpu.unwrap_or(size.gpu),
                 memory: self.memory.unwrap_or(size.memory),

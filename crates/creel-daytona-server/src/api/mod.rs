@@ -17,14 +17,14 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
-use crate::gate::Asked;
+use crate::gate::RequestLine;
 pub(crate) use act::touch;
 
-use crate::query::{NumberedQuery, Query};
-use crate::shared::Shared;
+use crate::query::{NumberedQuery, SandboxListQuery};
+use crate::shared::ServerState;
 
 /// Returns the routes below `/api`.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<ServerState>> {
     Router::new()
         .route("/sandbox", get(list).post(create::create))
         .route("/sandbox/paginated", get(paginated))
@@ -50,20 +50,26 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .fallback(no_route)
 }
 
-/// Answers what does not exist, Socket.IO among it.
-pub(crate) async fn no_route(Extension(asked): Extension<Asked>) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("Cannot {} {}", asked.method, asked.address))
+/// Answers requests for unknown routes, including Socket.IO.
+pub(crate) async fn no_route(Extension(request_line): Extension<RequestLine>) -> ApiError {
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        format!("Cannot {} {}", request_line.method, request_line.address),
+    )
 }
 
-async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Result<Response> {
-    let query = Query::parse(query.as_deref().unwrap_or_default())?;
+async fn list(
+    State(shared): State<Arc<ServerState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response> {
+    let query = SandboxListQuery::parse(query.as_deref().unwrap_or_default())?;
     let page = query.page(&shared.registry(), &shared.origin)?;
     Ok(([(CONTENT_TYPE, "application/json; charset=utf-8")], Body::from(page)).into_response())
 }
 
-/// The list of older clients: pages by number, and sandboxes in full.
+/// The list for older clients: pages by number, and sandboxes in full.
 async fn paginated(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response> {
     let query = NumberedQuery::parse(query.as_deref().unwrap_or_default())?;
@@ -71,14 +77,14 @@ async fn paginated(
     json(StatusCode::OK, &query.page(&registry, &shared.origin))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Path(key): Path<String>) -> Result<Response> {
+async fn one(State(shared): State<Arc<ServerState>>, Path(key): Path<String>) -> Result<Response> {
     let registry = shared.registry();
     let sandbox = registry.find(&key).ok_or_else(|| ApiError::no_sandbox(&key))?;
     json(StatusCode::OK, &sandbox.full(&shared.origin))
 }
 
-/// Answers with a sandbox, whatever became of it.
-fn answer(shared: &Shared, status: StatusCode, id: &Uuid) -> Result<Response> {
+/// Answers with a sandbox, whatever its state.
+fn respond(shared: &ServerState, status: StatusCode, id: &Uuid) -> Result<Response> {
     let registry = shared.registry();
     let sandbox = registry.get(id).ok_or_else(|| ApiError::no_sandbox(&id.to_string()))?;
     json(status, &sandbox.full(&shared.origin))

@@ -1,9 +1,8 @@
 //! A container as a sandbox.
 //!
-//! The container is taken through the supervisor; commands in it run through
-//! the `docker` program, which speaks every way an engine is reached by. A
-//! stopped sandbox gives its container back: what it wrote is gone then, unlike
-//! in the real service.
+//! The supervisor creates the container. Commands in it run through the `docker` program, which
+//! supports every transport to an engine. Stopping a sandbox deletes its container: unlike in the
+//! real service, the files written in it are then gone.
 
 use std::io;
 use std::process::Stdio;
@@ -17,15 +16,15 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
-use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
+use super::execution::{BACKLOG, Execution, ExecutionEvent, OutputStream, Program, ShellInput};
 use super::shell::{SHELL, quoted};
-use super::terminal::{Size, Terminal};
+use super::terminal::{Terminal, TerminalSize};
 use crate::sandbox::Pairs;
 
-/// The variable by which a program's processes are found in the container.
+/// The variable that identifies a program's processes in the container.
 const MARK: &str = "CREEL_EXEC";
 /// The largest piece of output that is passed on.
-const PIECE: usize = 16 * 1024;
+const CHUNK: usize = 16 * 1024;
 
 /// A container.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ pub(crate) struct DockerBody {
     supervisor: Supervisor,
     /// The engine's address.
     host: String,
-    /// The image it runs.
+    /// The image that it runs.
     image: String,
     /// The sandbox's environment.
     env: Arc<Pairs>,
@@ -53,7 +52,7 @@ impl DockerBody {
         }
     }
 
-    /// Starts the container, unless it runs.
+    /// Starts the container, unless it is running.
     pub(super) async fn start(&self) -> Result<(), String> {
         let mut container = self.container.lock().await;
         if container.is_some() {
@@ -77,7 +76,7 @@ impl DockerBody {
         self.supervisor.release(held).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Removes the container; there is nothing else.
+    /// Removes the container, which is all there is.
     pub(super) async fn destroy(&self) -> Result<(), String> {
         self.stop().await
     }
@@ -106,17 +105,17 @@ impl DockerBody {
         let (id, mark) = (self.id().await?, Uuid::new_v4().simple().to_string());
         let mut command = self.docker();
         command.args(["exec", "-i"]);
-        add_surroundings(&mut command, &program, &mark);
+        add_context(&mut command, &program, &mark);
         let merged = if program.merged { "2>&1" } else { "" };
         command.args([&id, "sh", "-c", &format!("exec {SHELL} {merged}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdin = match program.script {
-            Script::Open | Script::Terminal => Some(stdin),
-            Script::Fed(text) => {
+            ShellInput::Open | ShellInput::Terminal => Some(stdin),
+            ShellInput::Fed(text) => {
                 task::background(async move {
-                    // A command that ends early closes the pipe; its code tells the rest.
+                    // A command that ends early closes the pipe; its exit code shows the rest.
                     let _ = stdin.write_all(text.as_bytes()).await;
                 });
                 None
@@ -131,7 +130,7 @@ impl DockerBody {
 
     /// Starts an interactive shell on a terminal.
     ///
-    /// The `docker` program gets the terminal as its own, so that it hears of a new size.
+    /// The `docker` program gets the terminal as its own, so that it is notified of a new size.
     pub(super) async fn run_on(
         &self,
         program: Program,
@@ -140,7 +139,7 @@ impl DockerBody {
         let (id, mark) = (self.id().await?, terminal.mark());
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "docker", "--host", &self.host, "exec", "-it"]);
-        add_surroundings(&mut command, &program, mark);
+        add_context(&mut command, &program, mark);
         let shell = format!("{} 2>/dev/null; exec {SHELL} -i -l", set_size(terminal.size()?));
         command.args([&id, "sh", "-c", &shell]).kill_on_drop(true);
         command.stdin(terminal.stdio()?).stdout(terminal.stdio()?).stderr(terminal.stdio()?);
@@ -151,8 +150,8 @@ impl DockerBody {
         Ok(Execution { events, stdin: None, kill })
     }
 
-    /// Tells the terminal in the container how large it is, and waits for that. The `docker`
-    /// program passes a new size on too, but only when it gets round to it.
+    /// Sets the size of the terminal in the container, and waits for that. The `docker` program
+    /// forwards a new size too, but only after a delay.
     pub(super) async fn resize(&self, terminal: &Terminal) -> io::Result<()> {
         let (mark, set_size) = (terminal.mark(), set_size(terminal.size()?));
         let script = format!(
@@ -174,7 +173,7 @@ impl DockerBody {
         command
     }
 
-    /// Runs a line of shell with this input; returns its output, or its complaint as an error.
+    /// Runs a line of shell with this input. Returns its output, or its standard error as an error.
     pub(super) async fn capture(&self, line: &str, input: &[u8]) -> io::Result<Vec<u8>> {
         let id = self.id().await?;
         let mut command = self.docker();
@@ -184,35 +183,35 @@ impl DockerBody {
         let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let input = input.to_vec();
         task::background(async move {
-            // What could not be written shows in the command's code.
+            // The command's exit code shows what could not be written.
             let _ = stdin.write_all(&input).await;
         });
         let output = child.wait_with_output().await?;
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let absent = complaint.contains("No such file");
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let absent = message.contains("No such file");
         let kind = if absent { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
-        Err(io::Error::new(kind, complaint))
+        Err(io::Error::new(kind, message))
     }
 }
 
 /// Quotes a path, so that it is never taken for an option.
-pub(super) fn path_word(path: &str) -> String {
+pub(super) fn quoted_path(path: &str) -> String {
     match path.starts_with('/') {
         true => quoted(path),
         false => quoted(&format!("./{path}")),
     }
 }
 
-/// Returns the line of shell that tells a terminal how large it is.
-fn set_size(size: Size) -> String {
+/// Returns the line of shell that sets the size of a terminal.
+fn set_size(size: TerminalSize) -> String {
     format!("stty rows {} cols {}", size.rows, size.cols)
 }
 
-/// Tells a program its environment and where it starts.
-fn add_surroundings(command: &mut Command, program: &Program, mark: &str) {
+/// Sets the environment and the working directory of a program.
+fn add_context(command: &mut Command, program: &Program, mark: &str) {
     command.arg("-e").arg(format!("{MARK}={mark}"));
     for (name, value) in &program.env {
         command.arg("-e").arg(format!("{name}={value}"));
@@ -225,7 +224,7 @@ fn add_surroundings(command: &mut Command, program: &Program, mark: &str) {
 /// Waits for the end of a program whose output is read elsewhere.
 async fn await_end(
     mut child: Child,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ExecutionEvent>,
     mut killed: mpsc::Receiver<()>,
     mut killing: Command,
 ) {
@@ -233,28 +232,28 @@ async fn await_end(
         tokio::select! {
             status = child.wait() => break status,
             Some(()) = killed.recv() => {
-                // A container that is gone has taken the program with it.
+                // If the container is gone, the program is gone with it.
                 let _ = killing.status().await;
             }
         }
     };
     if let Ok(status) = status {
-        // Whoever ran it may have gone.
-        let _ = events.send(Event::Ended(status.code().unwrap_or(-1))).await;
+        // The caller may be gone.
+        let _ = events.send(ExecutionEvent::Ended(status.code().unwrap_or(-1))).await;
     }
 }
 
 async fn pump(
     mut child: Child,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ExecutionEvent>,
     mut killed: mpsc::Receiver<()>,
     mut killing: Command,
 ) {
     let outputs = (child.stdout.take(), child.stderr.take());
     let reading = async {
         tokio::join!(
-            copy(outputs.0, Stream::Stdout, &events),
-            copy(outputs.1, Stream::Stderr, &events)
+            copy(outputs.0, OutputStream::Stdout, &events),
+            copy(outputs.1, OutputStream::Stderr, &events)
         );
     };
     tokio::pin!(reading);
@@ -262,32 +261,32 @@ async fn pump(
         tokio::select! {
             () = &mut reading => break,
             Some(()) = killed.recv() => {
-                // A container that is gone has taken the program with it.
+                // If the container is gone, the program is gone with it.
                 let _ = killing.status().await;
             }
         }
     }
     if let Ok(status) = child.wait().await {
-        // 126 is docker's word for a program or directory that is not there.
+        // docker exits with 126 if the program or the directory does not exist.
         let code = match status.code() {
             Some(126) | None => -1,
             Some(code) => code,
         };
-        // Whoever ran it may have gone.
-        let _ = events.send(Event::Ended(code)).await;
+        // The caller may be gone.
+        let _ = events.send(ExecutionEvent::Ended(code)).await;
     }
 }
 
 async fn copy(
     output: Option<impl AsyncRead + Unpin>,
-    stream: Stream,
-    events: &mpsc::Sender<Event>,
+    stream: OutputStream,
+    events: &mpsc::Sender<ExecutionEvent>,
 ) {
     let Some(mut output) = output else { return };
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
-        let piece = bytes::Bytes::copy_from_slice(&buffer[..count]);
-        // Whoever ran it may have gone; the program goes on, as in the real service.
-        let _ = events.send(Event::Output(stream, piece)).await;
+        let chunk = bytes::Bytes::copy_from_slice(&buffer[..count]);
+        // The caller may be gone. The program continues, as in the real service.
+        let _ = events.send(ExecutionEvent::Output(stream, chunk)).await;
     }
 }

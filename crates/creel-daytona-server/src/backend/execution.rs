@@ -9,74 +9,74 @@ use tokio::sync::mpsc;
 
 use crate::sandbox::Pairs;
 
-/// How many pieces of output may wait for their reader.
+/// The maximum number of pieces of output that wait for their reader.
 pub(super) const BACKLOG: usize = 64;
 
-/// What is to be run.
+/// A program to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
-    /// What the shell reads.
-    pub(crate) script: Script,
-    /// Where it starts; the home directory without it.
+    /// The input of the shell.
+    pub(crate) script: ShellInput,
+    /// The working directory; the home directory if it is `None`.
     pub(crate) cwd: Option<String>,
     /// Its environment, on top of the sandbox's own.
     pub(crate) env: Pairs,
-    /// Whether the standard error goes where the standard output goes.
+    /// Whether standard error goes to standard output.
     pub(crate) merged: bool,
 }
 
-/// What the shell reads.
+/// The input of a shell.
 #[derive(Debug, Clone)]
-pub(crate) enum Script {
-    /// This text on its standard input, then the end: a command in it that reads the
-    /// standard input eats the rest, as in the real service.
+pub(crate) enum ShellInput {
+    /// This text on standard input, followed by the end. A command in it that reads standard input
+    /// consumes the rest, as in the real service.
     Fed(String),
-    /// Whatever is written to [`Execution::write`].
+    /// Everything written by [`write()`].
     Open,
-    /// Whatever is typed on a terminal, where its output goes too.
+    /// Everything typed on a terminal, which also shows the output.
     Terminal,
 }
 
 /// One of the two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-/// What a running program does.
+/// An event of a running program.
 #[derive(Debug)]
-pub(crate) enum Event {
-    /// It wrote something.
-    Output(Stream, Bytes),
-    /// It ended with this code; nothing follows.
+pub(crate) enum ExecutionEvent {
+    /// The program wrote output.
+    Output(OutputStream, Bytes),
+    /// The program ended with this code. No event follows.
     Ended(i32),
 }
 
-/// A running program. When its events end without [`Event::Ended`], its sandbox ended.
+/// A running program. If its events end without [`ExecutionEvent::Ended`], its sandbox has ended.
 pub(crate) struct Execution {
-    /// What it does.
-    pub(crate) events: mpsc::Receiver<Event>,
-    /// Its standard input.
+    /// The events of the program.
+    pub(crate) events: mpsc::Receiver<ExecutionEvent>,
+    /// The standard input.
     pub(super) stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-    /// Asks for its end.
+    /// Requests its end.
     pub(super) kill: mpsc::Sender<()>,
 }
 
-/// Ends a program from elsewhere.
+/// A handle to end a program.
 #[derive(Debug, Clone)]
 pub(crate) struct Killer(mpsc::Sender<()>);
 
 impl Killer {
     /// Kills the program and what it started in its process group.
     pub(crate) fn kill(&self) {
-        // It has ended, or was asked already.
+        // The program has ended, or was already asked to.
         let _ = self.0.try_send(());
     }
 }
 
 impl Execution {
-    /// Returns a way to end it.
+    /// Returns a handle to end the program.
     pub(crate) fn killer(&self) -> Killer {
         Killer(self.kill.clone())
     }

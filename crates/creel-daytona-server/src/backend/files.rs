@@ -8,11 +8,11 @@ use std::path::Path;
 use creel_core::task;
 use serde::Serialize;
 
-use super::Body;
-use super::docker::path_word;
+use super::SandboxBody;
+use super::docker::quoted_path;
 use crate::moment::Moment;
 
-/// What is told about a file.
+/// The description of a file.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FileEntry {
@@ -28,7 +28,7 @@ pub(crate) struct FileEntry {
     modified_at: Moment,
 }
 
-impl Body {
+impl SandboxBody {
     /// Reads a file.
     pub(crate) async fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         match self {
@@ -36,11 +36,11 @@ impl Body {
                 let path = body.host_path(path);
                 task::blocking(move || fs::read(path)).await
             }
-            Self::Docker(body) => body.capture(&format!("cat {}", path_word(path)), b"").await,
+            Self::Docker(body) => body.capture(&format!("cat {}", quoted_path(path)), b"").await,
         }
     }
 
-    /// Writes a file, making the directories above it.
+    /// Writes a file, and creates missing parent directories.
     pub(crate) async fn write(&self, path: &str, content: bytes::Bytes) -> io::Result<()> {
         match self {
             Self::Process(body) => {
@@ -52,14 +52,14 @@ impl Body {
                 task::blocking(write).await
             }
             Self::Docker(body) => {
-                let path = path_word(path);
+                let path = quoted_path(path);
                 let line = format!("mkdir -p \"$(dirname {path})\" && cat > {path}");
                 body.capture(&line, &content).await.map(drop)
             }
         }
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its missing parents.
     pub(crate) async fn make_directory(&self, path: &str, mode: Option<u32>) -> io::Result<()> {
         match self {
             Self::Process(body) => {
@@ -72,7 +72,7 @@ impl Body {
                 task::blocking(make).await
             }
             Self::Docker(body) => {
-                let path = path_word(path);
+                let path = quoted_path(path);
                 let mode = mode.unwrap_or(0o755);
                 let line = format!("mkdir -p {path} && chmod {mode:o} {path}");
                 body.capture(&line, b"").await.map(drop)
@@ -80,7 +80,7 @@ impl Body {
         }
     }
 
-    /// Removes a file, or a directory if that is asked for.
+    /// Removes a file, or a directory if `recursive` is set.
     pub(crate) async fn remove(&self, path: &str, recursive: bool) -> io::Result<()> {
         match self {
             Self::Process(body) => {
@@ -94,48 +94,48 @@ impl Body {
             }
             Self::Docker(body) => {
                 let flag = if recursive { "-r" } else { "" };
-                body.capture(&format!("rm {flag} {}", path_word(path)), b"").await.map(drop)
+                body.capture(&format!("rm {flag} {}", quoted_path(path)), b"").await.map(drop)
             }
         }
     }
 
     /// Describes a file.
     pub(crate) async fn describe(&self, path: &str) -> io::Result<FileEntry> {
-        let told = path.to_owned();
+        let api_path = path.to_owned();
         match self {
             Self::Process(body) => {
                 let path = body.host_path(path);
-                task::blocking(move || Ok(FileEntry::of(told, &fs::metadata(&path)?))).await
+                task::blocking(move || Ok(FileEntry::of(api_path, &fs::metadata(&path)?))).await
             }
             Self::Docker(body) => {
-                let line = format!("stat -L -c '{STAT}' {}", path_word(path));
+                let line = format!("stat -L -c '{STAT}' {}", quoted_path(path));
                 let text = body.capture(&line, b"").await?;
                 let text = String::from_utf8_lossy(&text).into_owned();
                 let entry =
-                    text.lines().find_map(|line| FileEntry::of_stat(line, |_| told.clone()));
+                    text.lines().find_map(|line| FileEntry::of_stat(line, |_| api_path.clone()));
                 entry.ok_or_else(not_understood)
             }
         }
     }
 
-    /// Describes what is in a directory, and so many levels below.
+    /// Describes the entries of a directory, down to this many levels.
     pub(crate) async fn list(&self, path: &str, depth: usize) -> io::Result<Vec<FileEntry>> {
         let mut entries = match self {
             Self::Process(body) => {
-                let (root, told) = (body.host_path(path), path.to_owned());
-                task::blocking(move || list(&root, &told, depth)).await?
+                let (root, api_path) = (body.host_path(path), path.to_owned());
+                task::blocking(move || list(&root, &api_path, depth)).await?
             }
             Self::Docker(body) => {
-                let word = path_word(path);
-                // What cannot be described is left out; a directory that is not there is told.
+                let directory = quoted_path(path);
+                // Entries that cannot be described are skipped; a missing directory is reported.
                 let line = format!(
-                    "ls -d {word} >/dev/null && cd {word} && {{ find . -mindepth 1 -maxdepth {depth} \
+                    "ls -d {directory} >/dev/null && cd {directory} && {{ find . -mindepth 1 -maxdepth {depth} \
                      -exec stat -L -c '{STAT}' {{}} + 2>/dev/null; true; }}"
                 );
                 let text = body.capture(&line, b"").await?;
                 let text = String::from_utf8_lossy(&text).into_owned();
-                let told = |name: &str| joined(path, name.trim_start_matches("./"));
-                text.lines().filter_map(|line| FileEntry::of_stat(line, told)).collect()
+                let api_path = |name: &str| joined(path, name.trim_start_matches("./"));
+                text.lines().filter_map(|line| FileEntry::of_stat(line, api_path)).collect()
             }
         };
         entries.sort_by(|left, right| left.path.cmp(&right.path));
@@ -143,7 +143,7 @@ impl Body {
     }
 }
 
-/// Puts a path below another, as that was written.
+/// Joins a relative path to a base path, which is kept as written.
 pub(crate) fn joined(base: &str, relative: &str) -> String {
     match relative {
         "" => base.to_owned(),
@@ -151,26 +151,26 @@ pub(crate) fn joined(base: &str, relative: &str) -> String {
     }
 }
 
-/// What `stat` is asked for: kind, size, mode, owner, group, time, path.
+/// The format for `stat`: kind, size, mode, owner, group, time, path.
 const STAT: &str = "%f %s %a %u %g %Y %n";
 
 fn not_understood() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the answer of stat is not understood")
 }
 
-fn list(root: &Path, told: &str, depth: usize) -> io::Result<Vec<FileEntry>> {
+fn list(root: &Path, api_path: &str, depth: usize) -> io::Result<Vec<FileEntry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(root)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let told = joined(told, &name);
+        let api_path = joined(api_path, &name);
         let own = fs::symlink_metadata(&path)?;
         if depth > 1 && own.is_dir() {
-            // One that may not be read is described all the same.
-            entries.extend(list(&path, &told, depth - 1).unwrap_or_default());
+            // A directory that may not be read is described all the same.
+            entries.extend(list(&path, &api_path, depth - 1).unwrap_or_default());
         }
-        // A link to nowhere is described as the link it is.
-        entries.push(FileEntry::of(told, &fs::metadata(&path).unwrap_or(own)));
+        // A dangling link is described as a link.
+        entries.push(FileEntry::of(api_path, &fs::metadata(&path).unwrap_or(own)));
     }
     Ok(entries)
 }
@@ -182,15 +182,15 @@ impl FileEntry {
             .modified_at(metadata.mtime())
     }
 
-    /// Reads a line of `stat`; `told` makes the path that is told of the one it has.
-    fn of_stat(line: &str, told: impl Fn(&str) -> String) -> Option<Self> {
-        let mut words = line.splitn(7, ' ');
-        let raw = u32::from_str_radix(words.next()?, 16).ok()?;
-        let size = words.next()?.parse().ok()?;
-        let mode = u32::from_str_radix(words.next()?, 8).ok()?;
-        let (owner, group) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let modified = words.next()?.parse().ok()?;
-        let path = told(words.next()?);
+    /// Parses a line of `stat`. `api_path` converts its path to the reported one.
+    fn of_stat(line: &str, api_path: impl Fn(&str) -> String) -> Option<Self> {
+        let mut fields = line.splitn(7, ' ');
+        let raw = u32::from_str_radix(fields.next()?, 16).ok()?;
+        let size = fields.next()?.parse().ok()?;
+        let mode = u32::from_str_radix(fields.next()?, 8).ok()?;
+        let (owner, group) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+        let modified = fields.next()?.parse().ok()?;
+        let path = api_path(fields.next()?);
         let is_dir = raw & 0o170_000 == 0o040_000;
         Some(Self::new(path, is_dir, size, mode).owned_by(owner, group).modified_at(modified))
     }
@@ -223,7 +223,7 @@ impl FileEntry {
     }
 }
 
-/// Writes a mode as `ls` does.
+/// Formats a mode as `ls` does.
 fn symbolic(is_dir: bool, mode: u32) -> String {
     let mut text = String::from(if is_dir { "d" } else { "-" });
     for shift in [6, 3, 0] {
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_line_of_stat_is_read() {
-        let told = |name: &str| joined("/data", name.trim_start_matches("./"));
-        let entry = FileEntry::of_stat("41ed 4096 755 0 0 1700000000 ./my dir", told).unwrap();
+        let api_path = |name: &str| joined("/data", name.trim_start_matches("./"));
+        let entry = FileEntry::of_stat("41ed 4096 755 0 0 1700000000 ./my dir", api_path).unwrap();
         assert_eq!((entry.name.as_str(), entry.is_dir), ("my dir", true));
         assert_eq!(entry.path, "/data/my dir");
         assert_eq!((entry.mode.as_str(), entry.permissions.as_str()), ("drwxr-xr-x", "0755"));

@@ -1,9 +1,8 @@
-//! What stands behind a sandbox: nothing, a process tree, or a container.
+//! The backend of a sandbox: nothing, a process tree, or a container.
 //!
-//! Everything is taken through the supervisor's ledger, so a server that is
-//! killed leaves nothing that its watchdog or the next reconcile does not find.
-//! A process tree needs neither: it reads its orders from a pipe that only the
-//! server holds open, and ends when that pipe does.
+//! Everything is created through the supervisor's ledger. After the server is killed, its watchdog
+//! or the next reconcile finds everything that is left. A process tree needs neither: it reads its
+//! commands from a pipe that only the server holds open, and ends when that pipe does.
 
 mod docker;
 mod execution;
@@ -20,41 +19,43 @@ use std::time::Duration;
 use creel_core::scope::Supervisor;
 use tokio::task::JoinHandle;
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::SandboxRecord;
 use crate::settings::Backend;
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::state::State;
 
 pub(crate) use docker::DockerBody;
-pub(crate) use execution::{Event, Execution, Killer, Program, Script, Stream, write};
+pub(crate) use execution::{
+    Execution, ExecutionEvent, Killer, OutputStream, Program, ShellInput, write,
+};
 pub(crate) use files::joined;
 pub(crate) use process::ProcessBody;
 pub(crate) use shell::quoted;
-pub(crate) use terminal::{Size, Terminal};
+pub(crate) use terminal::{Terminal, TerminalSize};
 pub(crate) use tree::Only;
 
-/// How often leases are renewed: well within the hour that they last.
+/// The interval between lease renewals, well within the hour that a lease lasts.
 const RENEWAL: Duration = Duration::from_secs(15 * 60);
 
 /// The home directory in a sandbox.
 pub(crate) const HOME: &str = "/home/daytona";
 
-/// What stands behind one sandbox.
+/// The backend of one sandbox.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum SandboxBody {
     /// A directory and a process tree.
     Process(ProcessBody),
     /// A container.
     Docker(DockerBody),
 }
 
-impl Body {
-    async fn make(shared: &Shared, sandbox: &Sandbox) -> Result<Option<Self>, String> {
+impl SandboxBody {
+    async fn make(shared: &ServerState, sandbox: &SandboxRecord) -> Result<Option<Self>, String> {
         match &shared.backend {
             Backend::Hollow => Ok(None),
             Backend::Process { supervisor, provider } => {
-                let made = ProcessBody::make(supervisor, provider, &sandbox.env).await;
-                made.map(|body| Some(Self::Process(body)))
+                let created = ProcessBody::make(supervisor, provider, &sandbox.env).await;
+                created.map(|body| Some(Self::Process(body)))
             }
             Backend::Docker { supervisor, host, image } => {
                 let image = image.clone().or_else(|| sandbox.snapshot.clone());
@@ -86,7 +87,7 @@ impl Body {
         }
     }
 
-    /// Leaves the release to the supervisor, which gives everything back at once.
+    /// Leaves the release to the supervisor, which releases everything at once.
     async fn forget(&self) {
         match self {
             Self::Process(body) => body.forget().await,
@@ -112,7 +113,7 @@ impl Body {
         }
     }
 
-    /// Makes sure that what runs on a terminal knows how large it is by now.
+    /// Ensures that programs on a terminal know its current size.
     pub(crate) async fn resize(&self, terminal: &Terminal) -> io::Result<()> {
         match self {
             Self::Process(_) => Ok(()),
@@ -137,14 +138,14 @@ impl Body {
     }
 }
 
-/// Reads the image off a build of one line, `FROM image`.
-fn image_of_build(sandbox: &Sandbox) -> String {
+/// Returns the image of a build with one line, `FROM image`.
+fn image_of_build(sandbox: &SandboxRecord) -> String {
     let build = sandbox.build.as_ref().and_then(|build| build["dockerfileContent"].as_str());
     let from = build.unwrap_or_default().lines().find_map(|line| line.strip_prefix("FROM "));
     from.unwrap_or_default().trim().to_owned()
 }
 
-/// Renews the leases of what stands behind sandboxes, until the handle is aborted.
+/// Renews the leases of the sandboxes' backends, until the handle is aborted.
 pub(crate) fn keep_alive(backend: &Backend) -> Option<JoinHandle<()>> {
     supervisor_of(backend).map(|supervisor| supervisor.keep_alive(RENEWAL))
 }
@@ -158,8 +159,8 @@ fn supervisor_of(backend: &Backend) -> Option<&Supervisor> {
     }
 }
 
-/// Does what the sandbox's state in transition asks for.
-pub(crate) async fn act(shared: &Arc<Shared>, sandbox: &Sandbox) -> Result<(), String> {
+/// Performs the action of the sandbox's state in transition.
+pub(crate) async fn act(shared: &Arc<ServerState>, sandbox: &SandboxRecord) -> Result<(), String> {
     let known = shared.bodies().get(&sandbox.id).cloned();
     match (sandbox.state, known) {
         (State::Stopping | State::Archiving, Some(body)) => {
@@ -176,18 +177,18 @@ pub(crate) async fn act(shared: &Arc<Shared>, sandbox: &Sandbox) -> Result<(), S
         (State::Pausing | State::Resuming, _) => Ok(()),
         (_, Some(body)) => body.start().await,
         (_, None) => {
-            let Some(body) = Body::make(shared, sandbox).await? else { return Ok(()) };
+            let Some(body) = SandboxBody::make(shared, sandbox).await? else { return Ok(()) };
             let body = Arc::new(body);
-            // On record before it runs: whatever ends the server ends it too.
+            // Registered before it runs, so that the end of the server also ends it.
             shared.bodies().insert(sandbox.id, Arc::clone(&body));
             body.start().await
         }
     }
 }
 
-/// Ends everything that stands behind sandboxes, and verifies it.
-pub(crate) async fn end_all(shared: &Shared) {
-    let bodies: Vec<Arc<Body>> = shared.bodies().drain().map(|(_, body)| body).collect();
+/// Ends the backends of all sandboxes, and verifies it.
+pub(crate) async fn end_all(shared: &ServerState) {
+    let bodies: Vec<Arc<SandboxBody>> = shared.bodies().drain().map(|(_, body)| body).collect();
     for body in bodies {
         body.forget().await;
     }

@@ -1,23 +1,22 @@
 //! A directory and a process tree as a sandbox.
 //!
-//! The tree's workload is a shell that reads orders from a pipe in the
-//! directory and starts programs, so everything that ever runs in the sandbox
-//! descends from it and ends with the tree, whatever it does to get away:
+//! The tree's workload is a shell that reads commands from a pipe in the directory and starts
+//! programs. So everything that ever runs in the sandbox descends from it and ends with the tree,
+//! whatever it does to escape:
 //!
 //! ```text
-//!   server ──orders──▶ stage (sh) ──▶ setsid sh run ──▶ the program
-//!      ▲                                  │    │
-//!      └──────────────out, err────────────┘    └─end──▶ server
+//!   server ──commands──▶ stage (sh) ──▶ setsid sh run ──▶ the program
+//!      ▲                                    │    │
+//!      └───────────────out, err─────────────┘    └─end──▶ server
 //! ```
 //!
-//! Only the server holds the pipe of orders open. When it dies, the stage
-//! reads the end of it and ends, and the holder ends the rest.
+//! Only the server holds the command pipe open. When it dies, the stage reads the end of the pipe
+//! and ends, and the holder ends the rest.
 //!
-//! Paths: the sandbox's root is its directory. An absolute path of the files
-//! API is taken below it, a relative one below the home directory in it. Where
-//! the system allows a mount namespace, `/tmp` and `/home` in the sandbox are
-//! the directory's own, so a command and the files API agree about these;
-//! elsewhere commands see the machine's own files under absolute paths.
+//! Paths: the sandbox's root is its directory. An absolute path of the files API is resolved below
+//! it, a relative one below the home directory in it. If the system allows a mount namespace,
+//! `/tmp` and `/home` in the sandbox are the directory's own, so commands and the files API agree
+//! about them. Otherwise, commands see the machine's own files under absolute paths.
 
 use std::fs;
 use std::io;
@@ -36,20 +35,20 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::HOME;
-use super::execution::{BACKLOG, Event, Execution, Program, Script, Stream};
+use super::execution::{BACKLOG, Execution, ExecutionEvent, OutputStream, Program, ShellInput};
 use super::shell::{SHELL, exports, quoted};
 use super::terminal::Terminal;
 use crate::sandbox::Pairs;
 
-/// Where the server keeps what it needs in the directory.
+/// The subdirectory for the server's own files.
 const OWN: &str = ".creel";
 /// The largest piece of output that is passed on.
-const PIECE: usize = 16 * 1024;
+const CHUNK: usize = 16 * 1024;
 
 /// The shell that starts programs. It ends when its pipe does.
 ///
-/// The root itself must stay reachable under its own path when that path is about to be
-/// covered, so it is mounted into what covers it first.
+/// The root must stay reachable under its own path, even if a mount is about to cover that path. So
+/// the root is first mounted into the covering directory.
 const STAGE: &str = r#"root=$1
 cd "$root" || exit 1
 if [ -z "$2" ] && unshare --mount true 2>/dev/null; then
@@ -86,26 +85,26 @@ pub(crate) struct ProcessBody {
     root: PathBuf,
     /// The sandbox's environment.
     env: Arc<Pairs>,
-    /// The directory, on the ledger.
+    /// The directory, recorded in the ledger.
     directory: Mutex<Option<Held>>,
-    /// What runs, while it does.
-    tree: Mutex<Option<Tree>>,
-    /// Numbers the programs.
+    /// The process tree, while it runs.
+    tree: Mutex<Option<ProcessTree>>,
+    /// The number of the next program.
     next: AtomicU64,
 }
 
 /// A running tree.
 #[derive(Debug)]
-struct Tree {
+struct ProcessTree {
     held: Held,
     /// The pipe that keeps the stage alive.
-    orders: pipe::Sender,
-    /// Tells the programs' readers that nothing more will come.
+    commands: pipe::Sender,
+    /// Signals the programs' readers that no output follows.
     ended: CancellationToken,
 }
 
 impl ProcessBody {
-    /// Makes the directory.
+    /// Creates the directory.
     pub(super) async fn make(
         supervisor: &Supervisor,
         provider: &ProcessProvider,
@@ -114,7 +113,7 @@ impl ProcessBody {
         let request = Request::new(ProviderName::Process, Spec::Directory);
         let held = supervisor.create(request).await.map_err(|error| error.to_string())?;
         let root = provider.directory(&held.id).ok_or("the directory has no place")?;
-        furnish(&root).map_err(|error| format!("the directory cannot be furnished: {error}"))?;
+        populate(&root).map_err(|error| format!("the directory cannot be furnished: {error}"))?;
         Ok(Self {
             supervisor: supervisor.clone(),
             root,
@@ -125,17 +124,17 @@ impl ProcessBody {
         })
     }
 
-    /// Starts the tree, unless it runs.
+    /// Starts the tree, unless it is running.
     pub(super) async fn start(&self) -> Result<(), String> {
         let mut tree = self.tree.lock().await;
         if tree.is_some() {
             return Ok(());
         }
         let failed = |error: io::Error| format!("the pipe of orders cannot be made: {error}");
-        let orders = self.root.join(OWN).join("orders");
-        let _ = fs::remove_file(&orders);
-        make_pipe(&orders).map_err(failed)?;
-        let orders = open_sender(&orders).map_err(failed)?;
+        let commands = self.root.join(OWN).join("orders");
+        let _ = fs::remove_file(&commands);
+        make_pipe(&commands).map_err(failed)?;
+        let commands = open_sender(&commands).map_err(failed)?;
         let root = self.root.display().to_string();
         let spec = ProcessSpec {
             command: ["/bin/sh", ".creel/stage", &root].map(str::to_owned).to_vec(),
@@ -145,7 +144,7 @@ impl ProcessBody {
         };
         let request = Request::new(ProviderName::Process, Spec::Process(spec));
         let held = self.supervisor.create(request).await.map_err(|error| error.to_string())?;
-        *tree = Some(Tree { held, orders, ended: CancellationToken::new() });
+        *tree = Some(ProcessTree { held, commands, ended: CancellationToken::new() });
         Ok(())
     }
 
@@ -157,7 +156,7 @@ impl ProcessBody {
         env
     }
 
-    /// Ends the tree and keeps the directory.
+    /// Ends the tree, and keeps the directory.
     pub(super) async fn stop(&self) -> Result<(), String> {
         let Some(tree) = self.tree.lock().await.take() else { return Ok(()) };
         tree.ended.cancel();
@@ -165,7 +164,7 @@ impl ProcessBody {
         released.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Ends the tree and removes the directory.
+    /// Ends the tree, and removes the directory.
     pub(super) async fn destroy(&self) -> Result<(), String> {
         self.stop().await?;
         let Some(held) = self.directory.lock().await.take() else { return Ok(()) };
@@ -184,12 +183,12 @@ impl ProcessBody {
         }
     }
 
-    /// Returns the home directory, by a path that is good inside and outside.
+    /// Returns the home directory, by a path that is valid inside and outside.
     pub(super) fn home(&self) -> String {
         self.root.join(HOME.trim_start_matches('/')).display().to_string()
     }
 
-    /// Returns where a path of the files API is on this machine.
+    /// Returns the host path of a path of the files API.
     pub(super) fn host_path(&self, path: &str) -> PathBuf {
         let path = Path::new(path);
         let (base, rest) = match path.strip_prefix(&self.root) {
@@ -201,7 +200,7 @@ impl ProcessBody {
         for component in rest.components() {
             match component {
                 Component::Normal(name) => inside.push(name),
-                // Above the root there is only the root.
+                // The parent of the root is the root.
                 Component::ParentDir => drop(inside.pop()),
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
@@ -230,19 +229,19 @@ impl ProcessBody {
         };
         let stdin = open_sender(&place.join("in"))?;
         fs::write(place.join("run"), self.wrapper(&place, &program, terminal))?;
-        if let Script::Fed(text) = &program.script {
+        if let ShellInput::Fed(text) = &program.script {
             fs::write(place.join("script"), text)?;
         }
-        tree.orders.write_all(format!("run {name}\n").as_bytes()).await?;
+        tree.commands.write_all(format!("run {name}\n").as_bytes()).await?;
         let (sender, events) = mpsc::channel(BACKLOG);
         let (kill, killed) = mpsc::channel(1);
-        let orders = self.root.join(OWN).join("orders");
-        let pump = Pump { name, place, orders, pipes, events: sender, ended: tree.ended.clone() };
+        let commands = self.root.join(OWN).join("orders");
+        let pump = Pump { name, place, commands, pipes, events: sender, ended: tree.ended.clone() };
         task::background(pump.run(killed));
         Ok(Execution { events, stdin: Some(Box::pin(stdin)), kill })
     }
 
-    /// Writes the script that runs a program and tells its end.
+    /// Returns the script that runs a program and reports its end.
     fn wrapper(&self, place: &Path, program: &Program, terminal: Option<&Terminal>) -> String {
         let at = |name: &str| quoted(&place.join(name).display().to_string());
         let cwd = match &program.cwd {
@@ -252,13 +251,13 @@ impl ProcessBody {
         let stderr = if program.merged { "&1".to_owned() } else { at("err") };
         let fed = |stdin: &str| format!("{SHELL} <{} >{} 2>{stderr}", at(stdin), at("out"));
         let run = match (&program.script, terminal) {
-            (Script::Fed(_), _) => fed("script"),
-            // The leader of a session gets the terminal that it opens first as its own.
-            (Script::Terminal, Some(terminal)) => {
+            (ShellInput::Fed(_), _) => fed("script"),
+            // A session leader gets the first terminal that it opens as its own.
+            (ShellInput::Terminal, Some(terminal)) => {
                 let place = quoted(terminal.path());
                 format!("exec <{place} >{place} 2>&1\n{SHELL} -i -l")
             }
-            (Script::Open | Script::Terminal, _) => fed("in"),
+            (ShellInput::Open | ShellInput::Terminal, _) => fed("in"),
         };
         format!(
             "echo $$ >{pid}\n{exports}cd {cwd} || {{ echo -1 >{end}; exit; }}\n\
@@ -271,36 +270,36 @@ impl ProcessBody {
     }
 }
 
-/// The ends of a program's pipes that the server reads.
+/// The server's ends of a program's pipes.
 struct Pipes {
     out: pipe::Receiver,
     err: pipe::Receiver,
     end: pipe::Receiver,
 }
 
-/// Carries what a program does to whoever ran it.
+/// Forwards the events of a program to its caller.
 struct Pump {
     name: String,
     place: PathBuf,
-    orders: PathBuf,
+    commands: PathBuf,
     pipes: Pipes,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ExecutionEvent>,
     ended: CancellationToken,
 }
 
 impl Pump {
     async fn run(mut self, mut killed: mpsc::Receiver<()>) {
-        let mut out = vec![0; PIECE];
-        let mut err = vec![0; PIECE];
+        let mut out = vec![0; CHUNK];
+        let mut err = vec![0; CHUNK];
         let mut end = [0; 32];
         let code = loop {
             tokio::select! {
                 read = self.pipes.out.read(&mut out) => match read {
-                    Ok(count) => self.tell(Stream::Stdout, &out[..count]).await,
+                    Ok(count) => self.send_output(OutputStream::Stdout, &out[..count]).await,
                     Err(_) => break None,
                 },
                 read = self.pipes.err.read(&mut err) => match read {
-                    Ok(count) => self.tell(Stream::Stderr, &err[..count]).await,
+                    Ok(count) => self.send_output(OutputStream::Stderr, &err[..count]).await,
                     Err(_) => break None,
                 },
                 read = self.pipes.end.read(&mut end) => {
@@ -313,40 +312,40 @@ impl Pump {
         };
         if let Some(code) = code {
             self.drain(&mut out).await;
-            // Whoever ran it may have gone.
-            let _ = self.events.send(Event::Ended(code)).await;
+            // The caller may be gone.
+            let _ = self.events.send(ExecutionEvent::Ended(code)).await;
         }
-        // The sandbox may be gone, and this with it.
+        // The sandbox may be gone, and the directory with it.
         let _ = fs::remove_dir_all(&self.place);
     }
 
-    /// Passes on what was written before the end.
+    /// Passes on the output written before the end.
     async fn drain(&mut self, buffer: &mut [u8]) {
         while let Ok(count @ 1..) = self.pipes.out.try_read(buffer) {
-            self.tell(Stream::Stdout, &buffer[..count]).await;
+            self.send_output(OutputStream::Stdout, &buffer[..count]).await;
         }
         while let Ok(count @ 1..) = self.pipes.err.try_read(buffer) {
-            self.tell(Stream::Stderr, &buffer[..count]).await;
+            self.send_output(OutputStream::Stderr, &buffer[..count]).await;
         }
     }
 
-    async fn tell(&self, stream: Stream, text: &[u8]) {
-        let event = Event::Output(stream, bytes::Bytes::copy_from_slice(text));
-        // Whoever ran it may have gone; the program goes on, as in the real service.
+    async fn send_output(&self, stream: OutputStream, text: &[u8]) {
+        let event = ExecutionEvent::Output(stream, bytes::Bytes::copy_from_slice(text));
+        // The caller may be gone. The program continues, as in the real service.
         let _ = self.events.send(event).await;
     }
 
-    /// Asks the stage, which is where the process group is known by its number.
+    /// Requests the kill from the stage, because the process group id is valid there.
     async fn kill(&self) {
-        if let Ok(mut orders) = open_sender(&self.orders) {
-            // A stage that is gone has taken the program with it.
-            let _ = orders.write_all(format!("kill {}\n", self.name).as_bytes()).await;
+        if let Ok(mut commands) = open_sender(&self.commands) {
+            // If the stage is gone, the program is gone with it.
+            let _ = commands.write_all(format!("kill {}\n", self.name).as_bytes()).await;
         }
     }
 }
 
-/// Makes what a sandbox starts with.
-fn furnish(root: &Path) -> io::Result<()> {
+/// Creates the initial files of a sandbox.
+fn populate(root: &Path) -> io::Result<()> {
     for place in [OWN, "tmp", "home", HOME.trim_start_matches('/')] {
         fs::create_dir_all(root.join(place))?;
     }
@@ -357,7 +356,7 @@ fn make_pipe(path: &Path) -> io::Result<()> {
     Ok(mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// Opens for both directions: neither end ever waits for the other to appear.
+/// Opens for both directions, so that neither end waits for the other to appear.
 fn open_sender(path: &Path) -> io::Result<pipe::Sender> {
     pipe::OpenOptions::new().read_write(true).open_sender(path)
 }

@@ -1,18 +1,18 @@
-//! Words for a POSIX shell.
+//! Quoting for a POSIX shell.
 
 use crate::sandbox::Pairs;
 
-/// Finds the shell that commands are fed to, as the real service does: the best there is.
+/// Finds the best available shell to feed commands to, as the real service does.
 ///
-/// It matters: a plain `sh` may read ahead, so that a command finds its input read already.
+/// A plain `sh` may read ahead, so that a command would find its input already consumed.
 pub(super) const SHELL: &str = "\"$(command -v bash || command -v sh)\"";
 
-/// Quotes a word, so that a shell takes it as it is.
-pub(crate) fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
+/// Quotes a string, so that a shell takes it literally.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Writes assignments that a shell exports; names that it could not take are left out.
+/// Returns export statements for a shell. Names that are not valid in a shell are left out.
 pub(super) fn exports(env: &Pairs) -> String {
     let good = env.iter().filter(|(name, _)| is_name(name));
     good.map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quoted_word_keeps_its_quotes() {
+    fn a_quoted_text_keeps_its_quotes() {
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
     }
 

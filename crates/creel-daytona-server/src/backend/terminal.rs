@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use uuid::Uuid;
 
-/// How large a terminal is, in characters.
+/// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Size {
+pub(crate) struct TerminalSize {
     pub(crate) cols: u16,
     pub(crate) rows: u16,
 }
 
-/// A terminal. When it is dropped, whatever runs on it hears that the line was cut.
+/// A terminal. When it is dropped, programs on it receive a hang-up.
 pub(crate) struct Terminal {
-    /// Our end, to read from. A terminal is no pipe, but waits and wakes like one.
+    /// The server's end, for reading. A terminal is not a pipe, but can be polled like one.
     shown: pipe::Receiver,
-    /// Our end, to write to.
+    /// The server's end, for writing.
     typed: pipe::Sender,
-    /// The other end: as long as somebody has it open, reading ours never fails.
+    /// The other end. As long as it is open anywhere, reading the server's end never fails.
     theirs: OwnedFd,
-    /// Where the other end is, for programs on this machine.
+    /// The path of the other end, for programs on this machine.
     path: String,
-    /// What marks the programs that run on it.
+    /// The mark of the programs that run on it.
     mark: String,
 }
 
@@ -40,9 +40,10 @@ impl fmt::Debug for Terminal {
 }
 
 impl Terminal {
-    /// Makes a terminal.
-    pub(crate) fn open(size: Size) -> io::Result<Self> {
-        // The server must not get it as its own, to be ended by whatever is typed there.
+    /// Creates a terminal.
+    pub(crate) fn open(size: TerminalSize) -> io::Result<Self> {
+        // It must not become the server's controlling terminal, where typed keys could end the
+        // server.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags)?;
         grantpt(&ours)?;
@@ -59,24 +60,24 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Sets how large it is; whatever runs on it is told.
-    pub(crate) fn resize(&self, size: Size) -> io::Result<()> {
+    /// Sets the size, and notifies the programs on the terminal.
+    pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(&self.shown, size)?)
     }
 
-    /// Returns how large it is.
-    pub(super) fn size(&self) -> io::Result<Size> {
+    /// Returns the size.
+    pub(super) fn size(&self) -> io::Result<TerminalSize> {
         let size = tcgetwinsize(&self.shown)?;
-        Ok(Size { cols: size.ws_col, rows: size.ws_row })
+        Ok(TerminalSize { cols: size.ws_col, rows: size.ws_row })
     }
 
-    /// Returns what marks the programs that run on it.
+    /// Returns the mark of the programs that run on it.
     pub(super) fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// Returns where programs on this machine find it.
+    /// Returns the path for programs on this machine.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -86,7 +87,7 @@ impl Terminal {
         Ok(self.theirs.try_clone()?.into())
     }
 
-    /// Waits until something is shown, and takes it.
+    /// Waits for output, and reads it.
     pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.shown.readable().await?;
@@ -97,12 +98,12 @@ impl Terminal {
         }
     }
 
-    /// Takes what is shown already.
+    /// Reads the output that is already available.
     pub(crate) fn read_now(&self, buffer: &mut [u8]) -> Option<usize> {
         self.shown.try_read(buffer).ok().filter(|count| *count > 0)
     }
 
-    /// Types something.
+    /// Writes input to the terminal.
     pub(crate) async fn write(&self, mut text: &[u8]) -> io::Result<()> {
         while !text.is_empty() {
             self.typed.writable().await?;

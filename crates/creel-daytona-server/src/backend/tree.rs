@@ -1,4 +1,4 @@
-//! What is below a directory of a sandbox, and changes that are no content.
+//! Recursive listings of a sandbox's directories, and changes other than content.
 
 use std::fs;
 use std::io;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use creel_core::task;
 
-use super::Body;
-use super::docker::path_word;
+use super::SandboxBody;
+use super::docker::quoted_path;
 use super::shell::quoted;
 
-/// What of a tree is meant.
+/// Which entries of a tree to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Only {
     /// Regular files.
     Files,
-    /// Whatever is no directory, links too.
+    /// Everything except directories, including links.
     NoDirectories,
 }
 
-impl Body {
-    /// Lists what is below a path, by paths relative to it, in order; a file is its own `""`.
+impl SandboxBody {
+    /// Lists what is below a path, as sorted paths relative to it. A file is its own `""`.
     ///
-    /// What cannot be read is left out, as the real service does.
+    /// Skips what cannot be read, as the real service does.
     pub(crate) async fn below(&self, path: &str, only: Only) -> io::Result<Vec<String>> {
         match self {
             Self::Process(body) => {
@@ -37,11 +37,11 @@ impl Body {
         }
     }
 
-    /// Lists files below a path that may hold a text: the caller looks closer.
+    /// Lists files below a path that may contain a text. The caller checks them.
     pub(crate) async fn candidates(&self, path: &str, text: &str) -> io::Result<Vec<String>> {
         match self {
             Self::Process(_) => self.below(path, Only::Files).await,
-            // A look into each from here would be an exec for each.
+            // Reading each file from here would need one exec per file.
             Self::Docker(_) => {
                 let test = format!("-type f -exec grep -lF -e {} {{}} +", quoted(text));
                 self.found(path, &test, '\n').await
@@ -49,10 +49,10 @@ impl Body {
         }
     }
 
-    /// Asks `find` in a container.
+    /// Runs `find` in a container.
     async fn found(&self, path: &str, test: &str, end: char) -> io::Result<Vec<String>> {
         let Self::Docker(body) = self else { return Ok(Vec::new()) };
-        let line = format!("find {} {test} 2>/dev/null; true", path_word(path));
+        let line = format!("find {} {test} 2>/dev/null; true", quoted_path(path));
         let text = body.capture(&line, b"").await?;
         let text = String::from_utf8_lossy(&text).into_owned();
         let base = if path.starts_with('/') { path.to_owned() } else { format!("./{path}") };
@@ -66,7 +66,7 @@ impl Body {
         Ok(found)
     }
 
-    /// Gives something another path.
+    /// Renames a file or directory.
     pub(crate) async fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         match self {
             Self::Process(body) => {
@@ -74,7 +74,7 @@ impl Body {
                 task::blocking(move || fs::rename(from, to)).await
             }
             Self::Docker(body) => {
-                let line = format!("mv {} {}", path_word(from), path_word(to));
+                let line = format!("mv {} {}", quoted_path(from), quoted_path(to));
                 body.capture(&line, b"").await.map(drop)
             }
         }
@@ -89,12 +89,12 @@ impl Body {
                 task::blocking(move || fs::set_permissions(path, mode)).await
             }
             Self::Docker(body) => {
-                body.capture(&format!("chmod {mode:o} {}", path_word(path)), b"").await.map(drop)
+                body.capture(&format!("chmod {mode:o} {}", quoted_path(path)), b"").await.map(drop)
             }
         }
     }
 
-    /// Sets the owner and the group, each by name or number; an empty one stays.
+    /// Sets the owner and the group, each by name or number. An empty one is left unchanged.
     pub(crate) async fn set_owner(&self, path: &str, owner: &str, group: &str) -> io::Result<()> {
         match self {
             Self::Process(body) => {
@@ -104,15 +104,17 @@ impl Body {
                 task::blocking(move || chown(path, user, group)).await
             }
             Self::Docker(body) => {
-                let word = quoted(&format!("{owner}:{group}"));
-                let word = if group.is_empty() { quoted(owner) } else { word };
-                body.capture(&format!("chown {word} {}", path_word(path)), b"").await.map(drop)
+                let owner_arg = quoted(&format!("{owner}:{group}"));
+                let owner_arg = if group.is_empty() { quoted(owner) } else { owner_arg };
+                body.capture(&format!("chown {owner_arg} {}", quoted_path(path)), b"")
+                    .await
+                    .map(drop)
             }
         }
     }
 }
 
-/// Returns the number of a user or group, by number or by name.
+/// Returns the id of a user or group, given by id or by name.
 fn number_of(file: &str, what: &str, name: &str) -> io::Result<Option<u32>> {
     if name.is_empty() {
         return Ok(None);

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{App, parse, resolve};
-use crate::backend::{Body, Event, Program, Script};
+use super::{SharedState, parse, resolve};
+use crate::backend::{ExecutionEvent, Program, SandboxBody, ShellInput};
 use crate::error::{ApiError, Result};
 use crate::sandbox::Pairs;
 
@@ -22,29 +22,29 @@ struct Execute {
     timeout: Option<u64>,
 }
 
-/// Runs a command to its end, or to its limit.
+/// Runs a command to its end or its timeout.
 pub(super) async fn execute(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
-    let order: Execute = parse(&body)?;
+    let request: Execute = parse(&body)?;
     let program = Program {
-        script: Script::Fed(order.command),
-        cwd: order.cwd.filter(|cwd| !cwd.is_empty()),
-        env: order.envs.unwrap_or_default(),
+        script: ShellInput::Fed(request.command),
+        cwd: request.cwd.filter(|cwd| !cwd.is_empty()),
+        env: request.envs.unwrap_or_default(),
         merged: true,
     };
-    let limit = order.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let limit = request.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let (code, output) = finish(&sandbox, program, limit).await?;
     let result = String::from_utf8_lossy(&output);
     Ok(axum::Json(json!({ "exitCode": code, "result": result })).into_response())
 }
 
-/// Runs a program to its end; returns its code and everything it wrote.
+/// Runs a program to its end, and returns its code and all output.
 pub(super) async fn finish(
-    sandbox: &Body,
+    sandbox: &SandboxBody,
     program: Program,
     limit: Option<Duration>,
 ) -> Result<(i32, Vec<u8>)> {
@@ -54,8 +54,8 @@ pub(super) async fn finish(
         let mut output = Vec::new();
         while let Some(event) = execution.events.recv().await {
             match event {
-                Event::Output(_, piece) => output.extend_from_slice(&piece),
-                Event::Ended(code) => return Ok((code, output)),
+                ExecutionEvent::Output(_, chunk) => output.extend_from_slice(&chunk),
+                ExecutionEvent::Ended(code) => return Ok((code, output)),
             }
         }
         Err(ApiError::no_daemon())

@@ -1,9 +1,9 @@
-//! Files in a sandbox: up, down, and what is there.
+//! Files in a sandbox: upload, download and listing.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use axum::body::{Body as AnswerBody, Bytes};
+use axum::body::{Body as ResponseBody, Bytes};
 use axum::extract::{Multipart, Path, State as Extract};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{App, Asked, parse, resolve};
-use crate::backend::Body;
+use super::{SharedState, ToolboxRequest, parse, resolve};
+use crate::backend::SandboxBody;
 use crate::error::{ApiError, Result};
 
 pub(super) fn failed(path: &str, error: &io::Error) -> ApiError {
@@ -31,7 +31,7 @@ pub(super) fn failed(path: &str, error: &io::Error) -> ApiError {
     }
 }
 
-pub(super) async fn list(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn list(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let path = query.need("path").unwrap_or(".");
     let depth = match query.need("depth") {
         Ok(depth) => depth.parse().ok().filter(|depth| *depth > 0).ok_or_else(|| {
@@ -43,13 +43,13 @@ pub(super) async fn list(Asked { sandbox, query }: Asked) -> Result<Response> {
     Ok(axum::Json(entries).into_response())
 }
 
-pub(super) async fn info(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn info(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let path = query.need("path")?;
     let entry = sandbox.describe(path).await.map_err(|error| failed(path, &error))?;
     Ok(axum::Json(entry).into_response())
 }
 
-pub(super) async fn folder(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn folder(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let path = query.need("path")?;
     let mode = match query.need("mode") {
         Ok(mode) => Some(octal(mode)?),
@@ -64,8 +64,8 @@ fn octal(mode: &str) -> Result<u32> {
     u32::from_str_radix(mode, 8).map_err(invalid)
 }
 
-/// Gives something another path, which must be free and in a directory that is there.
-pub(super) async fn rename(Asked { sandbox, query }: Asked) -> Result<Response> {
+/// Renames a file or directory. The new path must be free, and its parent directory must exist.
+pub(super) async fn rename(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let (source, destination) = (query.need("source")?, query.need("destination")?);
     sandbox.describe(source).await.map_err(|error| failed(source, &error))?;
     let parent = match destination.trim_end_matches('/').rsplit_once('/') {
@@ -75,8 +75,8 @@ pub(super) async fn rename(Asked { sandbox, query }: Asked) -> Result<Response> 
     };
     sandbox.describe(parent).await.map_err(|error| failed(parent, &error))?;
     if sandbox.describe(destination).await.is_ok() {
-        let taken = ApiError::new(StatusCode::CONFLICT, "destination already exists");
-        return Err(taken.with_code("CONFLICT"));
+        let conflict = ApiError::new(StatusCode::CONFLICT, "destination already exists");
+        return Err(conflict.with_code("CONFLICT"));
     }
     let moved = sandbox.rename(source, destination).await;
     moved.map_err(|error| failed(source, &error))?;
@@ -84,7 +84,9 @@ pub(super) async fn rename(Asked { sandbox, query }: Asked) -> Result<Response> 
 }
 
 /// Sets mode, owner and group, as far as each is given.
-pub(super) async fn permissions(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn permissions(
+    ToolboxRequest { sandbox, query }: ToolboxRequest,
+) -> Result<Response> {
     let path = query.need("path")?;
     let wrong = |error: io::Error| failed(path, &error);
     sandbox.describe(path).await.map_err(wrong)?;
@@ -99,14 +101,16 @@ pub(super) async fn permissions(Asked { sandbox, query }: Asked) -> Result<Respo
     Ok(StatusCode::OK.into_response())
 }
 
-pub(super) async fn remove(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn remove(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let path = query.need("path")?;
     let removed = sandbox.remove(path, query.is_true("recursive")).await;
     removed.map_err(|error| failed(path, &error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub(super) async fn download(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn download(
+    ToolboxRequest { sandbox, query }: ToolboxRequest,
+) -> Result<Response> {
     let path = query.need("path")?;
     let content = sandbox.read(path).await.map_err(|error| failed(path, &error))?;
     let name = path.rsplit('/').next().unwrap_or(path).replace('"', "");
@@ -118,7 +122,7 @@ pub(super) async fn download(Asked { sandbox, query }: Asked) -> Result<Response
 }
 
 pub(super) async fn upload(
-    Asked { sandbox, query }: Asked,
+    ToolboxRequest { sandbox, query }: ToolboxRequest,
     mut form: Multipart,
 ) -> Result<Response> {
     let path = query.need("path")?;
@@ -138,9 +142,9 @@ fn malformed(error: &dyn std::error::Error) -> ApiError {
     ApiError::invalid(format!("invalid multipart form: {error}")).with_code("BAD_REQUEST")
 }
 
-/// Takes parts in pairs, `files[n].path` and then `files[n].file`.
+/// Accepts parts in pairs, `files[n].path` and then `files[n].file`.
 pub(super) async fn bulk_upload(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     mut form: Multipart,
 ) -> Result<Response> {
@@ -166,29 +170,29 @@ struct BulkDownload {
     paths: Vec<String>,
 }
 
-/// Answers with one part for each path: the file, or what is wrong with it.
+/// Answers with one part for each path: the file, or its error.
 pub(super) async fn bulk_download(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
-    let order: BulkDownload = parse(&body)?;
-    if order.paths.is_empty() {
+    let request: BulkDownload = parse(&body)?;
+    if request.paths.is_empty() {
         let message = "request body must be {\"paths\": [ ... ]} and non-empty";
         return Err(ApiError::invalid(message).with_code("BAD_REQUEST"));
     }
     let boundary = Uuid::new_v4().simple().to_string();
-    let mut answer = Vec::new();
-    for path in &order.paths {
-        add_part(&mut answer, &boundary, &sandbox, path).await;
+    let mut body = Vec::new();
+    for path in &request.paths {
+        add_part(&mut body, &boundary, &sandbox, path).await;
     }
-    answer.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
     let kind = [(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))];
-    Ok((kind, AnswerBody::from(answer)).into_response())
+    Ok((kind, ResponseBody::from(body)).into_response())
 }
 
-async fn add_part(answer: &mut Vec<u8>, boundary: &str, sandbox: &Body, path: &str) {
+async fn add_part(body: &mut Vec<u8>, boundary: &str, sandbox: &SandboxBody, path: &str) {
     let (name, kind, content) = match sandbox.read(path).await {
         Ok(content) => ("file", "application/octet-stream", content),
         Err(error) => {
@@ -206,7 +210,7 @@ async fn add_part(answer: &mut Vec<u8>, boundary: &str, sandbox: &Body, path: &s
         "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"; \
          filename=\"{file_name}\"\r\nContent-Type: {kind}\r\n\r\n"
     );
-    answer.extend_from_slice(head.as_bytes());
-    answer.extend_from_slice(&content);
-    answer.extend_from_slice(b"\r\n");
+    body.extend_from_slice(head.as_bytes());
+    body.extend_from_slice(&content);
+    body.extend_from_slice(b"\r\n");
 }

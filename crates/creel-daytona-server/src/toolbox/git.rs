@@ -1,4 +1,4 @@
-//! `POST /git/clone`, by the git in the sandbox.
+//! `POST /git/clone`, with the git in the sandbox.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State as Extract};
@@ -7,13 +7,13 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::execute::finish;
-use super::{App, parse, resolve};
-use crate::backend::{Body, Program, Script, quoted};
+use super::{SharedState, parse, resolve};
+use crate::backend::{Program, SandboxBody, ShellInput, quoted};
 use crate::error::{ApiError, Result};
 use crate::sandbox::Pairs;
 
 #[derive(Debug, Deserialize)]
-struct Clone {
+struct CloneRequest {
     url: String,
     path: String,
     branch: Option<String>,
@@ -25,16 +25,16 @@ struct Clone {
 
 /// Clones a repository.
 pub(super) async fn clone(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
-    let order: Clone = parse(&body)?;
+    let request: CloneRequest = parse(&body)?;
     let program = Program {
-        script: Script::Fed(order.script(&sandbox)),
+        script: ShellInput::Fed(request.script(&sandbox)),
         cwd: None,
-        env: order.env(),
+        env: request.env(),
         merged: true,
     };
     match finish(&sandbox, program, None).await? {
@@ -43,12 +43,12 @@ pub(super) async fn clone(
     }
 }
 
-impl Clone {
-    fn script(&self, sandbox: &Body) -> String {
+impl CloneRequest {
+    fn script(&self, sandbox: &SandboxBody) -> String {
         let path = quoted(&sandbox.inside(&self.path));
         let mut command = String::from("git");
         if self.password.is_some() {
-            // From the environment, so that no list of processes shows it.
+            // Passed in the environment, so that no process list shows it.
             let helper =
                 "!f() { echo \"username=$CLONE_USER\"; echo \"password=$CLONE_WORD\"; }; f";
             command.push_str(&format!(" -c credential.helper={}", quoted(helper)));
@@ -79,7 +79,7 @@ impl Clone {
 }
 
 fn refusal(output: &str) -> ApiError {
-    let says = |words: &[&str]| words.iter().any(|word| output.contains(word));
+    let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
     let (status, code) = if says(&["Authentication failed", "could not read Username"]) {
         (StatusCode::UNAUTHORIZED, "GIT_AUTH_FAILED")
     } else if says(&["Remote branch"]) {

@@ -1,21 +1,21 @@
-//! `GET /system/metrics`: what the sandbox sees of its machine.
+//! `GET /system/metrics`: the resources of the machine as the sandbox sees them.
 
 use axum::extract::{Path, State as Extract};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::execute::finish;
-use super::{App, resolve};
-use crate::backend::{Program, Script};
+use super::{SharedState, resolve};
+use crate::backend::{Program, ShellInput};
 use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::sandbox::Pairs;
 
-/// Prints processors, two looks at their time, memory and disk, one after the other.
+/// Prints the processors, two samples of their time, memory and disk, one after the other.
 const PROBE: &str = "grep -c ^processor /proc/cpuinfo; head -n 1 /proc/stat; sleep 0.1; \
                      head -n 1 /proc/stat; cat /proc/meminfo; df -kP . | tail -n 1\n";
 
-/// The answer; sizes are in bytes.
+/// The response, with sizes in bytes.
 #[derive(Debug, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct Metrics {
@@ -31,18 +31,21 @@ struct Metrics {
     timestamp_unix: i64,
 }
 
-/// Tells what is used and what there is, measured in the sandbox itself.
-pub(super) async fn metrics(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+/// Returns used and total resources, measured in the sandbox itself.
+pub(super) async fn metrics(
+    Extract(shared): SharedState,
+    Path(key): Path<String>,
+) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
     let program = Program {
-        script: Script::Fed(PROBE.to_owned()),
+        script: ShellInput::Fed(PROBE.to_owned()),
         cwd: None,
         env: Pairs::new(),
         merged: true,
     };
     let (_, output) = finish(&sandbox, program, None).await?;
-    let told = read(&String::from_utf8_lossy(&output), Moment::now());
-    Ok(axum::Json(told.ok_or_else(ApiError::no_daemon)?).into_response())
+    let metrics = read(&String::from_utf8_lossy(&output), Moment::now());
+    Ok(axum::Json(metrics.ok_or_else(ApiError::no_daemon)?).into_response())
 }
 
 fn read(text: &str, now: Moment) -> Option<Metrics> {
@@ -58,7 +61,7 @@ fn read(text: &str, now: Moment) -> Option<Metrics> {
         .last()?
         .split_whitespace()
         .skip(1)
-        .map_while(|word| Some(word.parse::<u64>().ok()? * 1024))
+        .map_while(|field| Some(field.parse::<u64>().ok()? * 1024))
         .collect();
     let [disk_total, disk_used, disk_free] = disk[..] else { return None };
     let (mem_total, available) = (memory("MemTotal:")?, memory("MemAvailable:")?);
@@ -76,15 +79,15 @@ fn read(text: &str, now: Moment) -> Option<Metrics> {
     })
 }
 
-/// Reads all time and idle time off the first line of `/proc/stat`.
+/// Parses total time and idle time from the first line of `/proc/stat`.
 fn times(line: &str) -> Option<(u64, u64)> {
-    let numbers = line.strip_prefix("cpu ")?.split_whitespace().map(|word| word.parse().ok());
+    let numbers = line.strip_prefix("cpu ")?.split_whitespace().map(|field| field.parse().ok());
     let numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
     let idle = numbers.get(3)? + numbers.get(4).unwrap_or(&0);
     Some((numbers.iter().sum(), idle))
 }
 
-/// Returns how much of the time between two looks was used, in percent.
+/// Returns the busy share of the time between two samples, in percent.
 fn busy(before: (u64, u64), after: (u64, u64)) -> f64 {
     let (all, idle) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
     if all == 0 { 0.0 } else { all.saturating_sub(idle) as f64 * 100.0 / all as f64 }
@@ -99,10 +102,10 @@ mod tests {
         let text = "2\ncpu  100 0 100 700 100 0 0 0 0 0\ncpu  140 0 110 740 110 0 0 0 0 0\n\
                     MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 400 kB\nCached: 300 kB\n\
                     overlay 5000 2000 3000 40% /\n";
-        let told = read(text, Moment(1500)).unwrap();
-        assert_eq!((told.cpu_count, told.cpu_used_pct), (2, 50.0));
-        assert_eq!((told.mem_total, told.mem_used), (1000 * 1024, 600 * 1024));
-        assert_eq!((told.disk_total, told.disk_free), (5000 * 1024, 3000 * 1024));
+        let metrics = read(text, Moment(1500)).unwrap();
+        assert_eq!((metrics.cpu_count, metrics.cpu_used_pct), (2, 50.0));
+        assert_eq!((metrics.mem_total, metrics.mem_used), (1000 * 1024, 600 * 1024));
+        assert_eq!((metrics.disk_total, metrics.disk_free), (5000 * 1024, 3000 * 1024));
         assert_eq!(read("sh: not found", Moment(0)), None);
     }
 }

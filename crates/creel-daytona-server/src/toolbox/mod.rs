@@ -1,7 +1,7 @@
-//! The toolbox: what the daemon in a sandbox does, below `/toolbox/{sandbox}`.
+//! The toolbox: the API of the daemon in a sandbox, below `/toolbox/{sandbox}`.
 //!
-//! Every call counts as activity. A sandbox that does not run answers 400, one
-//! with nothing behind it answers as the proxy does when the daemon is dead.
+//! Every call counts as activity. A sandbox that does not run answers 400. One without a backend
+//! answers as the proxy does when the daemon is dead.
 
 mod execute;
 mod files;
@@ -28,19 +28,19 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::api;
-use crate::backend::Body;
+use crate::backend::SandboxBody;
 use crate::error::{ApiError, Result};
 use crate::percent;
-use crate::shared::{Shared, lock};
+use crate::shared::{ServerState, lock};
 use crate::state::State;
 
 pub(crate) use pty::Pty;
-pub(crate) use session::Session;
+pub(crate) use session::ShellSession;
 
-type App = Extract<Arc<Shared>>;
+type SharedState = Extract<Arc<ServerState>>;
 
 /// Returns the routes below `/toolbox/{sandbox}`.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<ServerState>> {
     Router::new()
         .route("/process/execute", post(execute::execute))
         .route("/process/session", get(session::list).post(session::create))
@@ -75,8 +75,8 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .layer(DefaultBodyLimit::disable())
 }
 
-/// Finds what runs behind a sandbox, and notes the activity.
-fn resolve(shared: &Shared, key: &str) -> Result<Arc<Body>> {
+/// Returns the backend of a sandbox, and records the activity.
+fn resolve(shared: &ServerState, key: &str) -> Result<Arc<SandboxBody>> {
     let (id, state) = {
         let registry = shared.registry();
         let sandbox = registry.find(key).ok_or_else(|| ApiError::no_sandbox(key))?;
@@ -97,39 +97,40 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
     serde_json::from_slice(body).map_err(invalid)
 }
 
-/// The sandbox that a call is for, and what its query says.
-struct Asked {
-    sandbox: Arc<Body>,
-    query: Query,
+/// The sandbox and the query of a call.
+struct ToolboxRequest {
+    sandbox: Arc<SandboxBody>,
+    query: ToolboxQuery,
 }
 
-impl FromRequestParts<Arc<Shared>> for Asked {
+impl FromRequestParts<Arc<ServerState>> for ToolboxRequest {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self> {
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<ServerState>) -> Result<Self> {
         let key = Path::<HashMap<String, String>>::from_request_parts(parts, shared).await;
-        let key = key.ok().and_then(|Path(mut words)| words.remove("sandbox")).unwrap_or_default();
-        Ok(Self { sandbox: resolve(shared, &key)?, query: Query::of(parts.uri.query()) })
+        let key =
+            key.ok().and_then(|Path(mut params)| params.remove("sandbox")).unwrap_or_default();
+        Ok(Self { sandbox: resolve(shared, &key)?, query: ToolboxQuery::of(parts.uri.query()) })
     }
 }
 
-/// Things of sandboxes, by sandbox and name.
+/// Values by sandbox and name.
 #[derive(Debug)]
-pub(crate) struct Shelf<T>(Mutex<HashMap<(Uuid, String), Arc<T>>>);
+pub(crate) struct PerSandbox<T>(Mutex<HashMap<(Uuid, String), Arc<T>>>);
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for PerSandbox<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> Shelf<T> {
-    /// Forgets those of a sandbox that ends.
+impl<T> PerSandbox<T> {
+    /// Removes the values of a sandbox that ends.
     pub(crate) fn forget(&self, sandbox: &Uuid) {
         lock(&self.0).retain(|(owner, _), _| owner != sandbox);
     }
 
-    /// Returns one; `what` says what there is none of.
+    /// Returns a value. `what` names it in the error.
     fn get(&self, sandbox: Uuid, name: &str, what: &str) -> Result<Arc<T>> {
         let missing = || {
             ApiError::new(StatusCode::NOT_FOUND, format!("{what} not found")).with_code("NOT_FOUND")
@@ -138,10 +139,10 @@ impl<T> Shelf<T> {
     }
 }
 
-/// The part of a query that a call names.
-struct Query(HashMap<String, String>);
+/// The query of a call.
+struct ToolboxQuery(HashMap<String, String>);
 
-impl Query {
+impl ToolboxQuery {
     fn of(text: Option<&str>) -> Self {
         Self(percent::pairs(text.unwrap_or_default()).into_iter().collect())
     }
@@ -156,12 +157,12 @@ impl Query {
     }
 }
 
-async fn home(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+async fn home(Extract(shared): SharedState, Path(key): Path<String>) -> Result<Response> {
     let body = resolve(&shared, &key)?;
     Ok(axum::Json(json!({ "dir": body.home() })).into_response())
 }
 
-async fn version(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+async fn version(Extract(shared): SharedState, Path(key): Path<String>) -> Result<Response> {
     resolve(&shared, &key)?;
     Ok(axum::Json(json!({ "version": crate::VERSION })).into_response())
 }

@@ -1,4 +1,4 @@
-//! Terminals: an interactive shell, seen and typed to over WebSockets.
+//! Terminals: interactive shells with WebSocket clients.
 //!
 //! ```text
 //!   WebSocket ──typed──▶ terminal ◀──▶ shell in the sandbox
@@ -6,8 +6,8 @@
 //!       └──broadcast──── pump ──▶ how it ended
 //! ```
 //!
-//! Clients come and go; the shell stays until it ends, is killed, or its
-//! sandbox stops. One that has ended is forgotten, and its name is free.
+//! Clients come and go. The shell stays until it ends, is killed, or its sandbox stops. An ended
+//! terminal is removed, and its name is free.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,49 +25,51 @@ use tokio::sync::{OnceCell, broadcast, watch};
 use uuid::Uuid;
 
 use super::session::sandbox_id;
-use super::{App, Query, parse, resolve};
-use crate::backend::{Body, Event, Execution, Killer, Program, Script, Size, Terminal};
+use super::{SharedState, ToolboxQuery, parse, resolve};
+use crate::backend::{
+    Execution, ExecutionEvent, Killer, Program, SandboxBody, ShellInput, Terminal, TerminalSize,
+};
 use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::sandbox::Pairs;
-use crate::shared::{Shared, lock};
+use crate::shared::{ServerState, lock};
 
-/// A client that offers this is told the exit code in a message before the end.
+/// The protocol of clients that receive the exit code in a message before the end.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
-/// What precedes the environment among the protocols that a client offers.
+/// The prefix of the environment among the protocols that a client offers.
 const ENVIRONMENT: &str = "X-Daytona-Pty-Envs~";
-/// How many pieces of output a client may be behind.
+/// The number of pieces of output that a client may lag behind.
 const BACKLOG: usize = 1024;
 /// The largest piece of output.
-const PIECE: usize = 16 * 1024;
+const CHUNK: usize = 16 * 1024;
 /// The code of a shell that was killed.
 const KILLED: i32 = 137;
-/// The most columns or rows.
+/// The maximum number of columns or rows.
 const LARGEST: u16 = 1000;
 
-/// What a terminal is called when there is none.
+/// The name of a terminal in error messages.
 const WHAT: &str = "PTY session";
 
 /// One terminal.
 #[derive(Debug)]
 pub(crate) struct Pty {
     sandbox: Uuid,
-    order: Order,
-    size: Mutex<Size>,
+    request: PtyRequest,
+    size: Mutex<TerminalSize>,
     created_at: Moment,
     terminal: Terminal,
-    /// What the terminal shows, for whoever looks.
+    /// The output of the terminal, for its clients.
     output: broadcast::Sender<Bytes>,
-    /// How the shell ended.
+    /// The exit code of the shell, once it has ended.
     ended: watch::Sender<Option<i32>>,
-    /// Ends the shell; empty until it was started.
+    /// Ends the shell; empty until it is started.
     shell: OnceCell<Killer>,
 }
 
-/// What a terminal is to be.
+/// A request for a terminal.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Order {
+struct PtyRequest {
     #[serde(default)]
     id: String,
     cwd: Option<String>,
@@ -78,14 +80,14 @@ struct Order {
     lazy_start: bool,
 }
 
-impl Order {
-    fn size(&self) -> Result<Size> {
-        let size = Size { cols: self.cols.unwrap_or(80), rows: self.rows.unwrap_or(24) };
+impl PtyRequest {
+    fn size(&self) -> Result<TerminalSize> {
+        let size = TerminalSize { cols: self.cols.unwrap_or(80), rows: self.rows.unwrap_or(24) };
         checked(size)
     }
 }
 
-fn checked(size: Size) -> Result<Size> {
+fn checked(size: TerminalSize) -> Result<TerminalSize> {
     let fits = |length: u16| (1..=LARGEST).contains(&length);
     let wrong = || {
         let message = format!("cols and rows must be between 1 and {LARGEST}");
@@ -95,10 +97,10 @@ fn checked(size: Size) -> Result<Size> {
 }
 
 impl Pty {
-    /// Makes a terminal on which nothing runs yet, and puts it on the list.
-    fn make(shared: &Shared, sandbox: Uuid, order: Order) -> Result<Arc<Self>> {
-        let size = order.size()?;
-        if order.id.is_empty() {
+    /// Creates a terminal without a shell, and registers it.
+    fn make(shared: &ServerState, sandbox: Uuid, request: PtyRequest) -> Result<Arc<Self>> {
+        let size = request.size()?;
+        if request.id.is_empty() {
             return Err(ApiError::invalid("session ID is required").with_code("BAD_REQUEST"));
         }
         let failed = |error: std::io::Error| {
@@ -113,25 +115,25 @@ impl Pty {
             output: broadcast::Sender::new(BACKLOG),
             ended: watch::Sender::new(None),
             shell: OnceCell::new(),
-            order,
+            request,
         });
         let mut all = lock(&shared.ptys.0);
-        let key = (sandbox, pty.order.id.clone());
+        let key = (sandbox, pty.request.id.clone());
         if all.contains_key(&key) {
-            let message = format!("PTY session with ID '{}' already exists", pty.order.id);
+            let message = format!("PTY session with ID '{}' already exists", pty.request.id);
             return Err(ApiError::new(StatusCode::CONFLICT, message).with_code("CONFLICT"));
         }
         all.insert(key, Arc::clone(&pty));
         Ok(pty)
     }
 
-    /// Starts the shell, unless it was started.
-    async fn start(self: &Arc<Self>, shared: &Arc<Shared>, body: &Body) -> Result<()> {
+    /// Starts the shell, unless it was already started.
+    async fn start(self: &Arc<Self>, shared: &Arc<ServerState>, body: &SandboxBody) -> Result<()> {
         let start = || async {
-            let mut env = self.order.envs.clone().unwrap_or_default();
+            let mut env = self.request.envs.clone().unwrap_or_default();
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
-            let cwd = self.order.cwd.clone().filter(|cwd| !cwd.is_empty());
-            let script = Script::Terminal;
+            let cwd = self.request.cwd.clone().filter(|cwd| !cwd.is_empty());
+            let script = ShellInput::Terminal;
             let program = Program { script, cwd, env, merged: true };
             let execution = body.run_on(program, Some(&self.terminal)).await;
             let execution = execution.map_err(|_| ApiError::no_daemon())?;
@@ -147,9 +149,9 @@ impl Pty {
         started
     }
 
-    /// Passes on what is shown, until the shell has ended.
-    async fn pump(self: Arc<Self>, shared: Arc<Shared>, mut execution: Execution) {
-        let mut buffer = vec![0; PIECE];
+    /// Passes on the output, until the shell has ended.
+    async fn pump(self: Arc<Self>, shared: Arc<ServerState>, mut execution: Execution) {
+        let mut buffer = vec![0; CHUNK];
         let mut killed = self.ended.subscribe();
         let code = loop {
             tokio::select! {
@@ -158,8 +160,8 @@ impl Pty {
                     Err(_) => break -1,
                 },
                 event = execution.events.recv() => match event {
-                    Some(Event::Output(_, piece)) => self.show(&piece),
-                    Some(Event::Ended(code)) => break code,
+                    Some(ExecutionEvent::Output(_, chunk)) => self.show(&chunk),
+                    Some(ExecutionEvent::Ended(code)) => break code,
                     None => break KILLED,
                 },
                 code = code_of(&mut killed) => break code,
@@ -174,18 +176,18 @@ impl Pty {
     }
 
     async fn type_in(&self, typed: &[u8]) {
-        // A terminal that cannot be typed to has ended, which is told in its turn.
+        // If writing fails, the terminal has ended, which is reported separately.
         let _ = self.terminal.write(typed).await;
     }
 
-    fn show(&self, piece: &[u8]) {
-        // Nobody may be looking; what they miss is not kept.
-        let _ = self.output.send(Bytes::copy_from_slice(piece));
+    fn show(&self, chunk: &[u8]) {
+        // There may be no client. Output without a client is not kept.
+        let _ = self.output.send(Bytes::copy_from_slice(chunk));
     }
 
-    /// Takes itself off the list, unless another has its name by now.
-    fn leave(self: &Arc<Self>, shared: &Shared) {
-        let key = (self.sandbox, self.order.id.clone());
+    /// Unregisters the terminal, unless another one has its name by now.
+    fn leave(self: &Arc<Self>, shared: &ServerState) {
+        let key = (self.sandbox, self.request.id.clone());
         let mut all = lock(&shared.ptys.0);
         if all.get(&key).is_some_and(|known| Arc::ptr_eq(known, self)) {
             all.remove(&key);
@@ -195,33 +197,36 @@ impl Pty {
     fn json(&self) -> Value {
         let size = *lock(&self.size);
         json!({
-            "id": self.order.id,
-            "cwd": self.order.cwd.as_deref().unwrap_or_default(),
-            "envs": self.order.envs.clone().unwrap_or_default(),
+            "id": self.request.id,
+            "cwd": self.request.cwd.as_deref().unwrap_or_default(),
+            "envs": self.request.envs.clone().unwrap_or_default(),
             "cols": size.cols,
             "rows": size.rows,
             "createdAt": self.created_at,
             "active": self.shell.initialized() && self.ended.borrow().is_none(),
-            "lazyStart": self.order.lazy_start,
+            "lazyStart": self.request.lazy_start,
         })
     }
 }
 
 pub(super) async fn create(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
     let pty = Pty::make(&shared, sandbox_id(&shared, &key)?, parse(&body)?)?;
-    if !pty.order.lazy_start {
+    if !pty.request.lazy_start {
         pty.start(&shared, &sandbox).await?;
     }
-    let body = axum::Json(json!({ "sessionId": pty.order.id }));
+    let body = axum::Json(json!({ "sessionId": pty.request.id }));
     Ok((StatusCode::CREATED, body).into_response())
 }
 
-pub(super) async fn list(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+pub(super) async fn list(
+    Extract(shared): SharedState,
+    Path(key): Path<String>,
+) -> Result<Response> {
     resolve(&shared, &key)?;
     let id = sandbox_id(&shared, &key)?;
     let all = lock(&shared.ptys.0);
@@ -230,20 +235,20 @@ pub(super) async fn list(Extract(shared): App, Path(key): Path<String>) -> Resul
     Ok(axum::Json(json!({ "sessions": own })).into_response())
 }
 
-fn find(shared: &Shared, key: &str, name: &str) -> Result<Arc<Pty>> {
+fn find(shared: &ServerState, key: &str, name: &str) -> Result<Arc<Pty>> {
     resolve(shared, key)?;
     shared.ptys.get(sandbox_id(shared, key)?, name, WHAT)
 }
 
 pub(super) async fn show(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name)): Path<(String, String)>,
 ) -> Result<Response> {
     Ok(axum::Json(find(&shared, &key, &name)?.json()).into_response())
 }
 
 pub(super) async fn delete(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name)): Path<(String, String)>,
 ) -> Result<Response> {
     let pty = find(&shared, &key, &name)?;
@@ -256,11 +261,11 @@ pub(super) async fn delete(
 }
 
 pub(super) async fn resize(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Result<Response> {
-    let size = checked(parse::<Size>(&body)?)?;
+    let size = checked(parse::<TerminalSize>(&body)?)?;
     let sandbox = resolve(&shared, &key)?;
     let gone = |_| ApiError::new(StatusCode::GONE, "PTY session not found").with_code("GONE");
     let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT).map_err(gone)?;
@@ -274,24 +279,24 @@ pub(super) async fn resize(
 
 type Upgrade = std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
-/// Takes the way in; only what a client offered is chosen.
+/// Accepts the upgrade. Only a protocol that the client offered is selected.
 fn accepted(upgrade: Upgrade) -> Result<WebSocketUpgrade> {
     let upgrade = upgrade.map_err(|_| ApiError::invalid("a WebSocket is needed to connect"))?;
     Ok(upgrade.protocols([EXIT_CONTROL]))
 }
 
-/// Makes a terminal, starts its shell and connects, in one go.
+/// Creates a terminal, starts its shell and connects, in one request.
 pub(super) async fn create_and_connect(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response> {
-    let (sandbox, query) = (resolve(&shared, &key)?, Query::of(query.as_deref()));
+    let (sandbox, query) = (resolve(&shared, &key)?, ToolboxQuery::of(query.as_deref()));
     let upgrade = accepted(upgrade)?;
     let number = |name: &str| query.need(name).ok().map(|text| text.parse().unwrap_or(0));
-    let order = Order {
+    let request = PtyRequest {
         id: query.need("id")?.to_owned(),
         cwd: query.need("cwd").ok().map(str::to_owned),
         envs: environment(&headers)?,
@@ -299,16 +304,16 @@ pub(super) async fn create_and_connect(
         rows: number("rows"),
         lazy_start: false,
     };
-    let pty = Pty::make(&shared, sandbox_id(&shared, &key)?, order)?;
-    // Looking comes before starting, so that nothing is missed.
-    let look = Look::at(&pty, &upgrade);
+    let pty = Pty::make(&shared, sandbox_id(&shared, &key)?, request)?;
+    // Subscribe before the start, so that no output is missed.
+    let subscription = Subscription::at(&pty, &upgrade);
     pty.start(&shared, &sandbox).await?;
-    Ok(upgrade.on_upgrade(move |socket| look.follow(shared, socket)))
+    Ok(upgrade.on_upgrade(move |socket| subscription.follow(shared, socket)))
 }
 
-/// Connects to a terminal; one that waits for its first client is started.
+/// Connects to a terminal, and starts its shell if this is the first client.
 pub(super) async fn connect(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name)): Path<(String, String)>,
     upgrade: Upgrade,
 ) -> Result<Response> {
@@ -316,30 +321,32 @@ pub(super) async fn connect(
     let upgrade = accepted(upgrade)?;
     let found = async {
         let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT)?;
-        let look = Look::at(&pty, &upgrade);
-        pty.start(&shared, &sandbox).await.map(|()| look)
+        let subscription = Subscription::at(&pty, &upgrade);
+        pty.start(&shared, &sandbox).await.map(|()| subscription)
     };
     match found.await {
-        Ok(look) => Ok(upgrade.on_upgrade(move |socket| look.follow(shared, socket))),
-        // A client learns of it on the WebSocket, as from the real service.
+        Ok(subscription) => {
+            Ok(upgrade.on_upgrade(move |socket| subscription.follow(shared, socket)))
+        }
+        // The client receives the error on the WebSocket, as from the real service.
         Err(error) => Ok(upgrade.on_upgrade(move |socket| refuse(socket, error.message))),
     }
 }
 
 async fn refuse(mut socket: WebSocket, why: String) {
     let error = format!("Failed to connect to PTY session: {why}");
-    let told = json!({ "type": "control", "status": "error", "error": error }).to_string();
-    // A client that hung up first needs no goodbye.
-    let _ = socket.send(Message::Text(told.into())).await;
+    let message = json!({ "type": "control", "status": "error", "error": error }).to_string();
+    // The client may have hung up first.
+    let _ = socket.send(Message::Text(message.into())).await;
     let _ = socket.send(Message::Close(None)).await;
 }
 
-/// Reads the environment off the protocols that a client offers: base64 of JSON.
+/// Decodes the environment from the protocols that a client offers: base64 of JSON.
 fn environment(headers: &HeaderMap) -> Result<Option<Pairs>> {
     let offered =
         headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
-    let mut words = offered.flat_map(|value| value.split(',')).map(str::trim);
-    let Some(encoded) = words.find_map(|word| word.strip_prefix(ENVIRONMENT)) else {
+    let mut protocols = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let Some(encoded) = protocols.find_map(|protocol| protocol.strip_prefix(ENVIRONMENT)) else {
         return Ok(None);
     };
     let decoded = decoded(encoded).and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -347,7 +354,7 @@ fn environment(headers: &HeaderMap) -> Result<Option<Pairs>> {
     decoded.map(Some).ok_or_else(wrong)
 }
 
-/// Decodes base64 as it is written in addresses, without padding.
+/// Decodes URL-safe base64 without padding.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut bits, mut held) = (Vec::new(), 0_u32, 0);
     for byte in text.bytes() {
@@ -370,16 +377,16 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A client's look at a terminal.
-struct Look {
+/// A client's subscription to a terminal.
+struct Subscription {
     pty: Arc<Pty>,
     output: broadcast::Receiver<Bytes>,
     ended: watch::Receiver<Option<i32>>,
-    /// Whether it is told the end in a message of its own.
+    /// Whether the client receives the end in a separate message.
     exit_control: bool,
 }
 
-impl Look {
+impl Subscription {
     fn at(pty: &Arc<Pty>, upgrade: &WebSocketUpgrade) -> Self {
         Self {
             pty: Arc::clone(pty),
@@ -389,23 +396,23 @@ impl Look {
         }
     }
 
-    /// Shows what there is to see and types what is sent, until either side ends.
-    async fn follow(mut self, shared: Arc<Shared>, mut socket: WebSocket) {
+    /// Sends output and receives input, until either side ends.
+    async fn follow(mut self, shared: Arc<ServerState>, mut socket: WebSocket) {
         let connected = json!({ "type": "control", "status": "connected" }).to_string();
         if socket.send(Message::Text(connected.into())).await.is_err() {
             return;
         }
         let code = loop {
             tokio::select! {
-                // What was shown comes before the word that it has ended.
+                // Output is sent before the exit code.
                 biased;
                 shown = self.output.recv() => match shown {
-                    Ok(piece) => if socket.send(Message::Binary(piece)).await.is_err() { return },
+                    Ok(chunk) => if socket.send(Message::Binary(chunk)).await.is_err() { return },
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
                 code = code_of(&mut self.ended) => break code,
-                said = socket.recv() => match said {
+                received = socket.recv() => match received {
                     Some(Ok(Message::Binary(typed))) => self.pty.type_in(&typed).await,
                     Some(Ok(Message::Text(typed))) => self.pty.type_in(typed.as_bytes()).await,
                     // Pings are answered by the library.
@@ -415,42 +422,42 @@ impl Look {
                 () = shared.cancel.cancelled() => return,
             }
         };
-        while let Ok(piece) = self.output.try_recv() {
-            if socket.send(Message::Binary(piece)).await.is_err() {
+        while let Ok(chunk) = self.output.try_recv() {
+            if socket.send(Message::Binary(chunk)).await.is_err() {
                 return;
             }
         }
-        say_goodbye(socket, code, self.exit_control).await;
+        send_exit_code(socket, code, self.exit_control).await;
     }
 }
 
-/// Waits for the end of a shell; returns its code.
+/// Waits for the end of a shell, and returns its code.
 async fn code_of(ended: &mut watch::Receiver<Option<i32>>) -> i32 {
     let ended = ended.wait_for(Option::is_some).await;
     ended.ok().and_then(|code| *code).unwrap_or(KILLED)
 }
 
-/// Tells a client how the shell ended, and hangs up.
-async fn say_goodbye(mut socket: WebSocket, code: i32, exit_control: bool) {
-    let mut told = json!({ "exitCode": code });
+/// Sends a client the exit code of the shell, and closes the connection.
+async fn send_exit_code(mut socket: WebSocket, code: i32, exit_control: bool) {
+    let mut message = json!({ "exitCode": code });
     if let Some(why) = reason(code) {
-        told["exitReason"] = json!(why);
+        message["exitReason"] = json!(why);
     }
-    let reason = told.to_string().into();
+    let reason = message.to_string().into();
     if exit_control {
-        told["type"] = json!("control");
-        told["status"] = json!("exited");
-        if socket.send(Message::Text(told.to_string().into())).await.is_err() {
+        message["type"] = json!("control");
+        message["status"] = json!("exited");
+        if socket.send(Message::Text(message.to_string().into())).await.is_err() {
             return;
         }
     }
     let clean = if code == 0 { close_code::NORMAL } else { close_code::ERROR };
     let close = Message::Close(Some(CloseFrame { code: clean, reason }));
-    // A client that hung up first needs no goodbye.
+    // The client may have hung up first.
     let _ = socket.send(close).await;
 }
 
-/// Says in words how a shell ended.
+/// Returns a description of how a shell ended.
 fn reason(code: i32) -> Option<String> {
     match code {
         0 => None,
@@ -481,9 +488,10 @@ mod tests {
 
     #[test]
     fn a_terminal_has_a_size() {
-        let order = |cols, rows| Order { cols: Some(cols), rows: Some(rows), ..Order::default() };
-        assert!(order(0, 24).size().is_err() && order(80, 1001).size().is_err());
-        assert_eq!(order(1000, 1).size().unwrap(), Size { cols: 1000, rows: 1 });
-        assert_eq!(Order::default().size().unwrap(), Size { cols: 80, rows: 24 });
+        let request =
+            |cols, rows| PtyRequest { cols: Some(cols), rows: Some(rows), ..PtyRequest::default() };
+        assert!(request(0, 24).size().is_err() && request(80, 1001).size().is_err());
+        assert_eq!(request(1000, 1).size().unwrap(), TerminalSize { cols: 1000, rows: 1 });
+        assert_eq!(PtyRequest::default().size().unwrap(), TerminalSize { cols: 80, rows: 24 });
     }
 }

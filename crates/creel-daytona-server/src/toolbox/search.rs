@@ -1,4 +1,4 @@
-//! Looking into many files: find a text, find names, replace a text.
+//! Searches in many files: find a text, find names, replace a text.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State as Extract};
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::files::failed;
-use super::{App, Asked, parse, resolve};
-use crate::backend::{Body, Only, joined};
+use super::{SharedState, ToolboxRequest, parse, resolve};
+use crate::backend::{Only, SandboxBody, joined};
 use crate::error::{ApiError, Result};
 
-/// How much of a file is looked at to tell whether it is text.
+/// How much of a file is checked to decide whether it is text.
 const HEAD: usize = 512;
 
-/// A line that holds a text.
+/// A line that contains a text.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Found {
     file: String,
@@ -24,13 +24,13 @@ struct Found {
 }
 
 /// Finds a text in files: literally, line by line, not in binary files.
-pub(super) async fn find(Asked { sandbox, query }: Asked) -> Result<Response> {
+pub(super) async fn find(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let (path, text) = (query.need("path")?, query.need("pattern")?);
     let candidates = sandbox.candidates(path, text).await.map_err(|error| failed(path, &error))?;
     let mut found = Vec::new();
     for relative in candidates {
         let file = joined(path, &relative);
-        // One that went away, or may not be read, holds nothing for us.
+        // A file that was removed, or may not be read, is skipped.
         let Ok(content) = sandbox.read(&file).await else { continue };
         found.extend(lines_with(&file, &content, text));
     }
@@ -51,8 +51,8 @@ fn lines_with(file: &str, content: &[u8], text: &str) -> Vec<Found> {
     lines.map(found).collect()
 }
 
-/// Finds files whose path below a directory fits a glob.
-pub(super) async fn search(Asked { sandbox, query }: Asked) -> Result<Response> {
+/// Finds files whose path below a directory matches a glob.
+pub(super) async fn search(ToolboxRequest { sandbox, query }: ToolboxRequest) -> Result<Response> {
     let (path, pattern) = (query.need("path")?, query.need("pattern")?);
     let invalid =
         |_| ApiError::invalid(format!("invalid glob pattern: {pattern}")).with_code("BAD_REQUEST");
@@ -73,7 +73,7 @@ struct Replace {
     new_value: String,
 }
 
-/// What came of one file.
+/// The result for one file.
 #[derive(Debug, Serialize)]
 struct Replaced {
     file: String,
@@ -82,31 +82,31 @@ struct Replaced {
     error: Option<String>,
 }
 
-/// Replaces a text in files, each for itself.
+/// Replaces a text in files, each one independently.
 pub(super) async fn replace(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
-    let order: Replace = parse(&body)?;
+    let request: Replace = parse(&body)?;
     let mut results = Vec::new();
-    for file in &order.files {
-        let replaced = replace_in(&sandbox, file, &order).await;
+    for file in &request.files {
+        let replaced = replace_in(&sandbox, file, &request).await;
         let error = replaced.err().map(|error| error.message);
         results.push(Replaced { file: file.clone(), success: error.is_none(), error });
     }
     Ok(axum::Json(results).into_response())
 }
 
-async fn replace_in(sandbox: &Body, file: &str, order: &Replace) -> Result<()> {
+async fn replace_in(sandbox: &SandboxBody, file: &str, request: &Replace) -> Result<()> {
     let wrong = |error: std::io::Error| failed(file, &error);
     let content = sandbox.read(file).await.map_err(wrong)?;
-    let changed = replaced(&content, order.pattern.as_bytes(), order.new_value.as_bytes());
+    let changed = replaced(&content, request.pattern.as_bytes(), request.new_value.as_bytes());
     sandbox.write(file, changed.into()).await.map_err(wrong)
 }
 
-/// Replaces every occurrence; files need not be text.
+/// Replaces every occurrence. Files need not be text.
 fn replaced(content: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     if old.is_empty() {
         return content.to_vec();
@@ -133,11 +133,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_found_with_their_numbers_and_binary_files_are_not_looked_into() {
+    fn lines_are_found_with_their_numbers_and_binary_files_are_skipped() {
         let found = lines_with("f", b"one\ntwo two\n\ntwo", "two");
-        let told: Vec<(usize, &str)> =
+        let lines: Vec<(usize, &str)> =
             found.iter().map(|line| (line.line, line.content.as_str())).collect();
-        assert_eq!(told, [(2, "two two"), (4, "two")]);
+        assert_eq!(lines, [(2, "two two"), (4, "two")]);
         assert_eq!(lines_with("f", b"two\0two", "two"), []);
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_told_as_they_were_asked_for() {
+    fn paths_keep_the_form_of_the_request() {
         assert_eq!(joined("/tmp/", "a/b"), "/tmp/a/b");
         assert_eq!(joined("here", ""), "here");
     }

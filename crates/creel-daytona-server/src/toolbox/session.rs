@@ -22,52 +22,52 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::splitter::Splitter;
-use super::{App, parse, resolve};
-use crate::backend::{Event, Execution, Killer, Program, Script, Stream, write};
+use super::{SharedState, parse, resolve};
+use crate::backend::{Execution, ExecutionEvent, Killer, OutputStream, Program, ShellInput, write};
 use crate::error::{ApiError, Result};
-use crate::shared::{Shared, lock};
+use crate::shared::{ServerState, lock};
 
-/// How many commands or inputs may wait.
+/// The maximum number of waiting commands or inputs.
 const BACKLOG: usize = 256;
 
 /// One shell that runs commands.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ShellSession {
     name: String,
-    commands: Mutex<Vec<Arc<SessionCommand>>>,
-    /// What the runner is to do.
-    orders: mpsc::Sender<Order>,
+    commands: Mutex<Vec<Arc<ShellCommand>>>,
+    /// Sends messages to the runner.
+    messages: mpsc::Sender<RunnerMessage>,
     killer: Killer,
 }
 
-/// What a runner is to do.
+/// A message to a runner.
 #[derive(Debug)]
-enum Order {
-    Run(Arc<SessionCommand>),
+enum RunnerMessage {
+    Run(Arc<ShellCommand>),
     Input(Vec<u8>),
 }
 
 /// One command of a session.
 #[derive(Debug)]
-pub(super) struct SessionCommand {
+pub(super) struct ShellCommand {
     id: String,
     text: String,
-    /// What it wrote and how it ended; whoever follows is told of every change.
+    /// The command's output and exit code. Followers are notified of every change.
     pub(super) log: watch::Sender<Log>,
 }
 
-/// What a command wrote, in order, and how it ended.
+/// The output of a command, in sequence, and its exit code.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    pub(super) pieces: Vec<(Stream, Vec<u8>)>,
+    pub(super) chunks: Vec<(OutputStream, Vec<u8>)>,
     pub(super) code: Option<i32>,
 }
 
 impl Log {
-    /// Returns what was written to one output, or to both.
-    pub(super) fn text(&self, only: Option<Stream>) -> String {
-        let wanted = self.pieces.iter().filter(|(stream, _)| only.is_none_or(|one| one == *stream));
-        let bytes: Vec<u8> = wanted.flat_map(|(_, piece)| piece.iter().copied()).collect();
+    /// Returns the text of one output, or of both.
+    pub(super) fn text(&self, only: Option<OutputStream>) -> String {
+        let wanted = self.chunks.iter().filter(|(stream, _)| only.is_none_or(|one| one == *stream));
+        let bytes: Vec<u8> = wanted.flat_map(|(_, chunk)| chunk.iter().copied()).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
@@ -81,43 +81,43 @@ struct CommandJson<'a> {
     exit_code: Option<i32>,
 }
 
-impl SessionCommand {
+impl ShellCommand {
     fn json(&self) -> CommandJson<'_> {
         CommandJson { id: &self.id, command: &self.text, exit_code: self.log.borrow().code }
     }
 }
 
-impl Session {
+impl ShellSession {
     fn json(&self) -> serde_json::Value {
         let commands = lock(&self.commands);
         let commands: Vec<CommandJson<'_>> = commands.iter().map(|one| one.json()).collect();
         json!({ "sessionId": self.name, "commands": commands })
     }
 
-    fn command(&self, id: &str) -> Result<Arc<SessionCommand>> {
+    fn command(&self, id: &str) -> Result<Arc<ShellCommand>> {
         let missing =
             || ApiError::new(StatusCode::NOT_FOUND, "command not found").with_code("NOT_FOUND");
         lock(&self.commands).iter().find(|one| one.id == id).cloned().ok_or_else(missing)
     }
 }
 
-/// Finds a session of a sandbox that runs.
-pub(super) fn find(shared: &Shared, key: &str, session: &str) -> Result<Arc<Session>> {
+/// Finds a session of a running sandbox.
+pub(super) fn find(shared: &ServerState, key: &str, session: &str) -> Result<Arc<ShellSession>> {
     resolve(shared, key)?;
     shared.sessions.get(sandbox_id(shared, key)?, session, "session")
 }
 
 /// Finds a command of a session.
 pub(super) fn find_command(
-    shared: &Shared,
+    shared: &ServerState,
     key: &str,
     session: &str,
     command: &str,
-) -> Result<Arc<SessionCommand>> {
+) -> Result<Arc<ShellCommand>> {
     find(shared, key, session)?.command(command)
 }
 
-pub(super) fn sandbox_id(shared: &Shared, key: &str) -> Result<Uuid> {
+pub(super) fn sandbox_id(shared: &ServerState, key: &str) -> Result<Uuid> {
     shared.registry().id_of(key).ok_or_else(|| ApiError::no_sandbox(key))
 }
 
@@ -128,7 +128,7 @@ struct CreateSession {
 }
 
 pub(super) async fn create(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path(key): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
@@ -140,17 +140,17 @@ pub(super) async fn create(
         return Err(ApiError::new(StatusCode::CONFLICT, message).with_code("CONFLICT"));
     }
     let program = Program {
-        script: Script::Open,
+        script: ShellInput::Open,
         cwd: None,
         env: crate::sandbox::Pairs::new(),
         merged: false,
     };
     let mut execution = sandbox.run(program).await.map_err(|_| ApiError::no_daemon())?;
     let stdin = execution.stdin().ok_or_else(ApiError::no_daemon)?;
-    let (orders, queue) = mpsc::channel(BACKLOG);
+    let (messages, queue) = mpsc::channel(BACKLOG);
     let commands = Mutex::default();
     let killer = execution.killer();
-    let session = Session { name: name.clone(), commands, orders, killer };
+    let session = ShellSession { name: name.clone(), commands, messages, killer };
     lock(&shared.sessions.0).insert((id, name), Arc::new(session));
     let runner = Runner { execution, stdin, waiting: VecDeque::new(), early: Vec::new() };
     let cancel = shared.cancel.clone();
@@ -163,7 +163,10 @@ pub(super) async fn create(
     Ok(StatusCode::CREATED.into_response())
 }
 
-pub(super) async fn list(Extract(shared): App, Path(key): Path<String>) -> Result<Response> {
+pub(super) async fn list(
+    Extract(shared): SharedState,
+    Path(key): Path<String>,
+) -> Result<Response> {
     resolve(&shared, &key)?;
     let id = sandbox_id(&shared, &key)?;
     let sessions = lock(&shared.sessions.0);
@@ -173,14 +176,14 @@ pub(super) async fn list(Extract(shared): App, Path(key): Path<String>) -> Resul
 }
 
 pub(super) async fn show(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, session)): Path<(String, String)>,
 ) -> Result<Response> {
     Ok(axum::Json(find(&shared, &key, &session)?.json()).into_response())
 }
 
 pub(super) async fn delete(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name)): Path<(String, String)>,
 ) -> Result<Response> {
     let session = find(&shared, &key, &name)?;
@@ -200,21 +203,21 @@ struct ExecuteInSession {
 }
 
 pub(super) async fn exec(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, session)): Path<(String, String)>,
     body: Bytes,
 ) -> Result<Response> {
     let session = find(&shared, &key, &session)?;
-    let order: ExecuteInSession = parse(&body)?;
-    let command = Arc::new(SessionCommand {
+    let request: ExecuteInSession = parse(&body)?;
+    let command = Arc::new(ShellCommand {
         id: Uuid::new_v4().to_string(),
-        text: order.command,
+        text: request.command,
         log: watch::Sender::new(Log::default()),
     });
     lock(&session.commands).push(Arc::clone(&command));
     let ended = |_| ApiError::new(StatusCode::GONE, "session has ended").with_code("SESSION_ENDED");
-    session.orders.send(Order::Run(Arc::clone(&command))).await.map_err(ended)?;
-    if order.run_async || order.r#async {
+    session.messages.send(RunnerMessage::Run(Arc::clone(&command))).await.map_err(ended)?;
+    if request.run_async || request.r#async {
         let body = axum::Json(json!({ "cmdId": command.id }));
         return Ok((StatusCode::ACCEPTED, body).into_response());
     }
@@ -225,14 +228,14 @@ pub(super) async fn exec(
         "cmdId": command.id,
         "exitCode": log.code,
         "output": log.text(None),
-        "stdout": log.text(Some(Stream::Stdout)),
-        "stderr": log.text(Some(Stream::Stderr)),
+        "stdout": log.text(Some(OutputStream::Stdout)),
+        "stderr": log.text(Some(OutputStream::Stderr)),
     });
     Ok(axum::Json(body).into_response())
 }
 
 pub(super) async fn command(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, session, command)): Path<(String, String, String)>,
 ) -> Result<Response> {
     let command = find_command(&shared, &key, &session, &command)?;
@@ -240,12 +243,12 @@ pub(super) async fn command(
 }
 
 #[derive(Debug, Deserialize)]
-struct Input {
+struct SessionInput {
     data: String,
 }
 
 pub(super) async fn input(
-    Extract(shared): App,
+    Extract(shared): SharedState,
     Path((key, name, command)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Result<Response> {
@@ -254,8 +257,8 @@ pub(super) async fn input(
     if session.command(&command)?.log.borrow().code.is_some() {
         return Err(gone("command has completed", "COMMAND_ALREADY_COMPLETED"));
     }
-    let data = parse::<Input>(&body)?.data.into_bytes();
-    let sent = session.orders.send(Order::Input(data)).await;
+    let data = parse::<SessionInput>(&body)?.data.into_bytes();
+    let sent = session.messages.send(RunnerMessage::Input(data)).await;
     sent.map_err(|_| gone("session has ended", "SESSION_ENDED"))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -264,41 +267,41 @@ pub(super) async fn input(
 struct Runner {
     execution: Execution,
     stdin: Pin<Box<dyn AsyncWrite + Send>>,
-    /// Commands whose turn has not come.
-    waiting: VecDeque<Arc<SessionCommand>>,
+    /// Commands that wait for their turn.
+    waiting: VecDeque<Arc<ShellCommand>>,
     /// Input for a command that has not begun.
     early: Vec<u8>,
 }
 
-/// The command that runs now.
+/// The running command.
 struct Current {
-    command: Arc<SessionCommand>,
-    /// Finds the mark that says it has begun.
+    command: Arc<ShellCommand>,
+    /// Finds the mark that shows that the command has begun.
     begin: Splitter,
     stdout: Splitter,
     stderr: Splitter,
 }
 
 impl Runner {
-    async fn run(mut self, mut queue: mpsc::Receiver<Order>) {
-        // The marks go to the outputs as they were, whatever a command does to them.
+    async fn run(mut self, mut queue: mpsc::Receiver<RunnerMessage>) {
+        // The marks go to the original outputs, whatever a command does to its own.
         let mut alive = write(&mut self.stdin, b"exec 3>&1 4>&2\n").await.is_ok();
         let mut current: Option<Current> = None;
         while alive {
             tokio::select! {
-                order = queue.recv() => match order {
-                    Some(Order::Run(command)) => self.waiting.push_back(command),
-                    Some(Order::Input(data)) => self.early.extend(data),
+                message = queue.recv() => match message {
+                    Some(RunnerMessage::Run(command)) => self.waiting.push_back(command),
+                    Some(RunnerMessage::Input(data)) => self.early.extend(data),
                     None => break,
                 },
                 event = self.execution.events.recv() => match event {
-                    Some(Event::Output(stream, piece)) => {
-                        if current.as_mut().is_some_and(|one| one.take(stream, &piece)) {
+                    Some(ExecutionEvent::Output(stream, chunk)) => {
+                        if current.as_mut().is_some_and(|one| one.receive(stream, &chunk)) {
                             current = None;
                             self.early.clear();
                         }
                     }
-                    Some(Event::Ended(code)) => {
+                    Some(ExecutionEvent::Ended(code)) => {
                         if let Some(one) = current.take() {
                             one.command.end(code);
                         }
@@ -326,11 +329,11 @@ impl Runner {
 }
 
 impl Current {
-    /// Prepares a command; returns what the shell is to read.
-    fn new(command: Arc<SessionCommand>) -> (Self, String) {
+    /// Prepares a command, and returns the text for the shell.
+    fn new(command: Arc<ShellCommand>) -> (Self, String) {
         let mark = Uuid::new_v4().simple().to_string();
-        // One line to the shell: it has read all of it before it says that the command has
-        // begun, so input that is sent after that is read by nobody but the command.
+        // The shell reads this as one unit before it reports that the command has begun. So input
+        // sent after that is read only by the command.
         let text = format!(
             "{{ printf '\\036b{mark} 0\\036' >&3\n{}\n}}; printf '\\036{mark} %s\\036' \"$?\" >&3; \
              printf '\\036{mark} 0\\036' >&4\n",
@@ -345,20 +348,20 @@ impl Current {
         self.begin.code().is_some()
     }
 
-    /// Takes a piece of output; returns whether the command has ended.
-    fn take(&mut self, stream: Stream, piece: &[u8]) -> bool {
+    /// Takes a piece of output, and returns whether the command has ended.
+    fn receive(&mut self, stream: OutputStream, chunk: &[u8]) -> bool {
         let output = match stream {
-            Stream::Stdout if self.has_begun() => self.stdout.feed(piece),
-            Stream::Stdout => {
-                let mut output = self.begin.feed(piece);
+            OutputStream::Stdout if self.has_begun() => self.stdout.feed(chunk),
+            OutputStream::Stdout => {
+                let mut output = self.begin.feed(chunk);
                 let rest = self.begin.rest();
                 output.extend(self.stdout.feed(&rest));
                 output
             }
-            Stream::Stderr => self.stderr.feed(piece),
+            OutputStream::Stderr => self.stderr.feed(chunk),
         };
         if !output.is_empty() {
-            self.command.log.send_modify(|log| log.pieces.push((stream, output)));
+            self.command.log.send_modify(|log| log.chunks.push((stream, output)));
         }
         match (self.stdout.code(), self.stderr.code()) {
             (Some(code), Some(_)) => {
@@ -370,7 +373,7 @@ impl Current {
     }
 }
 
-impl SessionCommand {
+impl ShellCommand {
     fn end(&self, code: i32) {
         self.log.send_modify(|log| {
             log.code.get_or_insert(code);

@@ -1,24 +1,24 @@
 //! Finds the end of one command in the output of a shell that runs many.
 //!
-//! After each command the shell writes a mark to both outputs. The mark begins
-//! with a byte that text does not contain, so only what may be its beginning
-//! is held back, and everything else passes at once.
+//! After each command, the shell writes a mark to both outputs. The mark begins with a byte that
+//! text does not contain. So only a possible beginning of it is held back, and everything else
+//! passes at once.
 
 /// The byte that a mark begins and ends with.
 const EDGE: u8 = 0x1e;
 
-/// Looks for one mark in one output.
+/// Searches for one mark in one output.
 #[derive(Debug)]
 pub(super) struct Splitter {
-    /// `EDGE`, the mark and a space; then the code and `EDGE` follow.
+    /// `EDGE`, the mark and a space. The code and `EDGE` follow.
     opening: Vec<u8>,
     pending: Vec<u8>,
-    /// The code at the mark, once it was seen.
+    /// The code at the mark, once the mark is found.
     code: Option<i32>,
 }
 
 impl Splitter {
-    /// Looks for a mark.
+    /// Searches for a mark.
     pub(super) fn new(mark: &str) -> Self {
         let mut opening = vec![EDGE];
         opening.extend_from_slice(mark.as_bytes());
@@ -26,14 +26,14 @@ impl Splitter {
         Self { opening, pending: Vec::new(), code: None }
     }
 
-    /// Returns the code at the mark, once it was seen.
+    /// Returns the code at the mark, once the mark is found.
     pub(super) fn code(&self) -> Option<i32> {
         self.code
     }
 
-    /// Takes a piece of output; returns what of it belongs to the command.
-    pub(super) fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
-        self.pending.extend_from_slice(piece);
+    /// Takes a piece of output, and returns the part that belongs to the command.
+    pub(super) fn feed(&mut self, chunk: &[u8]) -> Vec<u8> {
+        self.pending.extend_from_slice(chunk);
         let mut from = 0;
         while let Some(at) = self.pending[from..].iter().position(|byte| *byte == EDGE) {
             let at = from + at;
@@ -46,7 +46,7 @@ impl Splitter {
                 return output;
             }
             if rest.starts_with(&self.opening) || self.opening.starts_with(rest) {
-                // The mark may be here, and its end is still to come.
+                // This may be the mark, whose end is still to come.
                 let rest = self.pending.split_off(at);
                 return std::mem::replace(&mut self.pending, rest);
             }
@@ -55,7 +55,7 @@ impl Splitter {
         std::mem::take(&mut self.pending)
     }
 
-    /// Returns what came after the mark, once it was seen.
+    /// Returns what follows the mark, once the mark is found.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         match self.code {
             Some(_) => std::mem::take(&mut self.pending),
@@ -63,7 +63,7 @@ impl Splitter {
         }
     }
 
-    /// Returns the code of a mark that a text begins with, and the mark's length.
+    /// Returns the code and the length of a mark that a text begins with.
     fn code_in(&self, text: &[u8]) -> Option<(i32, usize)> {
         let after = text.strip_prefix(self.opening.as_slice())?;
         let end = after.iter().position(|byte| *byte == EDGE)?;

@@ -18,12 +18,12 @@ use creel_testkit::wait::eventually_some;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::client::{Answer, Request, send};
+use crate::client::{Request, Response, send};
 
-/// How long a state may take to come.
+/// The time limit for a state to appear.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running server and the means to ask it.
+/// A running server, with helpers to send requests.
 pub(crate) struct Bench {
     runtime: Runtime,
     running: Option<Running>,
@@ -72,7 +72,7 @@ impl Bench {
         self.running.as_ref().expect("it runs until it is stopped")
     }
 
-    /// Returns where process sandboxes live.
+    /// Returns the directory of the process sandboxes.
     pub(crate) fn sandboxes(&self) -> PathBuf {
         self.home.as_ref().expect("it has process sandboxes").path().join("sandboxes")
     }
@@ -85,12 +85,12 @@ impl Bench {
     }
 
     /// Sends a request with the key.
-    pub(crate) fn try_ask(
+    pub(crate) fn try_send(
         &self,
         method: &str,
         path: &str,
         body: &Value,
-    ) -> std::io::Result<Answer> {
+    ) -> std::io::Result<Response> {
         let (running, path) = (self.running(), path.trim_start_matches('/'));
         let base = running.url();
         let url = match path.strip_prefix("toolbox/") {
@@ -105,30 +105,30 @@ impl Bench {
 
     /// Sends a request that must be answered.
     #[track_caller]
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
-        self.try_ask(method, path, body).expect("the server answers")
+    pub(crate) fn send(&self, method: &str, path: &str, body: &Value) -> Response {
+        self.try_send(method, path, body).expect("the server answers")
     }
 
-    /// Reads something.
+    /// Sends a GET request.
     #[track_caller]
-    pub(crate) fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, &Value::Null)
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.send("GET", path, &Value::Null)
     }
 
-    /// Sends an order without a body.
+    /// Sends a POST request without a body.
     #[track_caller]
-    pub(crate) fn post(&self, path: &str) -> Answer {
-        self.ask("POST", path, &Value::Null)
+    pub(crate) fn post(&self, path: &str) -> Response {
+        self.send("POST", path, &Value::Null)
     }
 
-    /// Creates a sandbox; returns its id.
+    /// Creates a sandbox, and returns its id.
     #[track_caller]
     pub(crate) fn create(&self, body: &Value) -> String {
-        let made = self.ask("POST", "sandbox", body).expect(200);
-        made["id"].as_str().expect("every sandbox has an id").to_owned()
+        let created = self.send("POST", "sandbox", body).expect(200);
+        created["id"].as_str().expect("every sandbox has an id").to_owned()
     }
 
-    /// Asks the admin routes.
+    /// Sends a request to the admin routes.
     #[track_caller]
     pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Value {
         let url = format!("{}/{path}", self.running().admin_url());
@@ -143,27 +143,27 @@ impl Bench {
         self.admin("POST", "faults", fault);
     }
 
-    /// Returns how often the faults have struck, in the order they were armed.
+    /// Returns how often each fault has fired, first armed first.
     pub(crate) fn fired(&self) -> Vec<u64> {
         let faults = self.admin("GET", "faults", &Value::Null);
         let faults = faults["faults"].as_array().expect("it is a list");
         faults.iter().filter_map(|fault| fault["fired"].as_u64()).collect()
     }
 
-    /// Makes hollow sandboxes; returns their ids.
+    /// Creates hollow sandboxes, and returns their ids.
     #[track_caller]
     pub(crate) fn seed(&self, seed: &Value) -> Vec<String> {
-        let made = self.admin("POST", "seed", seed);
-        let ids = made["ids"].as_array().expect("it is a list");
+        let created = self.admin("POST", "seed", seed);
+        let ids = created["ids"].as_array().expect("it is a list");
         ids.iter().filter_map(|id| id.as_str().map(str::to_owned)).collect()
     }
 
-    /// Returns the state that get shows, or the status when it shows none.
+    /// Returns the state that get shows, or the status if it shows none.
     pub(crate) fn state(&self, key: &str) -> String {
-        let answer = self.get(&format!("sandbox/{key}"));
-        match answer.json()["state"].as_str() {
+        let response = self.get(&format!("sandbox/{key}"));
+        match response.json()["state"].as_str() {
             Some(state) => state.to_owned(),
-            None => answer.status.to_string(),
+            None => response.status.to_string(),
         }
     }
 
@@ -194,14 +194,14 @@ impl Bench {
         }
     }
 
-    /// Runs a command in a sandbox; returns its code and its output.
+    /// Runs a command in a sandbox, and returns its code and its output.
     #[track_caller]
     pub(crate) fn run(&self, key: &str, command: &str) -> (i64, String) {
-        let order = json!({ "command": command });
-        let answer =
-            self.ask("POST", &format!("toolbox/{key}/process/execute"), &order).expect(200);
-        let code = answer["exitCode"].as_i64().expect("it ended");
-        (code, answer["result"].as_str().expect("it has an output").to_owned())
+        let request = json!({ "command": command });
+        let response =
+            self.send("POST", &format!("toolbox/{key}/process/execute"), &request).expect(200);
+        let code = response["exitCode"].as_i64().expect("it ended");
+        (code, response["result"].as_str().expect("it has an output").to_owned())
     }
 }
 
@@ -216,7 +216,7 @@ fn runtime() -> Runtime {
     builder.worker_threads(2).enable_all().build().expect("a runtime can be made")
 }
 
-/// Makes a backend of process trees with its ledger in a directory.
+/// Creates a backend of process trees, with its ledger in a directory.
 async fn process_backend(home: &Path) -> Backend {
     let provider = ProcessProvider::new(ProcessSettings {
         root: home.join("sandboxes"),
@@ -232,7 +232,7 @@ async fn process_backend(home: &Path) -> Backend {
     Backend::Process { supervisor, provider }
 }
 
-/// Makes a backend of containers with its ledger in a directory.
+/// Creates a backend of containers, with its ledger in a directory.
 async fn docker_backend(home: &Path, engine: &Engine) -> Backend {
     let endpoint = Endpoint::explicit(&engine.host()).expect("the suite's address is good");
     let provider = DockerProvider::connect(endpoint).expect("a socket needs no certificates");
@@ -242,7 +242,7 @@ async fn docker_backend(home: &Path, engine: &Engine) -> Backend {
     Backend::Docker { supervisor, host: engine.host(), image: Some(REFERENCE.to_owned()) }
 }
 
-/// Serves until it is killed; tells on stdout where.
+/// Serves until it is killed, and prints its address to stdout.
 pub(crate) fn serve_until_killed(home: &str) -> ExitCode {
     let runtime = runtime();
     let backend = runtime.block_on(process_backend(Path::new(home)));

@@ -1,4 +1,4 @@
-//! One HTTP request at a time, with nothing hidden.
+//! A minimal HTTP client: one request per connection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long an answer may take.
+/// The time limit of a response.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// The headers, their names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
-    /// Returns the body as JSON; null when it is none.
+impl Response {
+    /// Returns the body as JSON, or null if it is not JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// Checks the status and returns the body.
+    /// Checks the status, and returns the body.
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Value {
         let text = String::from_utf8_lossy(&self.body);
@@ -43,8 +43,8 @@ pub(crate) struct Request<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Sends a request on a connection of its own; an answer that breaks off is an error.
-pub(crate) fn send(request: &Request<'_>) -> io::Result<Answer> {
+/// Sends a request on its own connection. A response that breaks off is an error.
+pub(crate) fn send(request: &Request<'_>) -> io::Result<Response> {
     let rest = request.url.strip_prefix("http://").expect("the server speaks HTTP");
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let mut stream = TcpStream::connect(authority)?;
@@ -59,15 +59,15 @@ pub(crate) fn send(request: &Request<'_>) -> io::Result<Answer> {
     head += &format!("Content-Length: {}\r\n\r\n", request.body.len());
     stream.write_all(head.as_bytes())?;
     stream.write_all(request.body)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    parse(&answer).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response)?;
+    parse(&response).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-fn parse(answer: &[u8]) -> Option<Answer> {
-    let split = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = String::from_utf8_lossy(&answer[..split]).into_owned();
-    let body = answer[split + 4..].to_vec();
+fn parse(response: &[u8]) -> Option<Response> {
+    let split = response.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&response[..split]).into_owned();
+    let body = response[split + 4..].to_vec();
     let mut lines = head.lines();
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let headers: BTreeMap<String, String> = lines
@@ -77,6 +77,6 @@ fn parse(answer: &[u8]) -> Option<Answer> {
     let length = headers.get("content-length").and_then(|length| length.parse().ok());
     match length {
         Some(length) if body.len() < length => None,
-        _ => Some(Answer { status, headers, body }),
+        _ => Some(Response { status, headers, body }),
     }
 }

@@ -8,7 +8,7 @@ use crate::runner::tests;
 
 tests![a_container_is_a_sandbox, files_in_a_container];
 
-/// Returns the containers that creel made, whatever their state.
+/// Counts the containers that creel created, whatever their state.
 fn containers(engine: &Engine, id: &str) -> usize {
     let output = std::process::Command::new("docker")
         .args(["--host", &engine.host(), "ps", "-aq", "--no-trunc"])
@@ -22,7 +22,7 @@ fn files_in_a_container() {
     let bench = Bench::docker(&Engine::from_env());
     let id = bench.create(&json!({}));
     let at = |path: &str| format!("toolbox/{id}/files{path}");
-    let post = |path: &str| bench.ask("POST", &at(path), &Value::Null);
+    let post = |path: &str| bench.send("POST", &at(path), &Value::Null);
     bench.run(&id, "mkdir -p /data/sea && printf 'one\\ntwo fish\\n' >/data/sea/a.txt");
     bench.run(&id, "printf 'x\\0fish' >/data/binary; echo 'my fish' >'/data/my file.md'");
     let found = bench.get(&at("/find?path=/data&pattern=fish")).expect(200);
@@ -34,9 +34,9 @@ fn files_in_a_container() {
     assert_eq!(bench.get(&at("/find?path=/none&pattern=fish")).expect(200), json!([]));
     let searched = bench.get(&at("/search?path=data&pattern=**/*.txt")).expect(200);
     assert_eq!(searched["files"], json!(["data/sea/a.txt"]));
-    let order =
+    let request =
         json!({ "files": ["/data/my file.md", "/none"], "pattern": "fish", "newValue": "c" });
-    let replaced = bench.ask("POST", &at("/replace"), &order).expect(200);
+    let replaced = bench.send("POST", &at("/replace"), &request).expect(200);
     assert_eq!((&replaced[0]["success"], &replaced[1]["success"]), (&json!(true), &json!(false)));
 
     assert_eq!(post("/move?source=/data/my%20file.md&destination=/data/sea/b.md").status, 200);
@@ -65,8 +65,8 @@ fn a_container_is_a_sandbox() {
     assert_eq!(containers(&engine, &container), 1);
 
     let at = |path: &str| format!("toolbox/{id}{path}");
-    let order = json!({ "command": "sleep 77", "timeout": 1 });
-    bench.ask("POST", &at("/process/execute"), &order).expect(408);
+    let request = json!({ "command": "sleep 77", "timeout": 1 });
+    bench.send("POST", &at("/process/execute"), &request).expect(408);
     bench.run(&id, "mkdir -p /data && echo text >/data/file");
     let file = bench.get(&at("/files/download?path=/data/file"));
     assert_eq!((file.status, file.body.as_slice()), (200, &b"text\n"[..]));
@@ -76,12 +76,12 @@ fn a_container_is_a_sandbox() {
     assert_eq!(entries[0]["name"], "file");
     bench.get(&at("/files/info?path=/none")).expect(404);
 
-    bench.ask("POST", &at("/process/session"), &json!({ "sessionId": "s" })).expect(201);
-    let order = json!({ "command": "cd /data; cat file; echo bad >&2" });
-    let ended = bench.ask("POST", &at("/process/session/s/exec"), &order).expect(200);
+    bench.send("POST", &at("/process/session"), &json!({ "sessionId": "s" })).expect(201);
+    let request = json!({ "command": "cd /data; cat file; echo bad >&2" });
+    let ended = bench.send("POST", &at("/process/session/s/exec"), &request).expect(200);
     assert_eq!((&ended["stdout"], &ended["stderr"]), (&json!("text\n"), &json!("bad\n")));
 
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     bench.await_state(&id, "404");
     assert_eq!(containers(&engine, &container), 0);
 

@@ -1,4 +1,4 @@
-//! Every fault strikes, does what it says, and is counted.
+//! Every fault fires, has its documented effect, and is counted.
 
 use serde_json::{Value, json};
 
@@ -24,9 +24,9 @@ fn a_status_comes_with_its_headers_and_does_nothing() {
     let bench = Bench::hollow(|_| {});
     bench.arm(&json!({ "at": "create", "fault": "status", "status": 429,
         "headers": { "Retry-After-sandbox-create": "7" }, "count": 1 }));
-    let answer = bench.ask("POST", "sandbox", &json!({ "name": "a" }));
-    assert_eq!(answer.headers["retry-after-sandbox-create"], "7");
-    let body = answer.expect(429);
+    let response = bench.send("POST", "sandbox", &json!({ "name": "a" }));
+    assert_eq!(response.headers["retry-after-sandbox-create"], "7");
+    let body = response.expect(429);
     assert_eq!(body["statusCode"], 429);
     assert_eq!(body["path"], "/api/sandbox");
     assert_eq!(bench.state("a"), "404");
@@ -38,7 +38,7 @@ fn a_cut_before_does_nothing_and_a_cut_after_does_it() {
     let bench = Bench::hollow(|_| {});
     for (fault, state) in [("cut_before", "404"), ("cut_after", "started")] {
         bench.arm(&json!({ "at": "create", "fault": fault, "count": 1 }));
-        assert!(bench.try_ask("POST", "sandbox", &json!({ "name": fault })).is_err());
+        assert!(bench.try_send("POST", "sandbox", &json!({ "name": fault })).is_err());
         assert_eq!(bench.state(fault), state, "{fault}");
     }
     assert_eq!(bench.fired(), [1, 1]);
@@ -49,7 +49,7 @@ fn a_cut_before_does_nothing_and_a_cut_after_does_it() {
 fn half_a_body_breaks_off() {
     let bench = Bench::hollow(|_| {});
     bench.arm(&json!({ "at": "list", "fault": "half_body", "count": 1 }));
-    assert!(bench.try_ask("GET", "sandbox", &Value::Null).is_err());
+    assert!(bench.try_send("GET", "sandbox", &Value::Null).is_err());
     bench.get("sandbox").expect(200);
     assert_eq!(bench.fired(), [1]);
 }
@@ -70,9 +70,9 @@ fn a_stuck_start_stays_and_cannot_be_deleted() {
     bench.arm(&json!({ "at": "create", "fault": "stuck_starting", "count": 1 }));
     let id = bench.create(&json!({}));
     assert_eq!(bench.state(&id), "creating");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
     let other = bench.seed(&json!({ "count": 1, "state": "starting" })).remove(0);
-    bench.ask("DELETE", &format!("sandbox/{other}"), &Value::Null).expect(409);
+    bench.send("DELETE", &format!("sandbox/{other}"), &Value::Null).expect(409);
     assert_eq!(bench.fired(), [1]);
 }
 
@@ -80,11 +80,11 @@ fn a_stuck_delete_stays_destroying() {
     let bench = Bench::hollow(|_| {});
     let id = bench.create(&json!({}));
     bench.arm(&json!({ "at": "delete", "fault": "stuck_destroying", "seconds": 0.5, "count": 1 }));
-    let deleted = bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    let deleted = bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     assert_eq!(deleted["desiredState"], "destroyed");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
     bench.await_state(&id, "destroying");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
     bench.await_state(&id, "404");
     assert_eq!(bench.fired(), [1]);
 }
@@ -93,9 +93,9 @@ fn an_errored_delete_hides_from_everything_but_one_flag() {
     let bench = Bench::hollow(|_| {});
     let id = bench.create(&json!({}));
     bench.arm(&json!({ "fault": "errored_deleted" }));
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     bench.await_state(&id, "404");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
     assert!(bench.list("").is_empty());
     let page = bench.get("sandbox?includeErroredDeleted=true").expect(200);
     let row = &page["items"][0];
@@ -108,7 +108,7 @@ fn a_flapping_list_forgets_and_remembers() {
     let bench = Bench::hollow(|_| {});
     let id = bench.create(&json!({ "name": "flapping" }));
     bench.arm(&json!({ "at": "delete", "fault": "flap", "seconds": 0.6, "count": 1 }));
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     assert!(bench.list("").is_empty());
     bench.await_state(&id, "404");
     let remembered = creel_testkit::wait::eventually_some(crate::bench::PATIENCE, || {
@@ -127,7 +127,7 @@ fn a_flapping_list_forgets_and_remembers() {
 fn a_failed_create_leaves_its_sandbox() {
     let bench = Bench::hollow(|_| {});
     bench.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc", "count": 1 }));
-    let refused = bench.ask("POST", "sandbox", &json!({ "name": "leaked" })).expect(400);
+    let refused = bench.send("POST", "sandbox", &json!({ "name": "leaked" })).expect(400);
     let message = refused["message"].as_str().expect("an error has a message");
     assert!(message.starts_with("Sandbox failed to start: "), "{message}");
     assert_eq!(refused["id"], Value::Null);
@@ -142,9 +142,9 @@ fn an_expired_key_and_a_captive_portal() {
     bench.arm(&json!({ "at": "list", "fault": "html", "status": 503, "count": 1 }));
     bench.get("sandbox/x").expect(401);
     for status in [200, 503] {
-        let answer = bench.get("sandbox");
-        assert_eq!(answer.status, status);
-        assert!(answer.headers["content-type"].starts_with("text/html"));
+        let response = bench.get("sandbox");
+        assert_eq!(response.status, status);
+        assert!(response.headers["content-type"].starts_with("text/html"));
     }
     assert_eq!(bench.fired(), [1, 1, 1]);
 }
@@ -163,7 +163,7 @@ fn a_fault_strikes_only_whom_it_names() {
     }
     bench.admin("DELETE", "faults", &Value::Null);
     bench.arm(&json!({ "at": "create", "match": { "label": "run" }, "fault": "status" }));
-    bench.ask("POST", "sandbox", &json!({ "labels": { "run": "2" } })).expect(500);
+    bench.send("POST", "sandbox", &json!({ "labels": { "run": "2" } })).expect(500);
     bench.create(&json!({}));
 }
 
@@ -177,10 +177,10 @@ fn a_scenario_file_brings_faults_seeds_and_limits() {
     std::fs::write(file.path(), text).expect("the file is ours");
     let scenario = creel_daytona_server::Scenario::read(file.path()).expect("it is well formed");
     let bench = Bench::hollow(|settings| settings.scenario = scenario);
-    bench.ask("POST", "sandbox", &json!({ "name": "a" })).expect(503);
+    bench.send("POST", "sandbox", &json!({ "name": "a" })).expect(503);
     let ids = bench.list("states=stopped");
     assert_eq!(ids.len(), 3);
-    bench.ask("DELETE", &format!("sandbox/{}", ids[0]), &Value::Null).expect(403);
+    bench.send("DELETE", &format!("sandbox/{}", ids[0]), &Value::Null).expect(403);
     bench.get("api-keys/current").expect(200);
     bench.get("sandbox").expect(429);
     std::fs::write(file.path(), "[[faults]]\nfault = \"nonsense\"\n").expect("the file is ours");

@@ -1,4 +1,4 @@
-//! Nothing is left behind, however the server or what runs in it ends.
+//! Nothing is left behind, however the server or its sandboxes' programs end.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,7 +17,7 @@ tests![
     a_killed_server_leaves_no_process,
 ];
 
-/// A daemon that tries to get away: its own session, no environment, no parent.
+/// A daemon that tries to escape: its own session, no environment, no parent.
 const DAEMON: &str = "(env -i setsid sleep 3131 </dev/null >/dev/null 2>&1 &)";
 
 /// Returns the command lines of processes whose working directory is below a directory.
@@ -45,7 +45,7 @@ fn a_deleted_sandbox_takes_its_daemons_along() {
     let root = bench.sandboxes();
     let runs = || processes_below(&root).iter().any(|line| line.contains("sleep 3131"));
     assert!(eventually(PATIENCE, runs));
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     bench.await_state(&id, "404");
     assert_eq!(processes_below(&root), Vec::<String>::new());
     assert_eq!(entries_of(&root), 0);
@@ -57,9 +57,9 @@ fn a_stopped_server_leaves_nothing() {
         let id = bench.create(&json!({}));
         bench.run(&id, DAEMON);
         let session = json!({ "sessionId": "s" });
-        bench.ask("POST", &format!("toolbox/{id}/process/session"), &session).expect(201);
-        let order = json!({ "command": "sleep 3232", "runAsync": true });
-        bench.ask("POST", &format!("toolbox/{id}/process/session/s/exec"), &order).expect(202);
+        bench.send("POST", &format!("toolbox/{id}/process/session"), &session).expect(201);
+        let request = json!({ "command": "sleep 3232", "runAsync": true });
+        bench.send("POST", &format!("toolbox/{id}/process/session/s/exec"), &request).expect(202);
     }
     let root = bench.sandboxes();
     assert!(processes_below(&root).len() >= 9);
@@ -84,15 +84,15 @@ fn a_killed_server_leaves_no_process() {
     let url = ready["url"].as_str().expect("it has an address");
     let key = format!("Bearer {}", ready["api_key"].as_str().expect("it has a key"));
     let headers = [("Authorization", key.as_str())];
-    let ask = |url: String, body: Value| {
+    let post = |url: String, body: Value| {
         let body = body.to_string().into_bytes();
         let request = Request { method: "POST", url: &url, headers: &headers, body: &body };
         send(&request).expect("the server answers").expect(200)
     };
-    let made = ask(format!("{url}/sandbox"), json!({}));
-    let id = made["id"].as_str().expect("every sandbox has an id");
+    let created = post(format!("{url}/sandbox"), json!({}));
+    let id = created["id"].as_str().expect("every sandbox has an id");
     let execute = format!("{}/toolbox/{id}/process/execute", url.trim_end_matches("/api"));
-    ask(execute, json!({ "command": DAEMON }));
+    post(execute, json!({ "command": DAEMON }));
     let root = home.path().join("sandboxes");
     let runs = || processes_below(&root).iter().any(|line| line.contains("sleep 3131"));
     assert!(eventually(PATIENCE, runs));

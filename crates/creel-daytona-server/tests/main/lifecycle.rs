@@ -1,4 +1,4 @@
-//! States, names, conflicts, and who may ask at all.
+//! States, names, conflicts, and authentication.
 
 use creel_daytona_server::ApiVersion;
 use serde_json::{Value, json};
@@ -10,13 +10,13 @@ use crate::runner::tests;
 tests![
     a_sandbox_comes_stops_starts_and_goes,
     a_deleted_name_is_free_at_once,
-    orders_in_the_wrong_state_are_refused,
+    actions_in_the_wrong_state_are_refused,
     stopping_an_ephemeral_sandbox_deletes_it,
     archived_and_paused_sandboxes_start_again,
     creates_are_checked,
     labels_and_intervals_are_set,
-    ways_in_have_the_right_shape,
-    only_the_right_host_and_key_are_answered,
+    access_responses_have_the_right_shape,
+    only_the_right_host_and_key_are_accepted,
     a_key_without_the_scope_cannot_delete,
     only_loopback_is_listened_on,
 ];
@@ -34,13 +34,13 @@ fn a_sandbox_comes_stops_starts_and_goes() {
     bench.await_state(&id, "stopped");
     let started = bench.post("sandbox/one/start").expect(200);
     assert_eq!(started["state"], "started");
-    let deleted = bench.ask("DELETE", "sandbox/one", &Value::Null).expect(200);
+    let deleted = bench.send("DELETE", "sandbox/one", &Value::Null).expect(200);
     assert_eq!(
         (&deleted["state"], &deleted["desiredState"]),
         (&json!("started"), &json!("destroyed"))
     );
     bench.await_state(&id, "404");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
 }
 
 fn a_deleted_name_is_free_at_once() {
@@ -48,8 +48,8 @@ fn a_deleted_name_is_free_at_once() {
         settings.delays.destroy = std::time::Duration::from_secs(2);
     });
     let first = bench.create(&json!({ "name": "again" }));
-    bench.ask("POST", "sandbox", &json!({ "name": "again" })).expect(409);
-    bench.ask("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
+    bench.send("POST", "sandbox", &json!({ "name": "again" })).expect(409);
+    bench.send("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
     assert_eq!(bench.state("again"), "404");
     bench.await_state(&first, "destroying");
     let left = bench.get(&format!("sandbox/{first}")).expect(200);
@@ -61,7 +61,7 @@ fn a_deleted_name_is_free_at_once() {
     assert_eq!(bench.state("again"), "started");
 }
 
-fn orders_in_the_wrong_state_are_refused() {
+fn actions_in_the_wrong_state_are_refused() {
     let bench = Bench::hollow(|_| {});
     let expected = [
         ("creating", "DELETE", "", 409),
@@ -80,10 +80,10 @@ fn orders_in_the_wrong_state_are_refused() {
     ];
     for (state, method, path, status) in expected {
         let id = bench.seed(&json!({ "count": 1, "state": state })).remove(0);
-        let answer = bench.ask(method, &format!("sandbox/{id}{path}"), &Value::Null);
-        assert_eq!(answer.status, status, "{method} {path} in {state}");
+        let response = bench.send(method, &format!("sandbox/{id}{path}"), &Value::Null);
+        assert_eq!(response.status, status, "{method} {path} in {state}");
         if status == 409 {
-            assert_eq!(answer.json()["message"], "Sandbox state change in progress");
+            assert_eq!(response.json()["message"], "Sandbox state change in progress");
         }
     }
 }
@@ -119,10 +119,10 @@ fn creates_are_checked() {
         json!({ "name": "" }),
     ];
     for body in wrong {
-        let refused = bench.ask("POST", "sandbox", &body).expect(400);
+        let refused = bench.send("POST", "sandbox", &body).expect(400);
         assert_eq!(refused["path"], "/api/sandbox", "{body}");
     }
-    let unparsed = bench.ask("POST", "sandbox", &json!({ "labels": 7 })).expect(400);
+    let unparsed = bench.send("POST", "sandbox", &json!({ "labels": 7 })).expect(400);
     assert_eq!((&unparsed["path"], &unparsed["timestamp"]), (&Value::Null, &Value::Null));
     let build = json!({ "cpu": 2, "buildInfo": { "dockerfileContent": "FROM a\n" } });
     let id = bench.create(&build);
@@ -134,7 +134,7 @@ fn labels_and_intervals_are_set() {
     let id = bench.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
     assert!(bench.get(&format!("sandbox/{id}")).json()["autoDestroyAt"].is_string());
     let labelled =
-        bench.ask("PUT", &format!("sandbox/{id}/labels"), &json!({ "labels": { "b": "2" } }));
+        bench.send("PUT", &format!("sandbox/{id}/labels"), &json!({ "labels": { "b": "2" } }));
     assert_eq!(labelled.expect(200)["labels"], json!({ "b": "2" }));
     for path in ["autostop/7", "autoarchive/8", "autodelete/-1", "ttl/0"] {
         bench.post(&format!("sandbox/{id}/{path}")).expect(201);
@@ -146,7 +146,7 @@ fn labels_and_intervals_are_set() {
     assert_eq!(seen["autoDestroyAt"], Value::Null);
 }
 
-fn ways_in_have_the_right_shape() {
+fn access_responses_have_the_right_shape() {
     let bench = Bench::hollow(|_| {});
     let id = bench.create(&json!({}));
     for (method, path, field) in [
@@ -155,7 +155,7 @@ fn ways_in_have_the_right_shape() {
         ("POST", "ssh-access?expiresInMinutes=60", "sshCommand"),
         ("GET", "toolbox-proxy-url", "url"),
     ] {
-        let body = bench.ask(method, &format!("sandbox/{id}/{path}"), &Value::Null).expect(200);
+        let body = bench.send(method, &format!("sandbox/{id}/{path}"), &Value::Null).expect(200);
         assert!(body[field].is_string(), "{path}");
     }
     bench.get("config").expect(200);
@@ -164,24 +164,24 @@ fn ways_in_have_the_right_shape() {
     assert_eq!((dead.status, dead.body.as_slice()), (502, &b"Bad Gateway"[..]));
 }
 
-fn only_the_right_host_and_key_are_answered() {
+fn only_the_right_host_and_key_are_accepted() {
     let bench = Bench::hollow(|_| {});
     let running = bench.running();
     let (url, key) = (format!("{}/sandbox", running.url()), running.api_key());
     let (key, jwt) = (format!("Bearer {key}"), format!("Bearer {}", running.jwt()));
     let organization = ("X-Daytona-Organization-ID", running.organization_id());
-    let ask = |headers: &[(&str, &str)]| {
+    let status_of = |headers: &[(&str, &str)]| {
         let request = Request { method: "GET", url: &url, headers, body: b"" };
         send(&request).expect("the server answers").status
     };
-    assert_eq!(ask(&[("Authorization", &key)]), 200);
-    assert_eq!(ask(&[("Authorization", &key), ("Host", "evil.example")]), 403);
-    assert_eq!(ask(&[]), 401);
-    assert_eq!(ask(&[("Authorization", "Bearer wrong")]), 401);
-    assert_eq!(ask(&[("Authorization", &jwt)]), 401);
-    assert_eq!(ask(&[("Authorization", &jwt), organization]), 200);
+    assert_eq!(status_of(&[("Authorization", &key)]), 200);
+    assert_eq!(status_of(&[("Authorization", &key), ("Host", "evil.example")]), 403);
+    assert_eq!(status_of(&[]), 401);
+    assert_eq!(status_of(&[("Authorization", "Bearer wrong")]), 401);
+    assert_eq!(status_of(&[("Authorization", &jwt)]), 401);
+    assert_eq!(status_of(&[("Authorization", &jwt), organization]), 200);
     let other = ("X-Daytona-Organization-ID", "another");
-    assert_eq!(ask(&[("Authorization", &jwt), other]), 403);
+    assert_eq!(status_of(&[("Authorization", &jwt), other]), 403);
 }
 
 fn a_key_without_the_scope_cannot_delete() {
@@ -190,7 +190,7 @@ fn a_key_without_the_scope_cannot_delete() {
     bench.admin("PUT", "permissions", &json!(["write:sandboxes"]));
     let key = bench.get("api-keys/current").expect(200);
     assert_eq!(key["permissions"], json!(["write:sandboxes"]));
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(403);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(403);
     bench.post(&format!("sandbox/{id}/stop")).expect(200);
 }
 

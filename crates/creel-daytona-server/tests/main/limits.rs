@@ -1,4 +1,4 @@
-//! Rate limits and the headers they come with.
+//! Rate limits and their headers.
 
 use serde_json::{Value, json};
 
@@ -15,13 +15,13 @@ tests![
 fn a_success_says_what_is_left_and_a_refusal_only_when_to_come_back() {
     let bench = Bench::hollow(|settings| settings.rate_limits.authenticated = Some(2));
     for remaining in ["1", "0"] {
-        let answer = bench.get("sandbox");
-        assert_eq!(answer.headers["x-ratelimit-limit-authenticated"], "2");
-        assert_eq!(answer.headers["x-ratelimit-remaining-authenticated"], remaining);
+        let response = bench.get("sandbox");
+        assert_eq!(response.headers["x-ratelimit-limit-authenticated"], "2");
+        assert_eq!(response.headers["x-ratelimit-remaining-authenticated"], remaining);
         let reset: u64 =
-            answer.headers["x-ratelimit-reset-authenticated"].parse().expect("it is a number");
+            response.headers["x-ratelimit-reset-authenticated"].parse().expect("it is a number");
         assert!((1..=60).contains(&reset));
-        answer.expect(200);
+        response.expect(200);
     }
     let refused = bench.get("sandbox");
     let wait: u64 = refused.headers["retry-after-authenticated"].parse().expect("it is a number");
@@ -41,14 +41,14 @@ fn each_throttler_has_its_own_window() {
         settings.rate_limits.authenticated = Some(1);
     });
     let first = bench.create(&json!({}));
-    let refused = bench.ask("POST", "sandbox", &json!({}));
+    let refused = bench.send("POST", "sandbox", &json!({}));
     assert!(refused.headers.contains_key("retry-after-sandbox-create"));
     refused.expect(429);
     bench.post(&format!("sandbox/{first}/stop")).expect(200);
-    let refused = bench.ask("DELETE", &format!("sandbox/{first}"), &Value::Null);
+    let refused = bench.send("DELETE", &format!("sandbox/{first}"), &Value::Null);
     assert!(refused.headers.contains_key("retry-after-sandbox-lifecycle"));
     refused.expect(429);
-    // Creates and lifecycle calls are not taken from the general window.
+    // Creates and lifecycle calls do not count against the general window.
     bench.get("sandbox").expect(200);
     bench.get("sandbox").expect(429);
     let config = bench.get("config").expect(200);

@@ -11,7 +11,7 @@ tests![
     filters_select,
     pages_miss_nothing_that_stays,
     wrong_queries_are_refused,
-    ten_thousand_sandboxes_are_listed_in_every_order,
+    ten_thousand_sandboxes_are_listed_in_every_sorting,
 ];
 
 fn filters_select() {
@@ -40,15 +40,15 @@ fn filters_select() {
 
 fn pages_miss_nothing_that_stays() {
     let bench = Bench::hollow(|_| {});
-    // A millisecond apart from each other and long before the others: rows of one millisecond may
-    // come twice.
+    // A millisecond apart from each other, and long before the others, because rows of one
+    // millisecond may appear twice.
     let stay = bench.seed(&json!({ "count": 250, "labels": { "stay": "yes" }, "age_seconds": 60 }));
     let stay: BTreeSet<String> = stay.into_iter().collect();
     let go = bench.seed(&json!({ "count": 100 }));
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             for id in &go {
-                bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+                bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
                 bench.seed(&json!({ "count": 1 }));
             }
         });
@@ -80,7 +80,7 @@ fn wrong_queries_are_refused() {
     }
 }
 
-fn ten_thousand_sandboxes_are_listed_in_every_order() {
+fn ten_thousand_sandboxes_are_listed_in_every_sorting() {
     let bench = Bench::hollow(|_| {});
     let ids: BTreeSet<String> = bench.seed(&json!({ "count": 10_000 })).into_iter().collect();
     for query in ["sort=createdAt&order=asc&limit=200", "sort=name&limit=200"] {

@@ -1,9 +1,8 @@
-//! The local Daytona server against its promises, and against the official SDKs.
+//! Tests of the local Daytona server, by its own promises and with the official SDKs.
 //!
-//! Process sandboxes need a holder, which is a re-exec of this very program,
-//! so this binary has a `main` of its own that tells its parts apart: `holder`
-//! holds a tree, `serve` is a server that a test kills, everything else runs
-//! the tests.
+//! Process sandboxes need a holder, which is a re-exec of this very program. So this binary has its
+//! own `main`, which selects a role: `holder` holds a tree, `serve` is a server that a test kills,
+//! and everything else runs the tests.
 
 mod bench;
 mod client;
@@ -26,8 +25,8 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match args.as_slice() {
         ["holder", _resource] => match holder::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,

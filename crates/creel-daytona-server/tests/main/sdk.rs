@@ -25,7 +25,7 @@ const OLDER: &str = "CREEL_TEST_SDK_0_190";
 /// The variable that names the virtual environment of the newer SDK.
 const NEWER: &str = "CREEL_TEST_SDK_0_226";
 
-/// Runs a script with an SDK against a server; returns what it printed.
+/// Runs a script with an SDK against a server, and returns its output.
 fn drive(bench: &Bench, variable: &str, line: &str) -> Value {
     let environment = std::env::var_os(variable)
         .unwrap_or_else(|| panic!("{variable} is not set: run cargo xtask test"));
@@ -78,12 +78,12 @@ fn sdk_0_190_drives_the_exact_imitation_of_its_service() {
     assert_eq!(seen["listed"], 250);
 }
 
-/// The newer SDK requires fields that the last open service does not send: its create fails after
-/// the sandbox was made.
+/// The newer SDK requires fields that the last open service does not send, so its create fails
+/// after the sandbox is created.
 fn sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox() {
     let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_190);
     let seen = drive(&bench, NEWER, "refused");
-    assert!(seen["message"].as_str().is_some_and(|told| told.contains("kvm")), "{seen}");
+    assert!(seen["message"].as_str().is_some_and(|text| text.contains("kvm")), "{seen}");
     assert_eq!(bench.list("").len(), 1, "the sandbox is there all the same");
 }
 
@@ -92,7 +92,7 @@ fn sdk_0_226_types_on_terminals_in_a_container() {
     assert_eq!(seen["pty"][0], "DaytonaConflictError");
 }
 
-/// The exception of each status, by SDK.
+/// The exception for each status, by SDK.
 fn exceptions(newer: bool) -> [(&'static str, &'static str); 9] {
     let pick = |older, newest| if newer { newest } else { older };
     [
@@ -108,12 +108,12 @@ fn exceptions(newer: bool) -> [(&'static str, &'static str); 9] {
     ]
 }
 
-/// What an SDK does on each fault of an operation: exception, and how many requests it sent.
+/// The reaction of an SDK to each fault of an operation: the exception, and the number of requests.
 fn expected(operation: &str, newer: bool) -> Value {
     let exceptions = exceptions(newer);
     let mut table: serde_json::Map<String, Value> =
         exceptions.iter().map(|(status, name)| ((*status).to_owned(), json!([name, 1]))).collect();
-    // Only a plain Retry-After and a cut connection are tried again, and never for a create.
+    // Only a plain Retry-After and a cut connection are retried, and never for a create.
     let tries = if operation == "create" { 1 } else { 4 };
     let cut = if newer && tries == 1 { "DaytonaConnectionError" } else { "DaytonaError" };
     table.insert("429 own header".to_owned(), json!([exceptions[5].1, 1]));

@@ -1,4 +1,4 @@
-//! The answers of the real service, v0.190.0, one by one.
+//! The responses of the real service, v0.190.0, one by one.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::runner::tests;
 tests![
     a_delete_in_error_is_accepted_and_the_row_stays_hidden,
     a_row_deleted_in_error_is_purged_after_its_retention,
-    what_stands_behind_a_purged_row_goes_with_it,
+    the_backend_of_a_purged_row_is_released,
     a_recovered_sandbox_can_be_deleted_for_good,
-    a_create_may_answer_before_the_start,
+    a_create_may_respond_before_the_start,
     a_time_to_live_is_unknown_without_the_newer_api,
     unknown_snapshots_and_regions_are_refused,
     the_older_list_pages_by_number,
     texts_and_paths_of_errors_are_the_services_own,
     fields_are_those_of_the_service,
     the_exact_imitation_lacks_the_newer_fields,
-    a_pending_order_leaves_the_state_alone,
+    a_pending_action_does_not_change_the_state,
     more_rows_than_a_page_within_a_millisecond_repeat_the_cursor,
 ];
 
-/// Returns the rows that only the flag of the list shows.
+/// Returns the rows that only the list flag shows.
 fn hidden(bench: &Bench) -> Vec<Value> {
     let page = bench.get("sandbox?includeErroredDeleted=true").expect(200);
     page["items"].as_array().expect("it is a list").clone()
@@ -36,13 +36,13 @@ fn a_delete_in_error_is_accepted_and_the_row_stays_hidden() {
     for state in ["error", "build_failed"] {
         let seed = json!({ "count": 1, "state": state, "error_reason": "the runner is lost" });
         let id = bench.seed(&seed).remove(0);
-        let accepted = bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+        let accepted = bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
         assert_eq!(
             (&accepted["state"], &accepted["desiredState"]),
             (&json!(state), &json!("destroyed"))
         );
         bench.get(&format!("sandbox/{id}")).expect(404);
-        bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
+        bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
         assert!(bench.list("").is_empty());
         let rows = hidden(&bench);
         let row = rows.iter().find(|row| row["id"] == json!(id)).expect("one flag shows it");
@@ -60,7 +60,7 @@ fn a_row_deleted_in_error_is_purged_after_its_retention() {
     let day = bench.seed(&json!({ "count": 1, "state": "build_failed" })).remove(0);
     let decoy = bench.seed(&json!({ "count": 1, "state": "error" })).remove(0);
     for id in [&week, &day] {
-        bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+        bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     }
     let has = |id: &str| hidden(&bench).iter().any(|row| row["id"] == json!(id));
     assert!(eventually(PATIENCE, || !has(&day)));
@@ -69,15 +69,15 @@ fn a_row_deleted_in_error_is_purged_after_its_retention() {
     assert_eq!(bench.state(&decoy), "error", "nobody deleted this one");
 }
 
-fn what_stands_behind_a_purged_row_goes_with_it() {
+fn the_backend_of_a_purged_row_is_released() {
     let bench = Bench::process_with(|settings| {
         settings.delays.minute = Duration::from_micros(500);
         settings.delays.timer_period = Duration::from_millis(20);
     });
     bench.arm(&json!({ "at": "delete", "fault": "errored_deleted", "count": 1 }));
-    // With minutes this short, an automatic stop would come before the delete.
+    // With minutes this short, an automatic stop would precede the delete.
     let id = bench.create(&json!({ "autoStopInterval": 0 }));
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     bench.await_state(&id, "404");
     let entries = || std::fs::read_dir(bench.sandboxes()).map_or(0, Iterator::count);
     assert!(hidden(&bench).len() == 1 && entries() > 0, "still there, still running");
@@ -89,15 +89,15 @@ fn a_recovered_sandbox_can_be_deleted_for_good() {
     let id = bench.seed(&json!({ "count": 1, "state": "error", "recoverable": true })).remove(0);
     bench.post(&format!("sandbox/{id}/recover")).expect(200);
     bench.await_state(&id, "started");
-    bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
     bench.await_state(&id, "404");
     assert!(hidden(&bench).is_empty());
 }
 
-fn a_create_may_answer_before_the_start() {
+fn a_create_may_respond_before_the_start() {
     let bench = Bench::hollow(|_| {});
     let states: Vec<Value> = (0..2)
-        .map(|_| bench.ask("POST", "sandbox", &json!({})).expect(200)["state"].clone())
+        .map(|_| bench.send("POST", "sandbox", &json!({})).expect(200)["state"].clone())
         .collect();
     assert_eq!(states, [json!("started"), json!("creating")]);
     for id in bench.list("") {
@@ -115,10 +115,10 @@ fn a_time_to_live_is_unknown_without_the_newer_api() {
 
 fn unknown_snapshots_and_regions_are_refused() {
     let bench = Bench::hollow(|settings| settings.snapshots.push("mine:1".to_owned()));
-    let refused = bench.ask("POST", "sandbox", &json!({ "snapshot": "other:2" })).expect(400);
+    let refused = bench.send("POST", "sandbox", &json!({ "snapshot": "other:2" })).expect(400);
     let message = refused["message"].as_str().expect("an error has a message");
     assert!(message.starts_with("Snapshot other:2 not found"), "{message}");
-    let refused = bench.ask("POST", "sandbox", &json!({ "target": "moon" })).expect(404);
+    let refused = bench.send("POST", "sandbox", &json!({ "target": "moon" })).expect(404);
     assert_eq!(refused["message"], "Region not found");
     assert!(bench.list("").is_empty(), "nothing was made");
     bench.create(&json!({ "snapshot": "mine:1", "target": "eu" }));
@@ -149,9 +149,9 @@ fn texts_and_paths_of_errors_are_the_services_own() {
         ("sandbox?labels=nonsense", "Invalid labels JSON format"),
         ("nope", "Cannot GET /api/nope"),
     ] {
-        let answer = bench.get(path);
-        assert_eq!(answer.json()["message"], message);
-        assert_eq!(answer.json()["path"], format!("/api/{path}"), "with its query");
+        let response = bench.get(path);
+        assert_eq!(response.json()["message"], message);
+        assert_eq!(response.json()["path"], format!("/api/{path}"), "with its query");
     }
     let stopped = bench.seed(&json!({ "count": 1, "state": "stopped" })).remove(0);
     let refused = bench.post(&format!("sandbox/{stopped}/stop")).expect(400);
@@ -160,10 +160,10 @@ fn texts_and_paths_of_errors_are_the_services_own() {
 
 fn fields_are_those_of_the_service() {
     let bench = Bench::hollow(|_| {});
-    let made =
-        bench.ask("POST", "sandbox", &json!({ "networkAllowList": "10.0.0.0/8" })).expect(200);
-    assert_eq!(made["daemonVersion"], Value::Null, "its daemon has not answered yet");
-    let id = made["id"].as_str().expect("every sandbox has an id");
+    let created =
+        bench.send("POST", "sandbox", &json!({ "networkAllowList": "10.0.0.0/8" })).expect(200);
+    assert_eq!(created["daemonVersion"], Value::Null, "its daemon has not answered yet");
+    let id = created["id"].as_str().expect("every sandbox has an id");
     let one = bench.get(&format!("sandbox/{id}")).expect(200);
     assert_eq!(one["networkAllowList"], "10.0.0.0/8");
     let has = |row: &Value, field: &str| row.as_object().is_some_and(|all| all.contains_key(field));
@@ -185,7 +185,7 @@ fn the_exact_imitation_lacks_the_newer_fields() {
     assert!(page["items"][0].get("networkBlockAll").is_none());
 }
 
-fn a_pending_order_leaves_the_state_alone() {
+fn a_pending_action_does_not_change_the_state() {
     let bench = Bench::hollow(|settings| settings.delays.pending = Duration::from_millis(300));
     for (state, method, path, desired) in [
         ("started", "POST", "/stop", "stopped"),
@@ -193,10 +193,10 @@ fn a_pending_order_leaves_the_state_alone() {
         ("stopped", "DELETE", "", "destroyed"),
     ] {
         let id = bench.seed(&json!({ "count": 1, "state": state })).remove(0);
-        bench.ask(method, &format!("sandbox/{id}{path}"), &Value::Null).expect(200);
+        bench.send(method, &format!("sandbox/{id}{path}"), &Value::Null).expect(200);
         let pending = bench.get(&format!("sandbox/{id}")).expect(200);
         assert_eq!((&pending["state"], &pending["desiredState"]), (&json!(state), &json!(desired)));
-        bench.ask("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
+        bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(409);
         bench.await_state(&id, if desired == "stopped" { "stopped" } else { "404" });
     }
 }

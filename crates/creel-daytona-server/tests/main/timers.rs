@@ -10,7 +10,7 @@ use crate::runner::tests;
 
 tests![
     an_idle_sandbox_stops_and_is_deleted,
-    activity_keeps_a_sandbox_and_looking_at_it_does_not,
+    activity_keeps_a_sandbox_and_reading_it_does_not,
     auto_delete_spares_errors_and_time_to_live_does_not,
     a_time_to_live_is_counted_from_the_call_that_sets_it,
 ];
@@ -32,11 +32,11 @@ fn an_idle_sandbox_stops_and_is_deleted() {
     bench.await_state(&archived, "archived");
 }
 
-fn activity_keeps_a_sandbox_and_looking_at_it_does_not() {
+fn activity_keeps_a_sandbox_and_reading_it_does_not() {
     let bench = bench();
     let [busy, idle] = [(); 2].map(|()| bench.create(&json!({ "autoStopInterval": 4 })));
     let stopped = creel_testkit::wait::eventually(crate::bench::PATIENCE, || {
-        let touched = bench.ask("POST", &format!("sandbox/{busy}/last-activity"), &Value::Null);
+        let touched = bench.send("POST", &format!("sandbox/{busy}/last-activity"), &Value::Null);
         assert_eq!(touched.status, 201);
         bench.state(&idle) == "stopped"
     });
@@ -48,7 +48,7 @@ fn auto_delete_spares_errors_and_time_to_live_does_not() {
     let bench = bench();
     bench.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc" }));
     let failed = |name: &str, body: Value| {
-        bench.ask("POST", "sandbox", &body).expect(400);
+        bench.send("POST", "sandbox", &body).expect(400);
         assert_eq!(bench.state(name), "error");
     };
     failed("spared", json!({ "name": "spared", "autoDeleteInterval": 0 }));
@@ -63,10 +63,10 @@ fn a_time_to_live_is_counted_from_the_call_that_sets_it() {
         sandbox[field].as_str().expect("it is an instant").parse().expect("it is an instant")
     };
     let id = bench.create(&json!({ "ttlMinutes": 5 }));
-    let made = bench.get(&format!("sandbox/{id}")).expect(200);
-    let life = at(&made, "autoDestroyAt").duration_since(at(&made, "createdAt"));
+    let created = bench.get(&format!("sandbox/{id}")).expect(200);
+    let life = at(&created, "autoDestroyAt").duration_since(at(&created, "createdAt"));
     assert_eq!(life.as_secs(), 300);
-    // Seeded sandboxes were made long ago, so that the two ways to count are far apart.
+    // Seeded sandboxes were created long ago, so the two ends of life are far apart.
     let old = bench.seed(&json!({ "count": 1, "age_seconds": 7200 })).remove(0);
     let moved = bench.post(&format!("sandbox/{old}/ttl/5")).expect(201);
     let left = at(&moved, "autoDestroyAt").duration_since(jiff::Timestamp::now());

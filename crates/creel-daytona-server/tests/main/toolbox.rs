@@ -1,4 +1,4 @@
-//! What the SDKs do not drive: the edges of the toolbox.
+//! Edge cases of the toolbox that the SDKs do not cover.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ tests![
     a_session_survives_what_its_commands_do,
     paths_stay_below_the_root,
     files_and_their_errors,
-    a_list_goes_as_deep_as_it_is_asked_to,
+    a_list_is_as_deep_as_requested,
     searches_stay_below_the_root_and_say_what_is_wrong,
 ];
 
@@ -28,8 +28,9 @@ fn a_command_that_reads_its_input_eats_the_rest_of_the_script() {
 fn a_timeout_kills_the_whole_group() {
     let bench = Bench::process();
     let id = bench.create(&json!({}));
-    let order = json!({ "command": "sleep 4242 & sleep 4243; echo never", "timeout": 1 });
-    let refused = bench.ask("POST", &format!("toolbox/{id}/process/execute"), &order).expect(408);
+    let request = json!({ "command": "sleep 4242 & sleep 4243; echo never", "timeout": 1 });
+    let refused =
+        bench.send("POST", &format!("toolbox/{id}/process/execute"), &request).expect(408);
     assert_eq!(refused["code"], "PROCESS_EXECUTION_TIMEOUT");
     let root = bench.sandboxes();
     let ended = creel_testkit::wait::eventually(crate::bench::PATIENCE, || {
@@ -50,20 +51,20 @@ fn terminals_are_checked_and_end_with_their_sandbox() {
     let id = bench.create(&json!({}));
     let at = |path: &str| format!("toolbox/{id}/process/pty{path}");
     for wrong in [json!({}), json!({ "id": "t", "cols": 0 }), json!({ "id": "t", "rows": 1001 })] {
-        bench.ask("POST", &at(""), &wrong).expect(400);
+        bench.send("POST", &at(""), &wrong).expect(400);
     }
     let lazy = json!({ "id": "lazy", "lazyStart": true, "cols": 90 });
-    let made = bench.ask("POST", &at(""), &lazy).expect(201);
-    assert_eq!(made["sessionId"], "lazy");
+    let created = bench.send("POST", &at(""), &lazy).expect(201);
+    assert_eq!(created["sessionId"], "lazy");
     let shown = bench.get(&at("/lazy")).expect(200);
     assert_eq!((&shown["active"], &shown["cols"]), (&json!(false), &json!(90)));
-    bench.ask("POST", &at(""), &json!({ "id": "now" })).expect(201);
+    bench.send("POST", &at(""), &json!({ "id": "now" })).expect(201);
     assert_eq!(bench.get(&at("/now")).expect(200)["active"], true);
-    bench.ask("POST", &at("/now/resize"), &json!({ "cols": 0, "rows": 5 })).expect(400);
-    bench.ask("POST", &at("/none/resize"), &json!({ "cols": 5, "rows": 5 })).expect(410);
+    bench.send("POST", &at("/now/resize"), &json!({ "cols": 0, "rows": 5 })).expect(400);
+    bench.send("POST", &at("/none/resize"), &json!({ "cols": 5, "rows": 5 })).expect(410);
     bench.get(&at("/create-connect?id=t")).expect(400);
-    bench.ask("DELETE", &at("/lazy"), &Value::Null).expect(200);
-    bench.ask("DELETE", &at("/lazy"), &Value::Null).expect(404);
+    bench.send("DELETE", &at("/lazy"), &Value::Null).expect(200);
+    bench.send("DELETE", &at("/lazy"), &Value::Null).expect(404);
 
     bench.post(&format!("sandbox/{id}/stop")).expect(200);
     bench.await_state(&id, "stopped");
@@ -78,28 +79,28 @@ fn a_sandbox_that_does_not_run_refuses() {
     let id = bench.create(&json!({}));
     bench.post(&format!("sandbox/{id}/stop")).expect(200);
     bench.await_state(&id, "stopped");
-    let order = json!({ "command": "true" });
-    bench.ask("POST", &format!("toolbox/{id}/process/execute"), &order).expect(400);
-    bench.ask("POST", "toolbox/nobody/process/execute", &order).expect(404);
+    let request = json!({ "command": "true" });
+    bench.send("POST", &format!("toolbox/{id}/process/execute"), &request).expect(400);
+    bench.send("POST", "toolbox/nobody/process/execute", &request).expect(404);
 }
 
 fn a_session_survives_what_its_commands_do() {
     let bench = Bench::process();
     let id = bench.create(&json!({}));
     let at = |path: &str| format!("toolbox/{id}/process/session{path}");
-    bench.ask("POST", &at(""), &json!({ "sessionId": "s" })).expect(201);
-    bench.ask("POST", &at(""), &json!({ "sessionId": "s" })).expect(409);
+    bench.send("POST", &at(""), &json!({ "sessionId": "s" })).expect(201);
+    bench.send("POST", &at(""), &json!({ "sessionId": "s" })).expect(409);
     let exec = |command: &str| {
-        bench.ask("POST", &at("/s/exec"), &json!({ "command": command })).expect(200)
+        bench.send("POST", &at("/s/exec"), &json!({ "command": command })).expect(200)
     };
     assert_eq!(exec("exec >/dev/null")["exitCode"], 0);
     assert_eq!(exec("cat <<END\nhere\nEND\nfalse")["exitCode"], 1);
     let ended = exec("exit 5");
     assert_eq!(ended["exitCode"], 5);
-    bench.ask("POST", &at("/s/exec"), &json!({ "command": "true" })).expect(410);
+    bench.send("POST", &at("/s/exec"), &json!({ "command": "true" })).expect(410);
     let missing = bench.get(&at("/s/command/none/logs"));
     assert_eq!(missing.status, 404);
-    let deleted = bench.ask("DELETE", &at("/s"), &Value::Null);
+    let deleted = bench.send("DELETE", &at("/s"), &Value::Null);
     assert_eq!(deleted.status, 204);
 }
 
@@ -112,8 +113,8 @@ fn paths_stay_below_the_root() {
     let home = home["dir"].as_str().expect("it has a home").to_owned();
     bench.run(&id, "echo inside >note");
     for path in [format!("{home}/note"), "/home/daytona/note".to_owned(), "note".to_owned()] {
-        let answer = bench.get(&format!("toolbox/{id}/files/download?path={path}"));
-        assert_eq!((answer.status, answer.body.as_slice()), (200, &b"inside\n"[..]), "{path}");
+        let response = bench.get(&format!("toolbox/{id}/files/download?path={path}"));
+        assert_eq!((response.status, response.body.as_slice()), (200, &b"inside\n"[..]), "{path}");
     }
 }
 
@@ -121,22 +122,22 @@ fn files_and_their_errors() {
     let bench = Bench::process();
     let id = bench.create(&json!({}));
     let at = |path: &str| format!("toolbox/{id}/files{path}");
-    let made = bench.ask("POST", &at("/folder?path=/tmp/d&mode=700"), &Value::Null);
-    assert_eq!(made.status, 201);
+    let created = bench.send("POST", &at("/folder?path=/tmp/d&mode=700"), &Value::Null);
+    assert_eq!(created.status, 201);
     let info = bench.get(&at("/info?path=/tmp/d")).expect(200);
     assert_eq!((&info["isDir"], &info["permissions"]), (&json!(true), &json!("0700")));
-    bench.ask("DELETE", &at("?path=/tmp/d"), &Value::Null).expect(400);
-    let gone = bench.ask("DELETE", &at("?path=/tmp/d&recursive=true"), &Value::Null);
+    bench.send("DELETE", &at("?path=/tmp/d"), &Value::Null).expect(400);
+    let gone = bench.send("DELETE", &at("?path=/tmp/d&recursive=true"), &Value::Null);
     assert_eq!(gone.status, 204);
     let missing = bench.get(&at("/info?path=/tmp/d")).expect(404);
     assert_eq!(missing["code"], "FILE_NOT_FOUND");
     bench.get(&at("/info")).expect(400);
-    let several = bench.ask("POST", &at("/bulk-download"), &json!({ "paths": ["/none"] }));
+    let several = bench.send("POST", &at("/bulk-download"), &json!({ "paths": ["/none"] }));
     assert!(several.headers["content-type"].starts_with("multipart/form-data; boundary="));
     assert!(String::from_utf8_lossy(&several.body).contains("name=\"error\"; filename=\"/none\""));
 }
 
-fn a_list_goes_as_deep_as_it_is_asked_to() {
+fn a_list_is_as_deep_as_requested() {
     let bench = Bench::process();
     let id = bench.create(&json!({}));
     bench.run(&id, "mkdir -p a/b/c && touch a/b/c/file a/top && ln -s / a/up");
@@ -162,9 +163,9 @@ fn searches_stay_below_the_root_and_say_what_is_wrong() {
     }
     let wrong = bench.get(&at("/files/search?path=/tmp&pattern=%5Ba")).expect(400);
     assert_eq!(wrong["message"], "invalid glob pattern: [a");
-    bench.ask("POST", &at("/files/replace"), &json!({ "files": [] })).expect(400);
-    bench.ask("POST", &at("/files/move?source=/tmp/x"), &Value::Null).expect(400);
-    bench.ask("POST", &at("/files/permissions?path=/tmp&mode=rwx"), &Value::Null).expect(400);
+    bench.send("POST", &at("/files/replace"), &json!({ "files": [] })).expect(400);
+    bench.send("POST", &at("/files/move?source=/tmp/x"), &Value::Null).expect(400);
+    bench.send("POST", &at("/files/permissions?path=/tmp&mode=rwx"), &Value::Null).expect(400);
     let metrics = bench.get(&at("/system/metrics")).expect(200);
     assert!(metrics["memTotal"].as_u64() > metrics["memUsed"].as_u64(), "{metrics}");
 }

@@ -1,54 +1,54 @@
-//! The way to `git http-backend`: a program that speaks CGI.
+//! The CGI interface to `git http-backend`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::web::Request;
+use crate::web::WebRequest;
 
-/// How much of a body passes before a fault in the middle of it.
+/// The number of bytes of a body that pass before a fault in the middle of it.
 const MIDDLE: u64 = 100 * 1024;
 
-/// Whether an answer went through.
+/// How much of a response was passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passed {
-    /// All of it.
+pub(super) enum PassedPart {
+    /// The whole response.
     Whole,
     /// Only its beginning.
     Part,
 }
 
-/// Answers a request by the backend: all of it, or no more than its beginning.
-pub(super) fn answer(
-    request: &Request,
+/// Answers a request through the backend: completely, or only the beginning.
+pub(super) fn respond(
+    request: &WebRequest,
     root: &Path,
     client: &mut TcpStream,
     only_beginning: bool,
-) -> io::Result<Passed> {
-    let mut backend = Backend::start(request, root)?;
+) -> io::Result<PassedPart> {
+    let mut backend = GitBackend::start(request, root)?;
     backend.input.take().map_or(Ok(()), |mut input| input.write_all(&request.body))?;
     let mut output = BufReader::new(&mut backend.output);
     let head = read_head(&mut output)?;
     client.write_all(head.as_bytes())?;
     if !only_beginning {
         io::copy(&mut output, client)?;
-        return Ok(Passed::Whole);
+        return Ok(PassedPart::Whole);
     }
     io::copy(&mut output.by_ref().take(MIDDLE), client)?;
     let more = !output.fill_buf()?.is_empty();
-    Ok(if more { Passed::Part } else { Passed::Whole })
+    Ok(if more { PassedPart::Part } else { PassedPart::Whole })
 }
 
-/// A started backend; it is ended and waited for on drop.
-struct Backend {
+/// A started backend. It is ended and waited for on drop.
+struct GitBackend {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
 }
 
-impl Backend {
-    fn start(request: &Request, root: &Path) -> io::Result<Self> {
+impl GitBackend {
+    fn start(request: &WebRequest, root: &Path) -> io::Result<Self> {
         let header = |name| request.header(name).unwrap_or_default();
         let mut child = Command::new("git")
             .arg("http-backend")
@@ -74,14 +74,14 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
+impl Drop for GitBackend {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads the head of a CGI answer and returns it as that of an HTTP answer.
+/// Reads the head of a CGI response, and returns it as that of an HTTP response.
 fn read_head(output: &mut impl BufRead) -> io::Result<String> {
     let (mut status, mut headers) = ("200 OK".to_owned(), String::new());
     loop {

@@ -4,8 +4,8 @@
 //!   git clone ──▶ GitServer (login, faults) ──▶ git http-backend ──▶ bare repositories
 //! ```
 //!
-//! What travels is git's own: only what a server or a network may do wrong is
-//! acted out here. Every request is kept, with the login it came with.
+//! The transferred data is git's own. Only the faults of a server or a network are simulated here.
+//! Every request is recorded with its credentials.
 
 mod backend;
 mod repository;

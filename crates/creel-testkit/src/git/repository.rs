@@ -6,30 +6,30 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// How large the pack of a repository is at least: a cut falls into the middle of it.
+/// The minimum size of a repository's pack, so that a cut falls into the middle of it.
 const WEIGHT: usize = 1024 * 1024;
 
 /// A bare repository with a known history.
 ///
-/// `main` has two commits, the tag `v1` is at the first of them, and the branch
-/// `side` has a commit of its own. The branch `twin` is where `side` is, and the
-/// tag `twin` where `v1` is.
+/// `main` has two commits, the tag `v1` is at the first of them, and the branch `side` has its own
+/// commit. The branch `twin` points to the same commit as `side`, and the tag `twin` to the same as
+/// `v1`.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// Where it is on this machine.
+    /// The path on this machine.
     pub path: PathBuf,
-    /// The first commit of all, where `v1` is.
+    /// The first commit, tagged `v1`.
     pub first: String,
-    /// The newest of `main`.
+    /// The newest commit of `main`.
     pub main: String,
-    /// The newest of `side`.
+    /// The newest commit of `side`.
     pub side: String,
-    /// A commit that no branch and no tag leads to, only `refs/pull/1/head`.
+    /// A commit that no branch and no tag contains, only `refs/pull/1/head`.
     pub proposed: String,
 }
 
 impl Origin {
-    /// Makes a repository at a path.
+    /// Creates a repository at a path.
     ///
     /// # Errors
     ///
@@ -53,13 +53,13 @@ impl Origin {
         let place = path.display().to_string();
         git(&work, &["clone", "-q", "--bare", ".", &place])?;
         git(&work, &["push", "-q", &place, "refs/pull/1/head"])?;
-        // As the large hosts do it.
+        // As the large hosting services do.
         git(path, &["config", "uploadpack.allowReachableSHA1InWant", "true"])?;
         fs::remove_dir_all(&work)?;
         Ok(Self { path: path.to_owned(), first, main, side, proposed })
     }
 
-    /// Makes a repository without a commit.
+    /// Creates a repository without a commit.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Origin {
     }
 }
 
-/// Adds a commit with a file of that name, and returns its id.
+/// Adds a commit with a file of that name, and returns the commit id.
 fn commit(work: &Path, name: &str) -> Result<String> {
     fs::write(work.join(name), name)?;
     git(work, &["add", "."])?;
@@ -78,13 +78,13 @@ fn commit(work: &Path, name: &str) -> Result<String> {
     git(work, &["rev-parse", "HEAD"])
 }
 
-/// Returns bytes that no compression makes smaller.
+/// Returns bytes that cannot be compressed.
 fn noise() -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     std::iter::repeat_with(|| random.u8(..)).take(WEIGHT).collect()
 }
 
-/// Runs git with no settings but ours, and returns what it prints.
+/// Runs git without any user or system settings, and returns its output.
 fn git(directory: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new("git")
         .args(arguments)

@@ -1,4 +1,4 @@
-//! The server in front of the backend: who may clone, and what goes wrong.
+//! The server in front of the backend: authentication and faults.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,71 +14,71 @@ use anyhow::Result;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::backend::{self, Passed};
+use super::backend::{self, PassedPart};
 use super::repository::Origin;
 use crate::engine::{Engine, temporary_directory};
-use crate::web::{Request, Web, answer};
+use crate::web::{Web, WebRequest, respond};
 
-/// How often a stream that hangs looks whether it still should.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval at which a hanging stream checks whether the fault is over.
+const POLL_PERIOD: Duration = Duration::from_millis(20);
 
-/// What goes wrong with a repository.
+/// A fault of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// No answer until it is mended; then the answer comes.
+    /// No response until the fault is mended; then the response follows.
     Hang,
     /// The pack stops in the middle, and the connection stays open.
     Stall,
     /// The pack stops in the middle, and the connection is closed.
     Cut,
-    /// An answer with this status.
+    /// A response with this status.
     Status(u16),
-    /// Whoever shows a login is refused, and told what it was.
+    /// A client with credentials is refused, and the response repeats them.
     Repeat,
-    /// Another server is named, which has the repository at the same path.
+    /// A redirect to another server, which has the repository at the same path.
     Moved(String),
 }
 
-/// A fault as long as it lasts.
+/// A fault with its counters.
 #[derive(Debug)]
 struct Trouble {
     fault: Fault,
-    /// How often it still happens.
+    /// How often it can still happen.
     left: u32,
-    /// How often it happened.
+    /// How often it has happened.
     fired: u32,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Its method.
+    /// The method.
     pub method: String,
-    /// Its path, without the query.
+    /// The path, without the query.
     pub path: String,
-    /// The login it came with.
+    /// The value of its `Authorization` header.
     pub authorization: Option<String>,
 }
 
-/// A running server; it ends on drop, its repositories with it.
+/// A running server. It ends on drop, and its repositories are removed.
 #[derive(Debug)]
 pub struct GitServer {
     web: Web,
-    shared: Arc<Shared>,
+    shared: Arc<GitServerState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GitServerState {
     root: PathBuf,
     stopped: AtomicBool,
-    /// The passwords that are taken; with none, nobody is asked for one.
+    /// The accepted passwords. If there are none, no login is required.
     passwords: Mutex<Vec<String>>,
     troubles: Mutex<BTreeMap<String, Trouble>>,
     asked: Mutex<Vec<Asked>>,
 }
 
 impl GitServer {
-    /// Starts a server without repositories, which asks nobody for a login.
+    /// Starts a server without repositories that requires no login.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl GitServer {
         Self::start_in(None)
     }
 
-    /// Starts it on the loopback of an engine's containers that share the engine's network.
+    /// Starts a server on the loopback of containers that share the engine's network.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl GitServer {
     }
 
     fn start_in(namespace: Option<PathBuf>) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GitServerState {
             root: temporary_directory()?,
             stopped: AtomicBool::new(false),
             passwords: Mutex::default(),
@@ -109,7 +109,7 @@ impl GitServer {
         Ok(Self { web, shared })
     }
 
-    /// Makes a repository with a history.
+    /// Creates a repository with a history.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl GitServer {
         Origin::make(&self.shared.root.join(format!("{name}.git")))
     }
 
-    /// Makes a repository without a commit.
+    /// Creates a repository without a commit.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl GitServer {
         Origin::make_empty(&self.shared.root.join(format!("{name}.git")))
     }
 
-    /// Returns the address of a repository, whether there is one or not.
+    /// Returns the address of a repository, whether it exists or not.
     pub fn url(&self, name: &str) -> String {
         format!("{}/{name}.git", self.web.url())
     }
@@ -137,23 +137,23 @@ impl GitServer {
         self.web.url()
     }
 
-    /// Lets nobody in from here on but with a password; each further one is good, too.
+    /// Requires a password from now on. Each call adds another valid one.
     pub fn admit(&self, password: &str) {
         lock(&self.shared.passwords).push(password.to_owned());
     }
 
-    /// Makes a fault happen to a repository, so many times.
+    /// Makes a fault happen to a repository, this many times.
     pub fn trouble(&self, name: &str, fault: Fault, times: u32) {
         let trouble = Trouble { fault, left: times, fired: 0 };
         lock(&self.shared.troubles).insert(name.to_owned(), trouble);
     }
 
-    /// Ends a fault; what hangs is answered.
+    /// Ends a fault. Hanging requests are answered.
     pub fn mend(&self, name: &str) {
         lock(&self.shared.troubles).remove(name);
     }
 
-    /// Returns how often the fault of a repository happened.
+    /// Returns how often the fault of a repository has happened.
     pub fn fired(&self, name: &str) -> u32 {
         lock(&self.shared.troubles).get(name).map_or(0, |trouble| trouble.fired)
     }
@@ -171,8 +171,8 @@ impl Drop for GitServer {
     }
 }
 
-impl Shared {
-    fn serve(&self, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+impl GitServerState {
+    fn serve(&self, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let name = name_of(&request.path);
         lock(&self.asked).push(Asked {
             method: request.method.clone(),
@@ -186,36 +186,36 @@ impl Shared {
             }
             Some(Fault::Status(status)) => {
                 self.fire(name);
-                return answer(client, status, "", b"");
+                return respond(client, status, "", b"");
             }
             Some(Fault::Repeat) => {
                 if let Some(login) = request.header("authorization") {
                     self.fire(name);
                     let password = password_of(login).unwrap_or_default();
                     let said = format!("you said {login}, and that is {password}\n");
-                    return answer(client, 403, "Content-Type: text/plain\r\n", said.as_bytes());
+                    return respond(client, 403, "Content-Type: text/plain\r\n", said.as_bytes());
                 }
             }
             Some(Fault::Moved(to)) => {
                 self.fire(name);
                 let place = format!("Location: {to}{}?{}\r\n", request.path, request.query);
-                return answer(client, 302, &place, b"");
+                return respond(client, 302, &place, b"");
             }
             Some(Fault::Stall | Fault::Cut) | None => {}
         }
         if !self.admits(request) {
-            return answer(client, 401, "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
+            return respond(client, 401, "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
         }
         self.pass(name, request, client)
     }
 
-    /// Answers by the backend; a fault in the middle of the pack happens only to an answer that
-    /// is long enough to have a middle.
-    fn pass(&self, name: &str, request: &Request, client: &mut TcpStream) -> io::Result<()> {
+    /// Answers through the backend. A fault in the middle of the pack happens only to a response
+    /// that is long enough.
+    fn pass(&self, name: &str, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let fault = self.fault_of(name);
         let breaks = matches!(fault, Some(Fault::Stall | Fault::Cut));
-        let passed = backend::answer(request, &self.root, client, breaks)?;
-        if passed == Passed::Part {
+        let passed = backend::respond(request, &self.root, client, breaks)?;
+        if passed == PassedPart::Part {
             self.fire(name);
             if fault == Some(Fault::Stall) {
                 self.hold(name);
@@ -237,22 +237,22 @@ impl Shared {
         }
     }
 
-    /// Waits until the repository is mended, or the server ends.
+    /// Waits until the repository is mended or the server ends.
     fn hold(&self, name: &str) {
         let lasts = || lock(&self.troubles).contains_key(name);
         while lasts() && !self.stopped.load(Ordering::SeqCst) {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_PERIOD);
         }
     }
 
-    fn admits(&self, request: &Request) -> bool {
+    fn admits(&self, request: &WebRequest) -> bool {
         let passwords = lock(&self.passwords);
         let given = request.header("authorization").and_then(password_of);
         passwords.is_empty() || given.is_some_and(|given| passwords.contains(&given))
     }
 }
 
-/// Returns the name of the repository that a path is about.
+/// Returns the name of the repository in a path.
 fn name_of(path: &str) -> &str {
     path.trim_start_matches('/').split(".git").next().unwrap_or_default()
 }

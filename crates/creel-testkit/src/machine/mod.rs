@@ -1,8 +1,8 @@
-//! A whole machine of its own: another kernel, control groups of version 2 alone, and a plug to
-//! pull.
+//! A virtual machine with another kernel, control groups of version 2 only, and a power cut on
+//! demand.
 //!
-//! It is emulated, so it needs no support of the processor and is slow. Its files are those of
-//! this machine, read-only; what it changes is kept on a disk that outlives its power.
+//! It is emulated, so it needs no processor support and is slow. Its files are those of this
+//! machine, read-only. Its changes are kept on a disk that survives a power cut.
 
 mod modules;
 
@@ -25,7 +25,7 @@ const INIT: &str = include_str!("init.sh");
 const BUSYBOX: &str = "/bin/busybox";
 const DISK_BYTES: u64 = 4 << 30;
 
-/// What the kernel needs to reach its files, in whatever order; their own needs are looked up.
+/// The modules that the kernel needs to reach its files. Their dependencies are added.
 const MODULES: [&str; 9] = [
     "virtio_pci",
     "virtio_blk",
@@ -44,7 +44,7 @@ pub struct Machine {
     directory: TempDir,
 }
 
-/// A machine that runs; its power is cut on drop.
+/// A running machine. Its power is cut on drop.
 pub struct Booted {
     process: Child,
     console: Receiver<String>,
@@ -52,8 +52,8 @@ pub struct Booted {
 }
 
 impl Machine {
-    /// Makes a machine with a kernel that was unpacked into a directory. When it is switched on
-    /// it runs this script and nothing else.
+    /// Creates a machine with a kernel unpacked into a directory. After boot, it runs only this
+    /// script.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Switches it on; the script finds the variables in its environment.
+    /// Boots the machine. The script gets the variables in its environment.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Machine {
         self.directory.path().join(name)
     }
 
-    /// Packs what the kernel finds first: a shell, its modules and the scripts.
+    /// Packs the initial file system: a shell, modules and the scripts.
     fn make_initial_files(&self, kernel: &Path, script: &str) -> Result<()> {
         let root = self.path("root");
         for part in ["bin", "proc", "sys", "dev", "modules"] {
@@ -131,11 +131,11 @@ impl Machine {
 }
 
 impl Booted {
-    /// Waits for a line of the console that begins so.
+    /// Waits for a line of the console that begins with `line`.
     ///
     /// # Errors
     ///
-    /// Fails when the machine ends before, or after the patience; with what it said.
+    /// Fails when the machine ends before, or after `patience`. The error holds the console output.
     pub fn wait_for(&mut self, line: &str, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         loop {
@@ -151,12 +151,12 @@ impl Booted {
         }
     }
 
-    /// Returns the lines that begin so, without that beginning.
+    /// Returns the lines that begin with `beginning`, without it.
     pub fn lines(&self, beginning: &str) -> Vec<String> {
         self.said.iter().filter_map(|line| Some(line.strip_prefix(beginning)?.to_owned())).collect()
     }
 
-    /// Cuts its power: whatever it has not written to its disk is lost.
+    /// Cuts the power. Everything that was not written to its disk is lost.
     pub fn cut_power(mut self) {
         self.end();
     }
@@ -180,7 +180,7 @@ impl fmt::Display for Booted {
     }
 }
 
-/// Passes the lines of a console on, without the returns of a terminal.
+/// Passes on the lines of a console, without carriage returns.
 fn listen(console: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The modules of a kernel, and which of them need which.
+//! The modules of a kernel, and their dependencies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Where a module says which others it needs.
+/// The entry in a module that lists its dependencies.
 const NEEDS: &[u8] = b"\0depends=";
 
-/// The modules of a kernel by their names.
+/// The modules of a kernel by name.
 pub(super) struct Modules(BTreeMap<String, PathBuf>);
 
 impl Modules {
@@ -30,8 +30,8 @@ impl Modules {
         Ok(Self(modules))
     }
 
-    /// Returns these modules and all they need, each after what it needs. A name that no module
-    /// has is taken for a part of the kernel itself.
+    /// Returns these modules and all their dependencies, each after its own dependencies. An
+    /// unknown name is assumed to be built into the kernel.
     pub(super) fn with_needs(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         let mut order = Vec::new();
         for name in wanted {
@@ -54,12 +54,12 @@ impl Modules {
     }
 }
 
-/// Files have dashes where the needs of others have underscores.
+/// Normalizes a module name: files have dashes where dependencies have underscores.
 fn as_needed(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Returns the names that a module needs.
+/// Returns the dependencies of a module.
 fn needs(module: &[u8]) -> Vec<String> {
     let Some(start) = module.windows(NEEDS.len()).position(|bytes| bytes == NEEDS) else {
         return Vec::new();

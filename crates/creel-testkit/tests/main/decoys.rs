@@ -1,4 +1,4 @@
-//! Decoys notice every kind of touch, and the world's difference shows what is left.
+//! Decoys detect every kind of change, and inventory differences show what is left.
 
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::{ContainerSpec, Labels};

@@ -1,4 +1,4 @@
-//! A second engine can be killed, restarted and cleared without the first one noticing.
+//! A second engine can be killed, restarted and cleared without any effect on the first one.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ fn an_abandoned_engine_is_cleared_and_a_used_one_is_not() {
     let directory = second.directory().to_owned();
     second.engine().docker().run(&ContainerSpec::stubborn("abandoned")).unwrap();
     assert!(clear(&directory).unwrap_err().to_string().contains("another process"));
-    // What a killed test run leaves: everything runs and nobody holds the lock.
+    // The state after a killed test run: everything runs, and no process holds the lock.
     let engine = second.detach();
     assert!(engine.answers());
     clear(&directory).unwrap();

@@ -1,4 +1,4 @@
-//! The testkit against the real parts it is made of.
+//! Tests of the testkit with real parts.
 //!
 //! Run by `cargo xtask test`, which provides the engine.
 

@@ -13,8 +13,8 @@ fn podman_runs_the_test_image() {
     let podman = Podman::start().unwrap();
     let docker = podman.engine().docker();
     let id = docker.run(&ContainerSpec::sleeping("in-podman")).unwrap();
-    let world = World::snapshot(&podman.engine()).unwrap();
-    let container = world.named(Kind::Container, "in-podman").unwrap();
+    let inventory = World::snapshot(&podman.engine()).unwrap();
+    let container = inventory.named(Kind::Container, "in-podman").unwrap();
     assert_eq!((container.id.as_str(), container.state.as_str()), (id.as_str(), "running"));
     docker.remove_container(&id).unwrap();
     assert!(docker.inspect_container(&id).unwrap().is_none());

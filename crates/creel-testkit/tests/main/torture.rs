@@ -18,7 +18,7 @@ mod engine {
             let directory = engine.directory().to_owned();
             let docker = engine.engine().docker();
             let busy = thread::spawn(move || {
-                // Fails as soon as the engine is killed, which ends it.
+                // Fails as soon as the engine is killed, which ends the loop.
                 (0..).find(|n| docker.run(&ContainerSpec::stubborn(&format!("busy-{n}"))).is_err())
             });
             thread::sleep(Duration::from_millis(instant));

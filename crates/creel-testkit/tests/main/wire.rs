@@ -1,4 +1,4 @@
-//! Every fault fires, is counted, and does to the engine what it says.
+//! Every fault fires, is counted, and has its documented effect on the engine.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 
 #[test]
-fn a_healthy_wire_passes_everything_and_closes_each_connection() {
+fn a_proxy_without_rules_passes_everything_and_closes_each_connection() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
-    let answer = wire.engine().api().request("GET", "/version", None).unwrap();
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.header("connection"), Some("close"));
+    let response = wire.engine().api().request("GET", "/version", None).unwrap();
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("connection"), Some("close"));
     let calls: Vec<u32> = (0..200).collect();
     let api = wire.engine().api();
     concurrently(&calls, 40, |_| api.get("/containers/json?all=true")).unwrap();
@@ -22,7 +22,7 @@ fn a_healthy_wire_passes_everything_and_closes_each_connection() {
 }
 
 #[test]
-fn the_docker_cli_works_through_the_wire() {
+fn the_docker_cli_works_through_the_proxy() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let arguments = ["run", "--rm", "--network=none", "creel-test", "echo", "through"];
     let output = wire.engine().docker().cli(&arguments).unwrap();
@@ -31,11 +31,11 @@ fn the_docker_cli_works_through_the_wire() {
 }
 
 #[test]
-fn a_lost_answer_leaves_the_container_behind() {
+fn a_lost_response_leaves_the_container_behind() {
     let engine = Engine::from_env();
     let wire = Wire::start(&engine, 1).unwrap();
     for (name, fault) in [
-        ("wire-lost-answer", Fault::LoseAnswer),
+        ("wire-lost-answer", Fault::LoseResponse),
         ("wire-cut-after-send", Fault::CutAfterSend { after: Duration::from_millis(1) }),
     ] {
         let rule = wire.add(Rule::new("/containers/create", fault).method("POST").times(1));
@@ -75,7 +75,7 @@ fn half_a_body_is_half_a_body() {
 }
 
 #[test]
-fn a_hanging_request_ends_with_the_wire_and_a_delay_does_not_lose_it() {
+fn a_hanging_request_ends_with_the_proxy_and_a_delay_does_not_lose_it() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let by = Duration::from_millis(120);
     wire.add(Rule::new("/info$", Fault::Delay { by }));
@@ -97,12 +97,12 @@ fn chances_follow_the_seed() {
     let fired = |seed| {
         let wire = Wire::start(&Engine::from_env(), seed).unwrap();
         let rule = wire.add(Rule::new("/_ping$", Fault::Reset).probability(0.1));
-        let answers: Vec<bool> = (0..200).map(|_| wire.engine().answers()).collect();
-        assert_eq!(answers.iter().filter(|answered| !**answered).count() as u64, rule.fired());
-        answers
+        let responses: Vec<bool> = (0..200).map(|_| wire.engine().answers()).collect();
+        assert_eq!(responses.iter().filter(|is_up| !**is_up).count() as u64, rule.fired());
+        responses
     };
     assert_eq!(fired(7), fired(7));
-    let failures = fired(8).iter().filter(|answered| !**answered).count();
+    let failures = fired(8).iter().filter(|is_up| !**is_up).count();
     assert!((5..50).contains(&failures), "{failures} of 200 at 10 %");
 }
 
@@ -111,7 +111,7 @@ async fn a_pooling_client_never_meets_a_closed_connection() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let endpoint = Endpoint::explicit(&wire.host()).unwrap();
     let client = DockerProvider::connect(endpoint).unwrap();
-    // The first question is preceded by the agreement on a version.
+    // The first request is preceded by the negotiation of a version.
     client.list(&[Kind::Network]).await.unwrap();
     let before = wire.requests();
     let one_after_another = || async {

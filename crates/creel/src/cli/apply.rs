@@ -1,11 +1,11 @@
-//! `creel apply`: release exactly what a kept plan says.
+//! `creel apply`: releases exactly what a saved plan lists.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 use creel_core::failure::Code;
-use creel_core::plan::{Plan, World};
+use creel_core::plan::{Plan, ProviderIdentity};
 use creel_core::provider::{ProviderName, Providers};
 use creel_core::reap::Reaper;
 
@@ -13,14 +13,14 @@ use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
+use super::orphans::release_orphans;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
-use super::settle::settle;
 
-/// Release exactly what a kept plan says
+/// Release exactly what a saved plan lists
 ///
-/// The plan is bound to the engine it was made for and to what each resource was
-/// like then. What has changed since is left alone and said so (exit code 4).
+/// A plan is valid only for the providers it was made for. Resources that have
+/// changed since then are skipped and reported (exit code 4).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ Examples:
   creel apply plan.json
   creel apply plan.json --json | jq .gone")]
 pub(crate) struct Apply {
-    /// A plan made by `creel sweep --plan-out`
+    /// The plan file, written by `creel sweep --plan-out`
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
     #[command(flatten)]
@@ -42,10 +42,10 @@ impl Apply {
         let planned = plan.items.len();
         let names: Vec<ProviderName> = plan.worlds.iter().map(|world| world.provider).collect();
         let providers = app.providers(&names)?;
-        let listing = check_worlds(&plan.worlds, &providers).await?;
+        let listing = check_providers(&plan.worlds, &providers).await?;
         let (items, untried): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
             .into_iter()
-            .partition(|item| listing.has_answered(item.seen.provider));
+            .partition(|item| listing.is_reachable(item.seen.provider));
         plan.items = items;
         let options = self.release.options(app)?;
         let ledger = app.ledger().await?;
@@ -63,7 +63,7 @@ impl Apply {
             took: started.elapsed(),
         }
         .print(app);
-        settle(app, &ledger, &providers).await;
+        release_orphans(app, &ledger, &providers).await;
         match listing.failure() {
             Some(failure) if !options.cancel.is_cancelled() => Err(failure),
             _ => verdict(&report, options.cancel.is_cancelled()),
@@ -71,8 +71,12 @@ impl Apply {
     }
 }
 
-/// Refuses a plan whose ids would mean other things here; returns the worlds that do not tell.
-async fn check_worlds(worlds: &[World], providers: &Providers) -> Result<Listing, Failure> {
+/// Refuses a plan whose ids would name other objects here; returns the providers that do not
+/// respond.
+async fn check_providers(
+    worlds: &[ProviderIdentity],
+    providers: &Providers,
+) -> Result<Listing, Failure> {
     let mut listing = Listing::default();
     for world in worlds {
         let identity = match providers.get(world.provider)?.identity().await {
@@ -87,7 +91,7 @@ async fn check_worlds(worlds: &[World], providers: &Providers) -> Result<Listing
                 "the plan was made for {} at {}, which is another one than this",
                 world.provider, world.address
             );
-            return Err(Failure::new(Code::OtherWorld, Exit::Refused, message)
+            return Err(Failure::new(Code::OtherEngine, Exit::Refused, message)
                 .hint(match world.provider {
                     ProviderName::Daytona => "set DAYTONA_API_URL and a key of that organisation",
                     _ => "point DOCKER_HOST or the context there",

@@ -1,29 +1,29 @@
-//! `creel cancel`: ask for the end of a run.
+//! `creel cancel`: requests the end of a run.
 
 use clap::Args;
 use creel_core::ledger::OnOwnerDeath;
 use creel_core::owner::Liveness;
-use creel_core::run::Order;
+use creel_core::run::RunCommand;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
-use super::named_run::{find_record, ledger_of};
-use super::order::place;
-use super::run::resume::{call_off, can_take_up};
+use super::find_run::{find_record, ledger_of};
+use super::run::resume::{can_take_over, cancel_orphaned};
+use super::run_request::place;
 
-/// End a run, and have everything it took given back
+/// Cancel a run and release its resources
 ///
-/// Leaves an order for whoever drives the run, and returns when the order is on
-/// record. `creel events RUN --follow` shows what comes of it. A detached run whose
-/// driver died is ended by this command itself.
+/// Records a cancel request for the process that drives the run, and returns
+/// without waiting for the end. Follow the run with `creel events RUN --follow`.
+/// If the driver of a detached run has died, this command ends the run itself.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel cancel last
   creel cancel run_0198c0ff && creel events run_0198c0ff --follow")]
 pub(crate) struct Cancel {
-    /// The run: its id, the beginning of it, or `last`
+    /// The run: an id, a prefix of an id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
 }
@@ -35,10 +35,11 @@ impl Cancel {
         let is_held = record.on_owner_death == OnOwnerDeath::Hold;
         let is_over = record.state.phase.is_final();
         let is_orphaned = is_held && !is_over && record.owner_liveness() == Liveness::Dead;
-        // Without what its workflow refers to, nobody can tear it down: its lease ends it then.
-        if is_orphaned && can_take_up(&ledger, &record).await {
-            return call_off(app, record).await;
+        // If its references cannot be resolved here, this process cannot tear it down; its lease
+        // ends it.
+        if is_orphaned && can_take_over(&ledger, &record).await {
+            return cancel_orphaned(app, record).await;
         }
-        place(app, &self.run, Order::Cancel).await
+        place(app, &self.run, RunCommand::Cancel).await
     }
 }

@@ -1,4 +1,4 @@
-//! `creel completions`: scripts for shells.
+//! `creel completions`: prints completion scripts for shells.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -7,7 +7,7 @@ use crate::output::{Exit, Failure, Printer};
 
 use super::Cli;
 
-/// Print a completion script for your shell
+/// Print a shell completion script
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -15,7 +15,7 @@ Examples:
   creel completions zsh > ~/.zfunc/_creel
   creel completions fish > ~/.config/fish/completions/creel.fish")]
 pub(crate) struct Completions {
-    /// The shell
+    /// The shell to generate the script for
     shell: Shell,
 }
 

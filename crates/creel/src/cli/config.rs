@@ -1,4 +1,4 @@
-//! `creel config`: the settings, and where they come from.
+//! `creel config`: prints the settings, and where they come from.
 
 use clap::{Args, Subcommand};
 use creel_core::config::DEFAULTS;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, Printer, table};
 
-/// Show the settings, and where each came from
+/// Show the settings and their origins
 #[derive(Debug, Args)]
 pub(crate) struct ConfigCommand {
     #[command(subcommand)]
@@ -16,14 +16,14 @@ pub(crate) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum ConfigSubcommand {
-    /// Show every setting with its value
+    /// Show every setting and its value
     #[command(after_help = "Example:\n  creel config show --origin")]
     Show {
-        /// Also tell where each value came from
+        /// Also show where each value comes from
         #[arg(long)]
         origin: bool,
     },
-    /// Print the documented defaults, ready to be edited
+    /// Print the default settings with their documentation
     #[command(after_help = "Example:\n  creel config defaults > ~/.local/state/creel/config.toml")]
     Defaults,
 }

@@ -1,4 +1,4 @@
-//! `creel demo`: the promise, before your eyes.
+//! `creel demo`: demonstrates the cleanup after a killed supervisor.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,7 +10,9 @@ use creel_core::failure::Code;
 use creel_core::ledger::{Event, Ledger, RecordFilter, StateName};
 use creel_core::os::process_stat;
 use creel_core::provider::{Kind, Observed, Providers};
-use creel_core::reap::{Certificate, Evidence, ItemReport, Outcome, Report, Verdict};
+use creel_core::reap::{
+    Certificate, CertificateEvidence, CertificateVerdict, ItemReport, Outcome, Report,
+};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,45 +23,45 @@ use crate::output::{Exit, Failure, table};
 
 use super::dev::HeldJson;
 
-/// How long the watchdog may take before the demo calls it a failure.
+/// How long the watchdog may take before the demo fails.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an engine may take to answer before the demo goes on without.
+/// How long an engine may take to respond before the demo continues without it.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(2);
-/// A tree that daemonises: a double fork, a session of its own, children that ignore SIGTERM.
+/// A process tree that daemonises: a double fork, its own session, children that ignore SIGTERM.
 const STUBBORN_TREE: &str =
     "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & sleep 1000 & wait' &) ; exec sleep 1000";
 
-/// Show the promise: kill a supervisor, watch everything come back
+/// Kill a supervisor and watch its resources being released
 ///
-/// Starts supervised work (a process tree with a directory, and containers where
-/// an engine answers) in a throw-away state directory, kills its supervisor with
-/// -9, shows the watchdog giving everything back, and prints the leak
-/// certificate.
+/// Creates a process tree and a directory and, if a Docker Engine is available, a
+/// network, a volume and a container. Then kills the supervisor with SIGKILL,
+/// shows how its watchdog releases everything, and prints a leak certificate.
+/// State is kept in a temporary directory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  creel demo\n  creel demo --json | jq .verdict")]
 pub(crate) struct Demo {}
 
 impl Demo {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let stage = Stage::new()?;
-        let app = &stage.app(app);
-        let providers = stage.providers(app).await?;
+        let demo_home = DemoHome::new()?;
+        let app = &demo_home.app(app);
+        let providers = demo_home.providers(app).await?;
         let baseline = app.list(&providers, &[]).await.inventory;
         let image = usable_image(&baseline);
-        let mut supervisor = stage.start_supervisor(&providers, image)?;
+        let mut supervisor = demo_home.start_supervisor(&providers, image)?;
         let held = supervisor.held()?;
         let during = app.list(&providers, &[]).await.inventory;
-        tell_held(app, &held);
+        print_held(app, &held);
         let killed = supervisor.kill(app)?;
         let ledger = app.ledger().await?;
-        wait_until_all_is_back(&ledger, killed).await?;
+        wait_until_all_is_released(&ledger, killed).await?;
         let took = killed.elapsed();
-        tell_story(app, &ledger).await?;
+        print_timeline(app, &ledger).await?;
         let after = app.list(&providers, &[]).await;
         let report = report_of(&ledger).await?;
-        let certificate = Certificate::issue(Evidence {
+        let certificate = Certificate::issue(CertificateEvidence {
             ledger: Some(ledger.id()),
-            worlds: app.worlds(&providers, |_| true).await?,
+            worlds: app.identities(&providers, |_| true).await?,
             started_at: Timestamp::now(),
             baseline: &during,
             report: &report,
@@ -69,22 +71,22 @@ impl Demo {
             kept: Vec::new(),
             unexplained: Vec::new(),
         });
-        tell_certificate(app, &certificate, &baseline, took);
+        print_certificate(app, &certificate, &baseline, took);
         supervisor.wait_for_watchdog(&held);
-        stage.clear();
-        if certificate.verdict == Verdict::Clean {
+        demo_home.clear();
+        if certificate.verdict == CertificateVerdict::Clean {
             return Ok(Exit::Done);
         }
-        Err(Failure::new(Code::NotGone, Exit::Unverified, "something is left").after_answer())
+        Err(Failure::new(Code::NotGone, Exit::Unverified, "something is left").after_output())
     }
 }
 
-/// The throw-away directory everything happens in.
-struct Stage {
+/// The temporary directory of the demo.
+struct DemoHome {
     home: PathBuf,
 }
 
-impl Stage {
+impl DemoHome {
     fn new() -> Result<Self, Failure> {
         let name = format!("creel-demo-{}", creel_core::id::RunId::new().digits());
         let home = std::env::temp_dir().join(name);
@@ -93,7 +95,7 @@ impl Stage {
         Ok(Self { home })
     }
 
-    /// Returns the app with its state on the stage.
+    /// Returns the app with its state in the temporary directory.
     fn app(&self, app: &App) -> App {
         let mut environment = app.environment.clone();
         environment.home.clone_from(&self.home);
@@ -105,27 +107,27 @@ impl Stage {
         }
     }
 
-    /// Takes the providers that answer: the demo needs none but processes.
+    /// Returns the providers that respond; the demo requires only processes.
     async fn providers(&self, app: &App) -> Result<Providers, Failure> {
         let all = app.providers(&[]).unwrap_or_default();
-        let mut answering = Vec::new();
+        let mut reachable = Vec::new();
         for provider in all.iter() {
-            let asked = tokio::time::timeout(ENGINE_PATIENCE, provider.identity()).await;
-            match asked {
-                Ok(Ok(_)) => answering.push(provider.clone()),
+            let identity = tokio::time::timeout(ENGINE_PATIENCE, provider.identity()).await;
+            match identity {
+                Ok(Ok(_)) => reachable.push(provider.clone()),
                 _ => app
                     .printer
                     .say(&format!("{} does not answer; going on without it", provider.name())),
             }
         }
-        Ok(Providers::new(answering))
+        Ok(Providers::new(reachable))
     }
 
     fn start_supervisor(
         &self,
         providers: &Providers,
         image: Option<String>,
-    ) -> Result<Supervisor, Failure> {
+    ) -> Result<DemoSupervisor, Failure> {
         let has_engine = providers.get(creel_core::provider::ProviderName::Docker).is_ok();
         let mut command = Command::new("/proc/self/exe");
         command.args(["dev", "hold", "--process", "--directory"]).env(CREEL_HOME, &self.home);
@@ -142,22 +144,22 @@ impl Stage {
             .stderr(Stdio::inherit())
             .spawn()
             .map_err(|error| Failure::internal("cannot start a supervisor", &error))?;
-        Ok(Supervisor { child })
+        Ok(DemoSupervisor { child })
     }
 
     fn clear(&self) {
-        // Ours alone, in the temporary directory; what is left of it hurts nobody.
+        // The directory is temporary and ours alone; leftovers do no harm.
         let _ = std::fs::remove_dir_all(&self.home);
     }
 }
 
-/// The process that is going to be killed.
-struct Supervisor {
+/// The process that the demo kills.
+struct DemoSupervisor {
     child: Child,
 }
 
-impl Supervisor {
-    /// Waits until it holds everything, and returns what.
+impl DemoSupervisor {
+    /// Waits until it holds everything, and returns what it holds.
     fn held(&mut self) -> Result<HeldJson, Failure> {
         let stdout = self.child.stdout.take().expect("stdout was asked for as a pipe");
         let mut line = String::new();
@@ -167,7 +169,7 @@ impl Supervisor {
             .map_err(|error| Failure::internal("the supervisor could not take everything", &error))
     }
 
-    /// Kills it as the kernel would: no handler runs, nothing is flushed.
+    /// Kills it with SIGKILL: no handler runs, nothing is flushed.
     fn kill(&mut self, app: &App) -> Result<Instant, Failure> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a pid");
         app.printer.say(&format!("\n{} {}", "$ kill -9".bold(), self.child.id().bold()));
@@ -178,10 +180,10 @@ impl Supervisor {
         Ok(killed)
     }
 
-    /// The watchdog leaves last; its directory is removed only after that.
+    /// Waits for the watchdog, which exits last; only then can its directory be removed.
     fn wait_for_watchdog(&self, held: &HeldJson) {
         let end = Instant::now() + Duration::from_secs(2);
-        // Nobody may be there to reap it: a zombie has left, too.
+        // There may be no parent to reap it, so a zombie counts as exited.
         let lives = |pid: u32| process_stat(pid.cast_signed()).is_ok_and(|stat| !stat.is_dead());
         while held.watchdog.is_some_and(lives) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
@@ -189,7 +191,7 @@ impl Supervisor {
     }
 }
 
-/// Picks an image that is there already and most likely has a shell.
+/// Picks a local image that most likely has a shell.
 fn usable_image(inventory: &[Observed]) -> Option<String> {
     const LIKELY: [&str; 6] = ["busybox", "alpine", "debian", "ubuntu", "creel-test", "python"];
     let tagged =
@@ -199,7 +201,7 @@ fn usable_image(inventory: &[Observed]) -> Option<String> {
     })
 }
 
-fn tell_held(app: &App, held: &HeldJson) {
+fn print_held(app: &App, held: &HeldJson) {
     app.printer.say(&format!(
         "supervisor {} holds {} resources, its watchdog is {}:",
         held.pid,
@@ -218,7 +220,7 @@ fn tell_held(app: &App, held: &HeldJson) {
 }
 
 /// Waits until every record is closed.
-async fn wait_until_all_is_back(ledger: &Ledger, killed: Instant) -> Result<(), Failure> {
+async fn wait_until_all_is_released(ledger: &Ledger, killed: Instant) -> Result<(), Failure> {
     while !ledger.records(&RecordFilter::open()).await?.is_empty() {
         if killed.elapsed() > PATIENCE {
             let message = "the watchdog did not give everything back in time";
@@ -230,9 +232,9 @@ async fn wait_until_all_is_back(ledger: &Ledger, killed: Instant) -> Result<(), 
     Ok(())
 }
 
-/// Tells from the ledger what the watchdog did, and when.
-async fn tell_story(app: &App, ledger: &Ledger) -> Result<(), Failure> {
-    let mut story = Vec::new();
+/// Prints from the ledger what the watchdog did, and when.
+async fn print_timeline(app: &App, ledger: &Ledger) -> Result<(), Failure> {
+    let mut timeline = Vec::new();
     for record in ledger.records(&RecordFilter::default()).await? {
         for stored in ledger.history(record.id).await? {
             let what = match &stored.event {
@@ -240,12 +242,12 @@ async fn tell_story(app: &App, ledger: &Ledger) -> Result<(), Failure> {
                 Event::VerifiedGone => "verified gone",
                 _ => continue,
             };
-            story.push((stored.at_ms, record.kind, what));
+            timeline.push((stored.at_ms, record.kind, what));
         }
     }
-    story.sort();
-    let Some(&(first, ..)) = story.first() else { return Ok(()) };
-    for (at, kind, what) in story {
+    timeline.sort();
+    let Some(&(first, ..)) = timeline.first() else { return Ok(()) };
+    for (at, kind, what) in timeline {
         app.printer.say(&format!("  +{:>4} ms  {what}: {kind}", at - first));
     }
     Ok(())
@@ -280,16 +282,16 @@ async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn tell_certificate(app: &App, certificate: &Certificate, before: &[Observed], took: Duration) {
+fn print_certificate(app: &App, certificate: &Certificate, before: &[Observed], took: Duration) {
     if app.printer.json {
         app.printer.json(certificate);
         return;
     }
     let verdict = match certificate.verdict {
-        Verdict::Clean => "CLEAN".green().bold().to_string(),
-        Verdict::Leaking => "LEAKING".red().bold().to_string(),
-        Verdict::Kept => "KEPT".yellow().bold().to_string(),
-        Verdict::InventoryUnread => "INVENTORY UNREAD".yellow().bold().to_string(),
+        CertificateVerdict::Clean => "CLEAN".green().bold().to_string(),
+        CertificateVerdict::Leaking => "LEAKING".red().bold().to_string(),
+        CertificateVerdict::Kept => "KEPT".yellow().bold().to_string(),
+        CertificateVerdict::InventoryUnread => "INVENTORY UNREAD".yellow().bold().to_string(),
     };
     let difference = &certificate.difference;
     app.printer.data(&format!(

@@ -1,4 +1,4 @@
-//! `creel doctor`: what works here, and what to do about the rest.
+//! `creel doctor`: checks what works here, and how to fix the rest.
 
 use clap::Args;
 use comfy_table::Color;
@@ -7,7 +7,7 @@ use creel_core::ledger::{Ledger, RecordFilter};
 use creel_core::os::ProcessKey;
 use creel_core::provider::docker::DockerProvider;
 use creel_core::provider::process::{CgroupVersion, Containment};
-use creel_core::watchdog::Watch;
+use creel_core::watchdog::ProcessWatch;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -15,10 +15,10 @@ use crate::app::App;
 use crate::output::table::{self, Cell};
 use crate::output::{Exit, Failure};
 
-/// Less room than this is worth a warning.
+/// Free space below which doctor warns.
 const LITTLE_ROOM: u64 = 100 << 20;
 
-/// Check what works here, and say what to do about the rest
+/// Check the setup and suggest fixes
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  creel doctor\n  creel doctor --json | jq '.checks[] | select(.status != \"ok\")'"
@@ -34,7 +34,7 @@ enum Health {
 }
 
 #[derive(Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     name: &'static str,
     status: Health,
     detail: String,
@@ -43,7 +43,7 @@ struct Check {
     exit: Exit,
 }
 
-impl Check {
+impl DoctorCheck {
     fn ok(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, status: Health::Ok, detail: detail.into(), hint: None, exit: Exit::Done }
     }
@@ -63,7 +63,7 @@ impl Check {
 struct DoctorJson<'a> {
     version: u32,
     healthy: bool,
-    checks: &'a [Check],
+    checks: &'a [DoctorCheck],
 }
 
 impl Doctor {
@@ -98,13 +98,13 @@ impl Doctor {
                     checks.len(),
                     names.join(", ")
                 );
-                Err(Failure::new(code, exit, message).after_answer())
+                Err(Failure::new(code, exit, message).after_output())
             }
         }
     }
 }
 
-fn show(app: &App, checks: &[Check]) {
+fn show(app: &App, checks: &[DoctorCheck]) {
     let mut table = table::new(&["", "CHECK", "FOUND"]);
     for check in checks {
         let mark = match check.status {
@@ -122,33 +122,38 @@ fn show(app: &App, checks: &[Check]) {
     }
 }
 
-fn state_directory(app: &App) -> Check {
+fn state_directory(app: &App) -> DoctorCheck {
     const NAME: &str = "state directory";
     let home = &app.environment.home;
     let place = home.ancestors().find(|path| path.exists()).unwrap_or(home);
     if !place.is_dir() {
         let detail = format!("{} is not a directory", place.display());
-        return Check::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to another place");
+        return DoctorCheck::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to another place");
     }
     if rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_err() {
         let detail = format!("{} cannot be written", home.display());
-        return Check::problem(NAME, Exit::Usage, detail, "set CREEL_HOME to a directory that can");
+        return DoctorCheck::problem(
+            NAME,
+            Exit::Usage,
+            detail,
+            "set CREEL_HOME to a directory that can",
+        );
     }
     let room = rustix::fs::statvfs(place).map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
     let detail = format!("{}, {} MiB free", home.display(), room >> 20);
     if room < LITTLE_ROOM {
-        return Check::note(NAME, detail, "a full disk stops every create: free some space");
+        return DoctorCheck::note(NAME, detail, "a full disk stops every create: free some space");
     }
-    Check::ok(NAME, detail)
+    DoctorCheck::ok(NAME, detail)
 }
 
-async fn ledger(app: &App) -> Check {
+async fn ledger(app: &App) -> DoctorCheck {
     const NAME: &str = "ledger";
     let path = Ledger::path(&app.environment.home);
     if !Ledger::is_begun(&app.environment.home) {
-        return Check::ok(NAME, "none yet; it is begun with the first create");
+        return DoctorCheck::ok(NAME, "none yet; it is begun with the first create");
     }
-    let looked = async {
+    let opened = async {
         let ledger = Ledger::open(&app.environment.home).await?;
         let problems = ledger.check().await?;
         Ok::<_, creel_core::ledger::LedgerError>((
@@ -156,12 +161,12 @@ async fn ledger(app: &App) -> Check {
             problems,
         ))
     };
-    match looked.await {
+    match opened.await {
         Ok((open, problems)) if problems.is_empty() => {
-            Check::ok(NAME, format!("{}, sound, {} open records", path.display(), open.len()))
+            DoctorCheck::ok(NAME, format!("{}, sound, {} open records", path.display(), open.len()))
         }
         Ok((_, problems)) => {
-            Check::problem(NAME, Exit::Internal, problems.join("; "), "creel explain CR0013")
+            DoctorCheck::problem(NAME, Exit::Internal, problems.join("; "), "creel explain CR0013")
         }
         Err(error) => {
             let failure = Failure::from(error);
@@ -171,16 +176,16 @@ async fn ledger(app: &App) -> Check {
                 }
                 code => format!("creel explain {code}"),
             };
-            Check::problem(NAME, failure.exit, failure.sentence(), &hint)
+            DoctorCheck::problem(NAME, failure.exit, failure.sentence(), &hint)
         }
     }
 }
 
-fn watchdog() -> Check {
+fn watchdog() -> DoctorCheck {
     const NAME: &str = "watchdog";
-    match ProcessKey::of_this_process().and_then(Watch::over) {
-        Ok(_) => Check::ok(NAME, "a killed supervisor is noticed at once (pidfd)"),
-        Err(error) => Check::note(
+    match ProcessKey::of_this_process().and_then(ProcessWatch::over) {
+        Ok(_) => DoctorCheck::ok(NAME, "a killed supervisor is noticed at once (pidfd)"),
+        Err(error) => DoctorCheck::note(
             NAME,
             format!("a killed supervisor is not noticed: {error}"),
             "run creel reconcile after a crash; the kernel is older than 5.3",
@@ -188,12 +193,12 @@ fn watchdog() -> Check {
     }
 }
 
-async fn docker(app: &App) -> Check {
+async fn docker(app: &App) -> DoctorCheck {
     const NAME: &str = "docker";
     let endpoint = match app.docker_endpoint() {
         Ok(Some(endpoint)) => endpoint,
         Ok(None) => {
-            return Check::note(
+            return DoctorCheck::note(
                 NAME,
                 "not configured: no DOCKER_HOST, no context, no socket at the usual places",
                 "start an engine or set DOCKER_HOST to use containers",
@@ -201,20 +206,20 @@ async fn docker(app: &App) -> Check {
         }
         Err(failure) => {
             let hint = format!("creel explain {}", failure.code);
-            return Check::problem(NAME, Exit::Usage, failure.sentence(), &hint);
+            return DoctorCheck::problem(NAME, Exit::Usage, failure.sentence(), &hint);
         }
     };
-    let asked = async {
+    let response = async {
         let patience = app.config.docker.timeout;
-        let provider = DockerProvider::connect(endpoint)?.with_answer_timeout(patience);
+        let provider = DockerProvider::connect(endpoint)?.with_read_timeout(patience);
         let engine = provider.engine().await?;
         Ok::<_, creel_core::provider::ProviderError>((
             creel_core::provider::Provider::address(&provider),
             engine,
         ))
     };
-    match asked.await {
-        Ok((address, engine)) => Check::ok(
+    match response.await {
+        Ok((address, engine)) => DoctorCheck::ok(
             NAME,
             format!(
                 "{} {} (API {}) at {address}",
@@ -226,35 +231,35 @@ async fn docker(app: &App) -> Check {
         Err(error) => {
             let failure = Failure::from(error);
             let hint = format!("creel explain {}", failure.code);
-            Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
+            DoctorCheck::problem(NAME, Exit::Provider, failure.sentence(), &hint)
         }
     }
 }
 
-async fn daytona(app: &App) -> Check {
+async fn daytona(app: &App) -> DoctorCheck {
     const NAME: &str = "daytona";
     let provider = match app.daytona() {
         Ok(Some(provider)) => provider,
         Ok(None) => {
-            return Check::ok(NAME, "not configured: DAYTONA_API_KEY is not set");
+            return DoctorCheck::ok(NAME, "not configured: DAYTONA_API_KEY is not set");
         }
         Err(failure) => {
             let hint = "check DAYTONA_API_KEY and DAYTONA_API_URL";
-            return Check::problem(NAME, Exit::Usage, failure.sentence(), hint);
+            return DoctorCheck::problem(NAME, Exit::Usage, failure.sentence(), hint);
         }
     };
     let address = creel_core::provider::Provider::address(&provider);
-    let asked = async {
+    let response = async {
         let missing = provider.key_rights().await?.missing();
         provider.probe().await?;
         Ok::<_, creel_core::provider::ProviderError>(missing)
     };
-    match asked.await {
+    match response.await {
         Ok(missing) if missing.is_empty() => {
             let found = format!("{address} answers, and the key may make and delete sandboxes");
             daytona_toolbox(NAME, &provider, found).await
         }
-        Ok(missing) => Check::problem(
+        Ok(missing) => DoctorCheck::problem(
             NAME,
             Exit::Provider,
             format!("the key lacks {}", missing.join(" and ")),
@@ -266,26 +271,28 @@ async fn daytona(app: &App) -> Check {
                 "check DAYTONA_API_KEY and DAYTONA_API_URL; creel explain {}",
                 failure.code
             );
-            Check::problem(NAME, Exit::Provider, failure.sentence(), &hint)
+            DoctorCheck::problem(NAME, Exit::Provider, failure.sentence(), &hint)
         }
     }
 }
 
-/// Checks the address that commands and files go to, which the service names by itself.
+/// Checks the address for commands and files, which the service itself reports.
 async fn daytona_toolbox(
     name: &'static str,
     provider: &creel_core::provider::daytona::DaytonaProvider,
     found: String,
-) -> Check {
+) -> DoctorCheck {
     match provider.probe_toolbox().await {
-        Ok(Some(address)) => Check::ok(name, format!("{found}; its toolboxes answer at {address}")),
-        Ok(None) => Check::ok(
+        Ok(Some(address)) => {
+            DoctorCheck::ok(name, format!("{found}; its toolboxes answer at {address}"))
+        }
+        Ok(None) => DoctorCheck::ok(
             name,
             format!(
                 "{found}; it does not say where its toolboxes are, and there is no sandbox to ask"
             ),
         ),
-        Err(error) => Check::problem(
+        Err(error) => DoctorCheck::problem(
             name,
             Exit::Provider,
             format!("{found}, but its toolboxes cannot be reached: {}", error.message),
@@ -294,7 +301,7 @@ async fn daytona_toolbox(
     }
 }
 
-async fn process(app: &App) -> Check {
+async fn process(app: &App) -> DoctorCheck {
     const NAME: &str = "process";
     match app.process().capabilities().await {
         Ok(can) => {
@@ -312,9 +319,9 @@ async fn process(app: &App) -> Check {
                 Containment::Subreaper => "a subreaper",
             };
             let detail = format!("trees are held by {held_by}; {groups}; limits: {limits}");
-            Check::ok(NAME, detail)
+            DoctorCheck::ok(NAME, detail)
         }
-        Err(error) => Check::problem(
+        Err(error) => DoctorCheck::problem(
             NAME,
             Exit::Provider,
             error.message,

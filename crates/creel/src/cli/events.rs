@@ -1,4 +1,4 @@
-//! `creel events`: what happened to a run, in order.
+//! `creel events`: prints what happened to a run, in sequence.
 
 use std::io;
 
@@ -15,31 +15,30 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, Printer};
 
-use super::event_words::words;
-use super::named_run::{find, ledger_of};
+use super::event_text::event_text;
+use super::find_run::{find, ledger_of};
 
 /// How many events are read at once.
 const PAGE: u32 = 512;
 
-/// Show what happened to a run, event by event
+/// Show the events of a run
 ///
-/// With --json one line of JSON for each event. With --follow it goes on until
-/// the run is over.
+/// With --json, prints one line of JSON per event.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel events last
-  creel events last --follow        until the run is over
-  creel events last --from 120      from event 120 on
+  creel events last --follow        until the run ends
+  creel events last --from 120      start at event 120
   creel events last --json | jq 'select(.event == \"text\") | .text'")]
 pub(crate) struct Events {
-    /// The run: its id, the beginning of it, or `last`
+    /// The run: an id, a prefix of an id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
-    /// Go on with what happens, until the run is over
+    /// Keep printing new events until the run ends
     #[arg(short, long)]
     follow: bool,
-    /// From this event on
+    /// Start at this event number
     #[arg(long, value_name = "N", default_value_t = 1)]
     from: u64,
 }
@@ -57,7 +56,7 @@ impl Events {
         let ledger = ledger_of(app, &self.run).await?;
         let run = find(&ledger, &self.run).await?;
         let log = ledger.event_log().await?;
-        // Begun before the first look, so that nothing falls in between.
+        // Started before the first read, so that no event is missed in between.
         let mut watch = self.follow.then(|| LogWatch::over(ledger.home()));
         let (mut next, mut warned) = (self.from.max(1), false);
         let newest = log.newest(run).await?;
@@ -66,8 +65,8 @@ impl Events {
                 .warn("there are no events of this run: its event log is missing or was replaced");
         }
         loop {
-            // Read before the log: what ended the run is in it by then.
-            let record = row_of(&ledger, run).await?;
+            // Read before the log: the log then contains what ended the run.
+            let record = record_of(&ledger, run).await?;
             let events = log.read(run, next, PAGE).await?;
             for logged in &events {
                 print(&app.printer, run, logged);
@@ -77,7 +76,7 @@ impl Events {
                 continue;
             }
             let Some(watch) = &mut watch else { break };
-            if record.state.phase.is_final() || nobody_reads() {
+            if record.state.phase.is_final() || is_stdout_closed() {
                 break;
             }
             warned = warned || warn_of_death(&app.printer, &record);
@@ -87,7 +86,7 @@ impl Events {
     }
 }
 
-async fn row_of(ledger: &Ledger, run: RunId) -> Result<RunRecord, Failure> {
+async fn record_of(ledger: &Ledger, run: RunId) -> Result<RunRecord, Failure> {
     Ok(ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?)
 }
 
@@ -96,21 +95,21 @@ fn print(printer: &Printer, run: RunId, logged: &Logged) {
         return printer.json(&EventJson { version: 1, run, logged });
     }
     let at = Timestamp::from_millisecond(logged.at_ms).unwrap_or(Timestamp::UNIX_EPOCH);
-    let words = words(&logged.event);
-    printer.data(&format!("{:>5}  {}  {words}", logged.sequence, at.strftime("%H:%M:%S%.3f")));
+    let event_text = event_text(&logged.event);
+    printer.data(&format!("{:>5}  {}  {event_text}", logged.sequence, at.strftime("%H:%M:%S%.3f")));
 }
 
-/// Says that nobody drives the run any more; returns whether it is so.
+/// Warns that the driver of the run is dead; returns whether it is.
 fn warn_of_death(printer: &Printer, record: &RunRecord) -> bool {
     let dead = record.owner_liveness() == Liveness::Dead;
     if dead {
-        printer.say("whoever drove the run died; close it with: creel reconcile");
+        printer.say("the driver of the run died; close it with: creel reconcile");
     }
     dead
 }
 
 /// Returns whether the other end of standard output is closed.
-fn nobody_reads() -> bool {
+fn is_stdout_closed() -> bool {
     let stdout = io::stdout();
     let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! `creel explain`: what an error code means.
+//! `creel explain`: prints what an error code means.
 
 use clap::Args;
 use creel_core::failure::{Code, UnknownCode};
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::output::{Exit, Failure, Printer, table};
 
-/// Explain an error code, and what to do about it
+/// Explain an error code and how to fix the error
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  creel explain CR0020\n  creel explain            list all codes"
 )]
 pub(crate) struct Explain {
-    /// The code in the brackets of an error
+    /// The error code, such as CR0020
     #[arg(value_name = "CODE")]
     code: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! The hidden `holder`: the root of a process tree, a re-exec of this program.
 //!
-//! It runs before anything else starts, because a process that has threads
-//! cannot make a pid namespace of its own.
+//! It runs before anything else starts, because a process with threads cannot create its own pid
+//! namespace.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use creel_core::provider::process::{self, Attendance, holder};
 pub(crate) const NAME: &str = "holder";
 
 /// Returns whether this process was started as a holder.
-pub(crate) fn is_meant(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.nth(1).is_some_and(|word| word == NAME)
+pub(crate) fn is_requested(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.nth(1).is_some_and(|arg| arg == NAME)
 }
 
-/// Holds until the tree has ended.
+/// Runs until the tree has ended.
 pub(crate) fn run() -> ExitCode {
-    // Whoever ordered it was told already; nobody reads a holder's stderr.
+    // The caller has the error already, and a holder's stderr is not read.
     let ended = match Attendance::of_arguments(std::env::args_os().skip(2)) {
         Some(attendance) => process::attend(&attendance),
         None => holder::run(),

@@ -1,4 +1,4 @@
-//! What a run kept for people to look at: how to enter it, and how to give it back at once.
+//! What a run kept for inspection: how to enter it, and how to release it at once.
 
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, LedgerError, Record, RecordFilter};
@@ -6,26 +6,28 @@ use creel_core::provider::Kind;
 
 use crate::app::App;
 
-/// Returns how to enter what a run kept, and how to give it back, one sentence each; none where
-/// nothing of it stands.
-pub(crate) async fn ways(
+/// Returns how to enter and how to release what a run kept, one sentence each.
+///
+/// The list is empty if nothing of it exists any more.
+pub(crate) async fn access_hints(
     app: &App,
     ledger: &Ledger,
     run: RunId,
 ) -> Result<Vec<String>, LedgerError> {
     let mut records = ledger.records(&RecordFilter::of_run(run)).await?;
     records.retain(|record| record.state.name().is_open());
-    let mut ways: Vec<String> = records.iter().filter_map(|record| entrance(app, record)).collect();
+    let mut hints: Vec<String> =
+        records.iter().filter_map(|record| access_hint(app, record)).collect();
     if !records.is_empty() {
-        // What runs goes before what it runs in.
+        // A process is released before the directory it runs in.
         let ids: Vec<String> = records.iter().rev().map(|record| record.id.to_string()).collect();
-        ways.push(format!("give it back: creel rm {}", ids.join(" ")));
+        hints.push(format!("give it back: creel rm {}", ids.join(" ")));
     }
-    Ok(ways)
+    Ok(hints)
 }
 
-/// Returns the way into one thing, if it can be entered.
-fn entrance(app: &App, record: &Record) -> Option<String> {
+/// Returns how to enter one resource, if that is possible.
+fn access_hint(app: &App, record: &Record) -> Option<String> {
     let object = record.state.object()?;
     match record.kind {
         Kind::Directory => {

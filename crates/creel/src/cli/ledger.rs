@@ -1,4 +1,4 @@
-//! `creel ledger`: what is on record.
+//! `creel ledger`: shows what is on record.
 
 use clap::{Args, Subcommand};
 use creel_core::failure::Code;
@@ -16,51 +16,51 @@ use super::ledger_why;
 use super::ls::OwnerJson;
 use super::rebuild::Rebuild;
 
-/// Show what is on record: resources, their events, every try
+/// Show the recorded resources, their events and release attempts
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  creel ledger                  what may still have to be given back
-  creel ledger --all            everything that ever was
-  creel ledger show res_…       one resource: its events and every try
-  creel ledger why NAME         what allowed a release
-  creel ledger check            prove that the ledger is sound
-  creel ledger rebuild          make it again after it was lost or damaged"
+  creel ledger                  resources that may still exist
+  creel ledger --all            all records, including released resources
+  creel ledger show res_…       one resource: its events and release attempts
+  creel ledger why NAME         why a resource was released
+  creel ledger check            verify the integrity of the ledger
+  creel ledger rebuild          restore a lost or damaged ledger"
 )]
 pub(crate) struct LedgerCommand {
     #[command(subcommand)]
     command: Option<LedgerSubcommand>,
-    /// Also what is gone or lost
+    /// Include resources that are gone or lost
     #[arg(long)]
     all: bool,
-    /// Only in this state: intended, created, releasing, gone, quarantined, lost
+    /// Only show resources in this state: intended, created, releasing, gone, quarantined, lost
     #[arg(long, value_name = "STATE", conflicts_with = "all")]
     state: Vec<StateName>,
 }
 
 #[derive(Debug, Subcommand)]
 enum LedgerSubcommand {
-    /// Show one resource with its events and every try
+    /// Show one resource with its events and release attempts
     #[command(after_help = "Example:\n  creel ledger show res_0198c0ffee00700080000000000000aa")]
     Show {
-        /// The resource
+        /// The id of the resource
         #[arg(value_name = "ID")]
         id: ResourceId,
     },
-    /// Show what allowed the release of an object: its proof of ownership, or the rule
+    /// Show why a resource was released: the proof of ownership or the matching rule
     #[command(after_help = "\
 Examples:
   creel ledger why pgdata
   creel ledger why 3f9c2a1b7d4e
   creel ledger why res_0198c0ffee00700080000000000000aa --json")]
     Why {
-        /// The object's id or the start of it, its name, or the resource
+        /// The provider's id or a prefix of it, the name, or the resource id
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Check the ledger: the file's integrity, and that its events give its states
+    /// Verify the ledger: the file's integrity, and its states against its events
     #[command(after_help = "Example:\n  creel ledger check --json | jq .sound")]
     Check,
     Rebuild(Rebuild),
@@ -180,7 +180,7 @@ fn records_table(records: &[Record]) -> table::Table {
             record.kind.to_string(),
             record.state.name().to_string(),
             table::short_id(record.state.object().unwrap_or("")).to_owned(),
-            // A name that creel chose says no more than the resource does.
+            // A name that creel chose adds nothing to the resource id.
             Some(&record.name)
                 .filter(|name| **name != record.id.object_name())
                 .cloned()
@@ -243,7 +243,7 @@ async fn check(app: &App, ledger: &Ledger) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut failure =
-        Failure::new(Code::LedgerCorrupt, Exit::Internal, "the ledger is not sound").after_answer();
+        Failure::new(Code::LedgerCorrupt, Exit::Internal, "the ledger is not sound").after_output();
     for problem in problems {
         failure = failure.because(&std::io::Error::other(problem));
     }

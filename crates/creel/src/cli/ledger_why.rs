@@ -1,4 +1,4 @@
-//! `creel ledger why`: what allowed a release, or why an object was kept.
+//! `creel ledger why`: shows what allowed a release, or why an object was kept.
 
 use creel_core::failure::Code;
 use creel_core::id::ResourceId;
@@ -12,8 +12,8 @@ use crate::output::{Exit, Failure, table};
 
 use super::ledger::clock_time;
 
-/// How many rows of the audit are shown at most.
-const MOST_ROWS: u32 = 1000;
+/// Maximum number of audit rows that are shown.
+const MAX_ROWS: u32 = 1000;
 
 #[derive(Serialize)]
 struct WhyJson<'a> {
@@ -21,11 +21,11 @@ struct WhyJson<'a> {
     asked: &'a str,
     /// Every request to release it, newest first; `planned` was written before the first one.
     releases: Vec<Try>,
-    /// What the ledger says about it, where it is one of ours.
+    /// The ledger's records of it, if it is one of ours.
     records: Vec<Reasons>,
 }
 
-/// What the events of one resource say about its end.
+/// The reasons that the events of one resource give for its end.
 #[derive(Serialize)]
 struct Reasons {
     resource: ResourceId,
@@ -43,32 +43,32 @@ struct Reason {
 }
 
 /// Shows what allowed the release of an object.
-pub(super) async fn why(app: &App, ledger: &Ledger, asked: &str) -> Result<Exit, Failure> {
-    let releases = ledger.releases_of(asked, MOST_ROWS).await?;
+pub(super) async fn why(app: &App, ledger: &Ledger, name: &str) -> Result<Exit, Failure> {
+    let releases = ledger.releases_of(name, MAX_ROWS).await?;
     let mut records = Vec::new();
     for record in ledger.records(&RecordFilter::default()).await? {
         let is_released = releases.iter().any(|one| one.resource == Some(record.id));
-        if is_released || is_asked(&record, asked) {
+        if is_released || is_named(&record, name) {
             records.push(reasons_of(ledger, record).await?);
         }
     }
     if releases.is_empty() && records.is_empty() {
-        let message = format!("no release of `{asked}` is on record");
+        let message = format!("no release of `{name}` is on record");
         return Err(Failure::new(Code::NoSuch, Exit::Usage, message)
             .hint("creel ledger --all lists what was ever on record"));
     }
     if app.printer.json {
-        app.printer.json(&WhyJson { version: 1, asked, releases, records });
+        app.printer.json(&WhyJson { version: 1, asked: name, releases, records });
     } else {
         show(app, &releases, &records);
     }
     Ok(Exit::Done)
 }
 
-fn is_asked(record: &Record, asked: &str) -> bool {
-    record.id.to_string() == asked
-        || record.name == asked
-        || record.state.object().is_some_and(|object| object == asked)
+fn is_named(record: &Record, name: &str) -> bool {
+    record.id.to_string() == name
+        || record.name == name
+        || record.state.object().is_some_and(|object| object == name)
 }
 
 async fn reasons_of(ledger: &Ledger, record: Record) -> Result<Reasons, Failure> {

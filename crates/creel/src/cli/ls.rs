@@ -1,4 +1,4 @@
-//! `creel ls`: what is there, and whose it is.
+//! `creel ls`: lists what exists, and who owns it.
 
 use clap::Args;
 use creel_core::labels;
@@ -16,34 +16,34 @@ use crate::output::{Exit, Failure, table};
 use super::recipes;
 use super::selector_args::SelectorArgs;
 use super::unfinished;
-use super::waiting::{self, Waiting};
+use super::waiting::{self, WaitingWatchdog};
 
-/// List what is there, and whose it is
+/// List resources and their owners
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  creel ls                                 everything, in every provider that is configured
+  creel ls                                 all resources of all configured providers
   creel ls --kind container --state exited
   creel ls --label terminal-bench --older-than 2h
   creel ls --provider daytona --idle-for 1d
-  creel ls --owned                         only what creel made
-  creel ls --recipe harbor                 only what Harbor made, finished or not
+  creel ls --owned                         only resources of creel
+  creel ls --recipe harbor                 only resources of Harbor, finished or not
   creel ls --json | jq '.resources[].name'")]
 pub(crate) struct Ls {
     #[command(flatten)]
     selectors: SelectorArgs,
-    /// Only what bears the marks of this harness, finished or not: harbor, compose …
+    /// Only resources of this harness, finished or not: harbor, compose …
     #[arg(long, value_name = "NAME", help_heading = "Selectors")]
     recipe: Option<String>,
 }
 
-/// The shape scripts rely on; documented in `docs/reference/json.md`.
+/// The format that scripts rely on; documented in `docs/reference/json.md`.
 #[derive(Serialize)]
 struct LsJson<'a> {
     version: u32,
     resources: Vec<ResourceJson<'a>>,
     unreachable: Vec<UnreachableJson>,
-    waiting: &'a [Waiting],
+    waiting: &'a [WaitingWatchdog],
     /// Deletes that were accepted and did not finish.
     unfinished: &'a [UnfinishedDelete],
 }
@@ -63,7 +63,7 @@ struct ResourceJson<'a> {
     protected: bool,
     project: Option<&'a str>,
     size: Option<u64>,
-    /// Set where its delete was accepted and the provider keeps it all the same.
+    /// Set if its delete was accepted but the provider keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept: Option<&'a Retention>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct OwnerJson {
 }
 
 impl OwnerJson {
-    /// Tells the owner from the ledger, or from the labels where the ledger does not know it.
+    /// Returns the owner from the ledger, or from the labels if the ledger does not know it.
     fn of(seen: &Observed, ownership: &Ownership) -> Option<Self> {
         match ownership {
             Ownership::Foreign => None,
@@ -119,21 +119,23 @@ impl OwnerJson {
 impl Ls {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let selector = self.selectors.selector()?;
-        let recipe = self.recipe.as_ref().map(|name| recipes::take(app, name)).transpose()?;
+        let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
         let providers = app.providers(&selector.providers)?;
         let ledger = app.ledger_if_any().await;
-        let roll = App::roll(ledger.as_ref()).await?;
+        let record_index = App::record_index(ledger.as_ref()).await?;
         let mut listing = app.list(&providers, &selector.kinds).await;
         let now = Timestamp::now();
-        listing.date_images(app, std::slice::from_ref(&selector), &roll, &providers).await?;
+        listing
+            .date_images(app, std::slice::from_ref(&selector), &record_index, &providers)
+            .await?;
         listing.inventory.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        let (mut rows, mut orphans): (Vec<Row>, usize) = (Vec::new(), 0);
+        let (mut rows, mut orphans): (Vec<ListedResource>, usize) = (Vec::new(), 0);
         let marked = match &recipe {
             Some(entry) => entry.recipe.marked_among(&listing.inventory),
             None => vec![true; listing.inventory.len()],
         };
         for (seen, marked) in std::mem::take(&mut listing.inventory).into_iter().zip(marked) {
-            let ownership = roll.ownership(&seen);
+            let ownership = record_index.ownership(&seen);
             orphans += usize::from(is_orphan(&ownership, now));
             if marked && selector.matches(&seen, &ownership, now) {
                 rows.push((seen, ownership));
@@ -152,7 +154,7 @@ impl Ls {
         }
         waiting.iter().for_each(|one| app.printer.say(&one.to_string()));
         unfinished::mention(app, &unfinished);
-        // Reading never deletes; it only tells how much there is to give back.
+        // Reading never deletes; it only reports how much there is to release.
         if ledger.is_some() && orphans > 0 {
             app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
         }
@@ -160,8 +162,8 @@ impl Ls {
     }
 }
 
-/// One object and whose it is.
-type Row = (Observed, Ownership);
+/// One object and its ownership.
+type ListedResource = (Observed, Ownership);
 
 fn is_orphan(ownership: &Ownership, now: Timestamp) -> bool {
     match ownership {
@@ -173,16 +175,21 @@ fn is_orphan(ownership: &Ownership, now: Timestamp) -> bool {
     }
 }
 
-/// What is not over yet, besides the resources themselves.
+/// Unfinished work, besides the resources themselves.
 #[derive(Clone, Copy)]
 struct OpenWork<'a> {
     /// Watchdogs that wait for late creates.
-    waiting: &'a [Waiting],
+    waiting: &'a [WaitingWatchdog],
     /// Deletes that were accepted and did not finish.
     unfinished: &'a [UnfinishedDelete],
 }
 
-fn print_json(app: &App, rows: &[Row], listing: &Listing, (now, open): (Timestamp, OpenWork<'_>)) {
+fn print_json(
+    app: &App,
+    rows: &[ListedResource],
+    listing: &Listing,
+    (now, open): (Timestamp, OpenWork<'_>),
+) {
     let OpenWork { waiting, unfinished } = open;
     let resources = rows.iter().map(|(seen, ownership)| ResourceJson {
         provider: seen.provider,
@@ -212,7 +219,7 @@ fn run_of(seen: &Observed, ownership: &Ownership) -> Option<String> {
     }
 }
 
-/// Returns its state, with what else decides about its end.
+/// Returns the state, with whether it is retained or protected.
 fn shown_state(seen: &Observed, protected: bool) -> String {
     match &seen.retained {
         Some(kept) => format!("{} (deleted, kept until {})", seen.state, show_date(kept.until)),
@@ -221,10 +228,10 @@ fn shown_state(seen: &Observed, protected: bool) -> String {
     }
 }
 
-/// Prints a table; each object is dropped once its line is made, so that there is room for it.
-fn print_table(app: &App, rows: Vec<Row>, now: Timestamp, complete: bool) {
+/// Prints a table; drops each object once its line is made, to save memory.
+fn print_table(app: &App, rows: Vec<ListedResource>, now: Timestamp, complete: bool) {
     if rows.is_empty() {
-        // Only where everybody answered is an empty list an answer.
+        // An empty list is conclusive only if every provider responded.
         if complete {
             app.printer.say("nothing is there that fits");
         }

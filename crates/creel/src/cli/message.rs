@@ -1,4 +1,4 @@
-//! `creel message`: tell the agent of a run something.
+//! `creel message`: sends a message to the agent of a run.
 
 use std::io::Read;
 
@@ -8,15 +8,16 @@ use creel_core::task;
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
-use super::order::place_message;
+use super::run_request::place_message;
 
-/// The longest message, in bytes.
+/// Maximum length of a message in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Tell the agent of a run something, or answer what it asked
+/// Send a message to the agent of a run, or answer its question
 ///
-/// The text waits in a private file and is shown in no log; the file goes when
-/// the agent has it, or with the run. It reaches the agent at the end of its turn, or at once where the agent waits for an answer.
+/// The agent receives the message at the end of its turn, or immediately if it
+/// waits for an answer. Until then the text is stored in a private file; it
+/// appears in no log.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,13 +26,13 @@ Examples:
   creel message last --request q1 no
   creel message last - < notes.txt")]
 pub(crate) struct Message {
-    /// The run: its id, the beginning of it, or `last`
+    /// The run: an id, a prefix of an id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
-    /// What to say; `-` reads it from standard input
+    /// The message; `-` reads it from standard input
     #[arg(value_name = "TEXT|-", allow_hyphen_values = true)]
     text: String,
-    /// The question this answers, as `creel events` shows it; the one that waits, by default
+    /// Answer this question, as shown by `creel events` (default: the open question)
     #[arg(long, value_name = "ID")]
     request: Option<String>,
 }

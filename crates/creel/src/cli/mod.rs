@@ -7,9 +7,11 @@ mod config;
 mod demo;
 mod dev;
 mod doctor;
-mod event_words;
+mod event_text;
 mod events;
 mod explain;
+mod find_run;
+mod finder;
 mod guard;
 pub(crate) mod holder;
 mod kept;
@@ -17,9 +19,7 @@ mod ledger;
 mod ledger_why;
 mod ls;
 mod message;
-mod named;
-mod named_run;
-mod order;
+mod orphans;
 mod rebuild;
 mod recipes;
 mod reconcile;
@@ -27,9 +27,9 @@ mod release_args;
 mod report;
 mod rm;
 mod run;
+mod run_request;
 mod runs;
 mod selector_args;
-mod settle;
 mod show;
 mod stop;
 mod sweep;
@@ -45,11 +45,11 @@ use tokio::runtime::{self, Runtime};
 use crate::app::App;
 use crate::output::{Exit, Failure, Global, Printer};
 
-/// Run agent work in sandboxes; get everything back, provably
+/// Run agents in sandboxes and release every resource, verifiably
 ///
-/// creel records every resource before it is created, releases it on every
-/// path, verifies that it is gone, and finishes the work of whatever was killed
-/// in between.
+/// creel records every resource before it creates it, releases it however the
+/// work ends, and verifies that it is gone. If creel is killed, its watchdog or
+/// the next command finishes the cleanup.
 #[derive(Debug, Parser)]
 #[command(
     name = "creel",
@@ -57,12 +57,12 @@ use crate::output::{Exit, Failure, Global, Printer};
     propagate_version = true,
     after_help = "\
 Examples:
-  creel demo                                       see it work, in a throw-away directory
-  creel ls                                         what is there, and whose it is
-  creel sweep --preset stopped                     what would go (a dry run)
+  creel demo                                       try it in a temporary directory
+  creel ls                                         list resources and their owners
+  creel sweep --preset stopped                     show what would be released
   creel sweep --label bench --older-than 2h --apply
-  creel reconcile                                  finish what was interrupted
-  creel explain CR0020                             what an error code means"
+  creel reconcile                                  finish interrupted cleanup
+  creel explain CR0020                             explain an error code"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -101,10 +101,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Starts the runtime that fits the command.
+    /// Builds the runtime that suits the command.
     ///
-    /// Those that carry what other programs say use all cores. The others wait for answers, and
-    /// handing each one from thread to thread would take more than it gives.
+    /// Commands that forward the output of other programs use all cores. The others wait for
+    /// responses, where passing each one between threads would cost more than it gains.
     pub(crate) fn runtime(&self) -> io::Result<Runtime> {
         let mut builder = match self.command {
             Command::Run(_)

@@ -1,4 +1,4 @@
-//! `creel ledger rebuild`: make a ledger again that has vanished or is damaged.
+//! `creel ledger rebuild`: rebuilds a ledger that has vanished or is damaged.
 
 use clap::Args;
 use creel_core::failure::Code;
@@ -14,27 +14,27 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
-/// Make the ledger again after it has vanished or was damaged; a dry run until --apply
+/// Restore a lost or damaged ledger; a dry run without --apply
 ///
-/// Looks for what the ledger had on record: objects that carry its label and the
-/// name of their create, sandboxes in the state directory, runs of the event log.
-/// Nothing is released; creel reconcile does that afterwards for what dead owners
-/// left. The ledger keeps its id, and a damaged file is kept under another name.
-/// Where only events of runs are lost, that is noted in the event log.
+/// Searches the providers for objects with the ledger's label and a name chosen
+/// by creel, the state directory for sandboxes, and the event log for runs.
+/// Nothing is released; run creel reconcile afterwards to release orphans. The
+/// ledger keeps its id. A damaged file is kept under another name. If only run
+/// events are lost, the gap is noted in the event log.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  creel ledger rebuild                     show what would be on record
-  creel ledger rebuild --apply             write it
-  creel ledger rebuild --new --apply       begin an empty ledger with a new id instead")]
+  creel ledger rebuild                     show what would be recorded
+  creel ledger rebuild --apply             write the ledger
+  creel ledger rebuild --new --apply       start an empty ledger with a new id")]
 pub(crate) struct Rebuild {
-    /// Write the ledger; without it the records are only shown
+    /// Write the ledger instead of only showing the records
     #[arg(long)]
     apply: bool,
-    /// Begin an empty ledger with a new id: what the old one made is foreign from then on
+    /// Start an empty ledger with a new id; resources of the old one become foreign
     #[arg(long, conflicts_with = "id")]
     new: bool,
-    /// The id of the ledger, where neither its id file nor a sandbox tells
+    /// The id of the ledger, if neither its id file nor a sandbox contains it
     #[arg(long, value_name = "LEDGER")]
     id: Option<LedgerId>,
 }
@@ -46,15 +46,15 @@ struct RebuildJson<'a> {
     applied: bool,
     damage: &'a str,
     kept_as: Vec<String>,
-    resources: Vec<ResourceJson<'a>>,
-    runs: Vec<RunJson>,
+    resources: Vec<FoundResourceJson<'a>>,
+    runs: Vec<FoundRunJson>,
     unproven: Vec<UnprovenJson<'a>>,
     unreadable: &'a [String],
-    unreachable: Vec<UnreachableJson>,
+    unreachable: Vec<UnreachableProviderJson>,
 }
 
 #[derive(Serialize)]
-struct ResourceJson<'a> {
+struct FoundResourceJson<'a> {
     resource: ResourceId,
     run: Option<RunId>,
     provider: ProviderName,
@@ -66,7 +66,7 @@ struct ResourceJson<'a> {
 }
 
 #[derive(Serialize)]
-struct RunJson {
+struct FoundRunJson {
     run: RunId,
     phase: Phase,
     events: u64,
@@ -82,7 +82,7 @@ struct UnprovenJson<'a> {
 }
 
 #[derive(Serialize)]
-struct UnreachableJson {
+struct UnreachableProviderJson {
     provider: ProviderName,
     error: String,
 }
@@ -116,7 +116,7 @@ impl LostJson {
     }
 }
 
-impl<'a> ResourceJson<'a> {
+impl<'a> FoundResourceJson<'a> {
     fn of(found: &'a FoundResource) -> Self {
         Self {
             resource: found.resource,
@@ -145,12 +145,12 @@ impl Rebuild {
         let aside = if self.apply { rebuild::write(home, &survey).await? } else { None };
         let kept_as: Vec<String> = aside.iter().map(|path| path.display().to_string()).collect();
         if app.printer.json {
-            app.printer.json(&self.answer(&survey, &damage, kept_as));
+            app.printer.json(&self.to_json(&survey, &damage, kept_as));
         } else {
             self.show(app, &survey, &damage, &kept_as);
         }
         match survey.unreachable.into_iter().next() {
-            Some(error) => Err(Failure::from(error).after_answer()),
+            Some(error) => Err(Failure::from(error).after_output()),
             None => Ok(Exit::Done),
         }
     }
@@ -215,13 +215,13 @@ impl Rebuild {
         Ok(Exit::Done)
     }
 
-    fn answer<'a>(
+    fn to_json<'a>(
         &self,
         survey: &'a Survey,
         damage: &'a str,
         kept_as: Vec<String>,
     ) -> RebuildJson<'a> {
-        let shown = |error: &ProviderError| UnreachableJson {
+        let shown = |error: &ProviderError| UnreachableProviderJson {
             provider: error.provider,
             error: error.message.clone(),
         };
@@ -231,11 +231,11 @@ impl Rebuild {
             applied: self.apply,
             damage,
             kept_as,
-            resources: survey.resources.iter().map(ResourceJson::of).collect(),
+            resources: survey.resources.iter().map(FoundResourceJson::of).collect(),
             runs: survey
                 .runs
                 .iter()
-                .map(|found| RunJson {
+                .map(|found| FoundRunJson {
                     run: found.run,
                     phase: found.state.phase,
                     events: found.state.sequence,
@@ -289,7 +289,7 @@ impl Rebuild {
     }
 }
 
-/// Says how to release what carries the label of a ledger and the name that a command chose.
+/// Returns how to release what carries a ledger's label under a name that a command chose.
 fn by_label(ledger: LedgerId) -> String {
     let label = labels::LEDGER;
     format!(

@@ -1,30 +1,30 @@
-//! `creel recipes`: what recipes there are, and what they say.
+//! `creel recipes`: lists recipes and prints them.
 
 use clap::{Args, Subcommand};
 use creel_core::provider::Providers;
 use creel_core::recipe::{
-    self, Entry, Findings, LocalEvidence, Origin, Shelf, Surroundings, Vouch,
+    self, Findings, LocalEvidence, RecipeContext, RecipeEntry, RecipeOrigin, RecipeStore, Vouch,
 };
-use creel_core::select::Roll;
+use creel_core::select::RecordIndex;
 use serde::Serialize;
 
 use crate::app::{App, Listing};
 use crate::output::{Exit, Failure, table};
 
-/// List the recipes: what harnesses leave behind, and what proves it finished
+/// List the cleanup recipes for harnesses
 ///
-/// A recipe selects what bears a harness's own names and labels and is proven
-/// finished; see `creel sweep --recipe`. Your own are files NAME.toml in the
-/// directory recipes of CREEL_HOME; one with the name of a built-in recipe is
-/// used in its place.
+/// A recipe selects resources with a harness's names and labels that are proven
+/// finished; see `creel sweep --recipe`. Add your own as NAME.toml in the
+/// directory recipes of CREEL_HOME. A file with the name of a built-in recipe
+/// replaces it.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  creel recipes                          what there is, and where it comes from
-  creel recipes show harbor              by what it knows things, and what it asks for
-  creel sweep --recipe harbor            what would go by it, and what stays, and why"
+  creel recipes                          list all recipes and their origins
+  creel recipes show harbor              print its rules
+  creel sweep --recipe harbor            show what it would release, and what not"
 )]
 pub(crate) struct Recipes {
     #[command(subcommand)]
@@ -33,14 +33,14 @@ pub(crate) struct Recipes {
 
 #[derive(Debug, Subcommand)]
 enum RecipesSubcommand {
-    /// Print a recipe, ready to be edited
+    /// Print a recipe as TOML
     #[command(after_help = "\
 Examples:
   creel recipes show testcontainers
   mkdir -p ~/.local/state/creel/recipes
   creel recipes show harbor > ~/.local/state/creel/recipes/harbor.toml")]
     Show {
-        /// The recipe's name
+        /// The name of the recipe
         name: String,
     },
 }
@@ -79,32 +79,32 @@ struct ShownJson {
 
 impl Recipes {
     pub(crate) fn run(self, app: &App) -> Result<Exit, Failure> {
-        let shelf = Shelf::of(&app.environment.home);
+        let store = RecipeStore::of(&app.environment.home);
         match self.command {
-            Some(RecipesSubcommand::Show { name }) => show(app, shelf.take_to_show(&name)?),
-            None => list(app, &shelf)?,
+            Some(RecipesSubcommand::Show { name }) => show(app, store.load_to_show(&name)?),
+            None => list(app, &store)?,
         }
         Ok(Exit::Done)
     }
 }
 
-/// Lists what there is. A file that is not right hides none of the others.
-fn list(app: &App, shelf: &Shelf) -> Result<(), Failure> {
+/// Lists all recipes. An invalid file hides none of the others.
+fn list(app: &App, store: &RecipeStore) -> Result<(), Failure> {
     let (mut entries, mut broken) = (Vec::new(), Vec::new());
-    for name in shelf.names()? {
-        match shelf.take(&name) {
+    for name in store.names()? {
+        match store.take(&name) {
             Ok(entry) => entries.push(entry),
             Err(error) => broken.push((name, Failure::from(error))),
         }
     }
     print_list(app, entries, &broken);
     match broken.into_iter().next() {
-        Some((_, failure)) => Err(failure.after_answer()),
+        Some((_, failure)) => Err(failure.after_output()),
         None => Ok(()),
     }
 }
 
-fn print_list(app: &App, entries: Vec<Entry>, broken: &[(String, Failure)]) {
+fn print_list(app: &App, entries: Vec<RecipeEntry>, broken: &[(String, Failure)]) {
     if app.printer.json {
         let recipes = entries.into_iter().map(|entry| RecipeJson {
             origin: entry.origin.to_string(),
@@ -130,7 +130,7 @@ fn print_list(app: &App, entries: Vec<Entry>, broken: &[(String, Failure)]) {
     app.printer.data(&table::render(&table));
 }
 
-fn show(app: &App, entry: Entry) {
+fn show(app: &App, entry: RecipeEntry) {
     if app.printer.json {
         app.printer.json(&ShownJson {
             version: 1,
@@ -145,32 +145,32 @@ fn show(app: &App, entry: Entry) {
     app.printer.data(entry.text.trim_end());
 }
 
-/// Takes a recipe off the shelf, and says so where it is not the one people know by that name.
-pub(super) fn take(app: &App, name: &str) -> Result<Entry, Failure> {
-    let entry = Shelf::of(&app.environment.home).take(name)?;
+/// Loads a recipe, and reports it if it replaces the built-in one of that name.
+pub(super) fn load(app: &App, name: &str) -> Result<RecipeEntry, Failure> {
+    let entry = RecipeStore::of(&app.environment.home).take(name)?;
     say_if_replaced(app, &entry);
     Ok(entry)
 }
 
-/// Looks closely at what bears the recipe's marks, and says of each whether it has finished.
+/// Examines what bears the recipe's marks, and judges whether each object has finished.
 pub(super) async fn judge(
-    entry: &Entry,
+    entry: &RecipeEntry,
     listing: &mut Listing,
-    roll: &Roll,
+    record_index: &RecordIndex,
     providers: &Providers,
     ended: bool,
 ) -> Result<Findings, Failure> {
     let listed = std::mem::take(&mut listing.inventory);
-    listing.inventory = recipe::look_closer(&entry.recipe, listed, providers).await?;
-    listing.inventory.iter_mut().for_each(|seen| roll.date(seen));
+    listing.inventory = recipe::examine_marked(&entry.recipe, listed, providers).await?;
+    listing.inventory.iter_mut().for_each(|seen| record_index.date(seen));
     let inventory = &listing.inventory;
     let evidence = LocalEvidence::gather(&entry.recipe, inventory, providers).await?;
-    let around = Surroundings { inventory, evidence: &evidence, ended };
+    let around = RecipeContext { inventory, evidence: &evidence, ended };
     Ok(entry.recipe.judge(&entry.name, &around))
 }
 
-/// Refuses to take a user's word for the end of a harness whose marks others use too.
-pub(super) fn check_vouched(entry: &Entry, projects: &[String]) -> Result<(), Failure> {
+/// Refuses --ended without a project for a harness whose marks other tools use too.
+pub(super) fn check_vouched(entry: &RecipeEntry, projects: &[String]) -> Result<(), Failure> {
     if entry.recipe.vouch == Vouch::Project && projects.is_empty() {
         let name = &entry.name;
         let message = format!("with the recipe {name}, --ended needs the --project that has ended");
@@ -181,20 +181,20 @@ pub(super) fn check_vouched(entry: &Entry, projects: &[String]) -> Result<(), Fa
     Ok(())
 }
 
-/// Warns of what contradicts the user who says that a harness has ended.
+/// Warns of processes that contradict the user's --ended.
 pub(super) fn warn_of_running(app: &App, findings: &Findings) {
     for process in &findings.still_running {
         app.printer.warn(&format!("warning: {process} runs; --ended means what it uses too"));
     }
 }
 
-fn say_if_replaced(app: &App, entry: &Entry) {
+fn say_if_replaced(app: &App, entry: &RecipeEntry) {
     if replaces(entry) {
         let (name, origin) = (&entry.name, &entry.origin);
         app.printer.say(&format!("the recipe {name} is yours: {origin}, not the built-in one"));
     }
 }
 
-fn replaces(entry: &Entry) -> bool {
-    matches!(entry.origin, Origin::File { replaces: true, .. })
+fn replaces(entry: &RecipeEntry) -> bool {
+    matches!(entry.origin, RecipeOrigin::File { replaces: true, .. })
 }

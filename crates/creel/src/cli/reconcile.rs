@@ -1,4 +1,4 @@
-//! `creel reconcile`: make ledger and world agree again.
+//! `creel reconcile`: makes the ledger and the providers agree again.
 
 use clap::Args;
 use creel_core::failure::Code;
@@ -12,13 +12,13 @@ use crate::output::{Exit, Failure, table};
 use super::report::{incomplete_audit, items_table};
 use super::unfinished::deletes_table;
 
-/// Finish what was interrupted: release orphans, close records
+/// Finish interrupted cleanup: release orphans and close records
 ///
-/// Looks at every open record and at everything that carries this ledger's
-/// labels. What a dead owner left is released and verified, what is quarantined
-/// is tried once more; creates whose answer never came are searched for until
-/// they can no longer land, and until then the exit code is 3. Running it twice
-/// changes nothing the second time.
+/// Checks every open record and every resource with this ledger's labels.
+/// Releases what dead owners left, verifies that it is gone, and retries
+/// quarantined resources. A create without a response may still complete; creel
+/// searches for it until that is impossible, and exits with 3 until then. Running
+/// the command again is safe.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -71,23 +71,23 @@ fn show(app: &App, status: &Status) {
         (status.runs_closed, "runs closed"),
         (status.runs_waiting, "runs wait to be closed"),
     ];
-    let told: Vec<String> = parts
+    let shown: Vec<String> = parts
         .iter()
         .enumerate()
         .filter(|(place, (count, _))| *place < 2 || *count > 0)
         .map(|(_, (count, what))| format!("{count} {what}"))
         .collect();
-    app.printer.say(&told.join(", "));
+    app.printer.say(&shown.join(", "));
 }
 
 fn verdict(status: &Status) -> Result<Exit, Failure> {
     if let Some(unreachable) = status.unreachable.first() {
         return Err(Failure::new(Code::Unreachable, Exit::Provider, unreachable.error.clone())
             .hint("creel doctor shows what was tried and what answered")
-            .after_answer());
+            .after_output());
     }
     if status.audit_incomplete > 0 {
-        return Err(incomplete_audit(status.audit_incomplete).after_answer());
+        return Err(incomplete_audit(status.audit_incomplete).after_output());
     }
     if status.is_settled() && status.quarantined == 0 {
         return Ok(Exit::Done);
@@ -100,10 +100,10 @@ fn verdict(status: &Status) -> Result<Exit, Failure> {
     if !status.waiting.is_empty() {
         failure = failure.hint("creel reconcile finds what lands late; run it again until then");
     }
-    Err(failure.after_answer())
+    Err(failure.after_output())
 }
 
-/// Says what is left, and what is waited for until when.
+/// Describes what is left, and what is waited for until when.
 fn unsettled(status: &Status) -> String {
     let mut parts = Vec::new();
     if status.is_left() {

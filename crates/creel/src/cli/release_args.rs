@@ -1,4 +1,4 @@
-//! The flags about how things are released, shared by sweep, apply and rm.
+//! The release flags, shared by `sweep`, `apply` and `rm`.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::app::App;
 use crate::output::Failure;
 use crate::shutdown;
 
-/// How things are released
+/// Options for releases
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Release")]
 pub(crate) struct ReleaseArgs {
-    /// Ask running things to stop, and wait this long before killing (default: kill at once)
+    /// Stop running resources, and wait this long before killing them (default: kill immediately)
     #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
     stop_timeout: Option<Duration>,
-    /// Start nothing more after the first failure
+    /// Stop after the first failure
     #[arg(long)]
     fail_fast: bool,
-    /// How often a failed call is tried again (default 3)
+    /// Retry a failed call this many times (default 3)
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// The wait before the first retry (default 2s); each later one is twice as long
+    /// Wait this long before the first retry, doubling each time (default 2s)
     #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
     retry_delay: Option<Duration>,
-    /// The limit for all tries of one release together (default 30s)
+    /// Limit the total time of one release (default 30s; directories get 10 minutes more)
     #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
     retry_deadline: Option<Duration>,
-    /// Another number of retries for one class of error: throttled=9, in_use=2
+    /// Set the retries for one error class: throttled=9, in_use=2
     #[arg(long, value_name = "CLASS=N", value_parser = class_retries)]
     retry: Vec<(ErrorClass, u32)>,
-    /// How many releases at once (default: adapts to the provider)
+    /// Run this many releases at once (default: adapts to the provider)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: Option<u16>,
 }
@@ -46,7 +46,7 @@ fn class_retries(text: &str) -> Result<(ErrorClass, u32), String> {
 }
 
 impl ReleaseArgs {
-    /// Lays the flags on top of the settings, and listens for Ctrl-C from here on.
+    /// Applies the flags on top of the settings, and handles Ctrl-C from now on.
     pub(crate) fn options(&self, app: &App) -> Result<ReapOptions, Failure> {
         let mut options = app.reap_options();
         options.stop_timeout = self.stop_timeout;

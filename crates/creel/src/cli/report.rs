@@ -1,4 +1,4 @@
-//! How the outcome of releases is shown, and which exit code it means.
+//! Shows the outcome of releases, and maps it to an exit code.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::app::{App, UnreachableJson};
 use crate::output::table::{self, Cell};
 use crate::output::{Exit, Failure};
 
-/// The shape scripts rely on; documented in `docs/reference/json.md`.
+/// The format that scripts rely on; documented in `docs/reference/json.md`.
 #[derive(Serialize)]
 struct SweepJson<'a> {
     version: u32,
@@ -26,24 +26,24 @@ struct SweepJson<'a> {
     spared: usize,
     items: &'a [ItemReport],
     unreachable: Vec<UnreachableJson>,
-    /// How many changes and tries could not be written, because the disk is full.
+    /// How many changes and tries could not be recorded, because the disk is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     audit_incomplete: Option<usize>,
     seconds: f64,
 }
 
-/// Returns the failure of a command that released something and could not record it.
+/// Returns the failure of a command that released something but could not record it.
 pub(crate) fn incomplete_audit(count: usize) -> Failure {
     let message = format!("audit incomplete: {count} changes are not on record: the disk is full");
     Failure::new(Code::AuditIncomplete, Exit::Unverified, message)
         .hint("free some space, then: creel reconcile")
 }
 
-/// What a sweep, apply or rm has to show.
+/// The outcome of a sweep, apply or rm, to be shown.
 pub(crate) struct Shown<'a> {
     pub(crate) report: &'a Report,
     pub(crate) applied: bool,
-    /// How many items the plan had.
+    /// The number of items in the plan.
     pub(crate) planned: usize,
     pub(crate) unreachable: Vec<UnreachableJson>,
     pub(crate) took: Duration,
@@ -74,13 +74,13 @@ impl Shown<'_> {
         if !report.items.is_empty() {
             app.printer.data(&table::render(&items_table(&report.items)));
         }
-        // Where somebody could not be asked, an empty list is no answer.
+        // If a provider could not be listed, an empty list is not conclusive.
         if !report.items.is_empty() || self.unreachable.is_empty() {
             app.printer.say(&self.totals());
         }
     }
 
-    /// Says the outcome on stderr, where stdout belongs to somebody else.
+    /// Prints the outcome to stderr, when stdout belongs to the guarded command.
     pub(crate) fn say(self, app: &App) {
         if !self.report.items.is_empty() {
             app.printer.say(&table::render(&items_table(&self.report.items)));
@@ -147,7 +147,7 @@ fn coloured(outcome: Outcome) -> Cell {
     }
 }
 
-/// Returns what the outcome means for the exit code, as a failure where it is one.
+/// Returns the exit code for the outcome, or a failure.
 pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failure> {
     let not_gone = report.items.iter().filter(|item| item.is_failure()).count();
     let kept = report.items.iter().filter(|item| item.is_failure() && item.kept_until.is_some());
@@ -176,10 +176,10 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
     } else {
         return Ok(Exit::Done);
     };
-    Err(failure.after_answer())
+    Err(failure.after_output())
 }
 
-/// Says that all that is left was deleted, and is kept by its service all the same.
+/// Returns the failure for objects that were deleted but that the service keeps.
 fn kept_by_service(kept: &[&ItemReport]) -> Failure {
     let last = kept.iter().filter_map(|item| item.kept_until).max();
     let until = last.map(show_date).unwrap_or_default();
@@ -189,5 +189,5 @@ fn kept_by_service(kept: &[&ItemReport]) -> Failure {
     );
     Failure::new(Code::KeptByService, Exit::Unverified, message)
         .hint("creel ls shows them until they are gone; this exit code is not repeated before then")
-        .hint("creel explain CR0050 tells what it means, and what may help")
+        .hint("creel explain CR0050 says what it means, and what may help")
 }

@@ -1,4 +1,4 @@
-//! `creel rm`: release what is named.
+//! `creel rm`: releases named resources.
 
 use std::time::Instant;
 
@@ -12,31 +12,31 @@ use crate::app::App;
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
-use super::named::Finder;
+use super::finder::Finder;
+use super::orphans::release_orphans;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
-use super::settle::settle;
 
-/// Release the named resources at once, running or not
+/// Release resources by name or id, running or not
 ///
-/// A name is a whole name, an id or the start of one, KIND/NAME, or a resource
-/// id of the ledger. All names are found before the first release; one that is
-/// unknown, ambiguous, protected or held by a live owner stops the command.
+/// Give a name, an id or a prefix of it, KIND/NAME, or a resource id of the
+/// ledger. If one of them is unknown, ambiguous, protected or held by a live
+/// owner, nothing is released.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel rm web-1
   creel rm 3f2a9c network/web_default
-  creel rm res_0198c0ffee00700080000000000000aa     a record of `creel ledger`
+  creel rm res_0198c0ffee00700080000000000000aa     a resource id from `creel ledger`
   creel rm web-1 --stop-timeout 10s")]
 pub(crate) struct Rm {
-    /// What to release
+    /// The resources to release
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Only in this provider: daytona, docker, process
+    /// Only search this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     provider: Vec<ProviderName>,
-    /// Release also what a live owner holds
+    /// Also release resources held by a live owner
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -50,13 +50,13 @@ impl Rm {
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger().await?;
         let listing = app.list(&providers, &[]).await;
-        let roll = App::roll(Some(&ledger)).await?;
+        let record_index = App::record_index(Some(&ledger)).await?;
         let (ledger_ref, force) = (Some(&ledger), self.force);
         let finder = Finder {
             app,
             ledger: ledger_ref,
             listing: &listing,
-            roll: &roll,
+            record_index: &record_index,
             providers: &providers,
             force,
         };
@@ -79,7 +79,7 @@ impl Rm {
             took: started.elapsed(),
         }
         .print(app);
-        settle(app, &ledger, &providers).await;
+        release_orphans(app, &ledger, &providers).await;
         verdict(&report, options.cancel.is_cancelled())
     }
 }

@@ -1,4 +1,4 @@
-//! `creel runs`: which runs there are, and how they stand.
+//! `creel runs`: lists runs and their phases.
 
 use std::time::Duration;
 
@@ -17,30 +17,30 @@ use crate::output::{Exit, Failure, table};
 
 use super::ls::OwnerJson;
 
-/// List runs: how they stand, and why they did not go on
+/// List runs with their phase and cause of failure
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  creel runs                                   every run, the newest last
-  creel runs --phase running --phase paused    only what is under way, or held
+  creel runs                                   all runs, newest last
+  creel runs --phase running --phase paused    only running and paused runs
   creel runs --class model_timeout --newer-than 1d
   creel runs --json | jq '.runs[] | select(.phase == \"failed\") | .run'")]
 pub(crate) struct Runs {
-    /// Only in this phase: queued, running, awaiting_input, failed …
+    /// Only runs in this phase: queued, running, awaiting_input, failed …
     #[arg(long, value_name = "PHASE")]
     phase: Vec<Phase>,
-    /// Only with a cause of this class: model_timeout, hub_error, cancelled …
+    /// Only runs with a cause of this class: model_timeout, hub_error, cancelled …
     #[arg(long, value_name = "CLASS")]
     class: Vec<CauseClass>,
-    /// Only asked for within this time: 90s, 2h, 1d
+    /// Only runs created within this time: 90s, 2h, 1d
     #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
     newer_than: Option<Duration>,
-    /// Only asked for at least this long ago: 90s, 2h, 1d
+    /// Only runs created at least this long ago: 90s, 2h, 1d
     #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
     older_than: Option<Duration>,
 }
 
-/// The shape scripts rely on; documented in `docs/reference/json.md`.
+/// The format that scripts rely on; documented in `docs/reference/json.md`.
 #[derive(Serialize)]
 struct RunsJson<'a> {
     version: u32,
@@ -104,11 +104,11 @@ impl Runs {
         } else {
             app.printer.data(&table::render(&runs_table(&runs)));
         }
-        // Reading never changes a run; it only tells how many there are to close.
+        // Reading never changes a run; it only reports how many must be closed.
         let orphans = runs.iter().filter(|run| is_orphan(run)).count();
         if orphans > 0 {
-            let told = "whose driver died; close them with: creel reconcile";
-            app.printer.say(&format!("{orphans} {told}"));
+            let hint = "whose driver died; close them with: creel reconcile";
+            app.printer.say(&format!("{orphans} {hint}"));
         }
         Ok(Exit::Done)
     }
@@ -149,7 +149,7 @@ fn runs_table(runs: &[RunRecord]) -> table::Table {
     table
 }
 
-/// Tells who drives a run; nobody drives one that is over.
+/// Describes the driver of a run; empty for a run that is over.
 pub(crate) fn driver(run: &RunRecord) -> String {
     if run.state.phase.is_final() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The selector flags that listing and sweeping share.
+//! The selector flags that `ls` and `sweep` share.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use creel_core::select::{LabelMatch, LedgerChoice, NamePattern, Preset, Selector
 
 use crate::output::Failure;
 
-/// Select by properties; several values of one flag mean any, several flags mean all
+/// Selectors: a resource must match every flag, and any value of a repeated flag
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Selectors")]
 pub(crate) struct SelectorArgs {
-    /// Only in this provider: daytona, docker, process
+    /// Only resources of this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     pub(crate) provider: Vec<ProviderName>,
-    /// Only of this kind: sandbox, process, container, network, volume, image, directory
+    /// Only resources of this kind: sandbox, process, container, network, volume, image, directory
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<Kind>,
-    /// Only in this state, as `creel ls` shows it: running, exited, stopped, error, dangling …
+    /// Only resources in this state, as in `creel ls`: running, exited, stopped, error, dangling …
     #[arg(long, value_name = "STATE")]
     state: Vec<String>,
-    /// Only made at least this long ago: 90s, 2h, 1d
+    /// Only resources at least this old: 90s, 2h, 1d
     #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
     pub(crate) older_than: Option<Duration>,
-    /// Only without activity for at least this long, where the provider tells: 30m, 1d
+    /// Only resources idle for at least this long, if the provider reports it: 30m, 1d
     #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
     pub(crate) idle_for: Option<Duration>,
-    /// Only with this label; all of them when given several times
+    /// Only resources with this label; repeat to require several
     #[arg(long, value_name = "KEY[=VALUE]")]
     label: Vec<LabelMatch>,
-    /// Only with a name that fits this pattern (*, ?, [a-z])
+    /// Only resources whose name matches this pattern (*, ?, [a-z])
     #[arg(long, value_name = "GLOB")]
     name: Vec<NamePattern>,
-    /// Only of this Compose project
+    /// Only resources of this Compose project
     #[arg(long, value_name = "NAME")]
     pub(crate) project: Vec<String>,
-    /// Only what this ledger tracks
+    /// Only resources tracked by this ledger
     #[arg(long)]
     owned: bool,
-    /// Only what another ledger made: its id, or `lost` for any whose owner is dead
+    /// Only resources of another ledger: its id, or `lost` for any with a dead owner
     #[arg(long, value_name = "ID|lost")]
     ledger: Option<LedgerChoice>,
 }
 
 impl SelectorArgs {
-    /// Returns flags that only ask for an age and for projects.
+    /// Returns flags that select only by age and project.
     pub(crate) fn of_age_and_project(older_than: Option<Duration>, project: &[String]) -> Self {
         Self { older_than, project: project.to_vec(), ..Self::default() }
     }
@@ -94,7 +94,7 @@ impl SelectorArgs {
     }
 }
 
-/// Returns what both lists name; an empty list names everything. `None` means nothing.
+/// Returns the intersection of two lists; an empty list means everything. `None` means nothing.
 fn common<T: Clone + PartialEq>(rule: Vec<T>, flags: &[T]) -> Option<Vec<T>> {
     if rule.is_empty() || flags.is_empty() {
         return Some(if rule.is_empty() { flags.to_vec() } else { rule });

@@ -1,4 +1,4 @@
-//! `creel show`: one run, in full.
+//! `creel show`: prints one run in full.
 
 use clap::Args;
 use creel_core::ledger::RunRecord;
@@ -11,19 +11,19 @@ use jiff::Timestamp;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
+use super::find_run::{find, ledger_of};
 use super::kept;
-use super::named_run::{find, ledger_of};
 use super::runs::driver;
 
-/// Show one run: its checklist, its conditions, why it did not go on, what is left
+/// Show one run: its checklist, conditions, cause of failure and leftovers
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel show last                   the newest run
-  creel show run_0198c0ff           the beginning of an id is enough
+  creel show run_0198c0ff           a prefix of the id is enough
   creel show last --json | jq .cause.action")]
 pub(crate) struct Show {
-    /// The run: its id, the beginning of it, or `last`
+    /// The run: an id, a prefix of an id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
 }
@@ -32,16 +32,16 @@ impl Show {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let ledger = ledger_of(app, &self.run).await?;
         let id = find(&ledger, &self.run).await?;
-        let found = records::look(&ledger, id).await?;
+        let found = records::current(&ledger, id).await?;
         let run = found.ok_or(creel_core::ledger::LedgerError::UnknownRun { run: id })?;
         if app.printer.json {
             app.printer.json(&RunReport::of(&run));
         } else {
-            let ways = match run.state.kept_until_ms {
-                Some(_) => kept::ways(app, &ledger, id).await?,
+            let hints = match run.state.kept_until_ms {
+                Some(_) => kept::access_hints(app, &ledger, id).await?,
                 None => Vec::new(),
             };
-            for part in parts(&run, &ways) {
+            for part in parts(&run, &hints) {
                 app.printer.data(&part);
             }
         }
@@ -49,10 +49,10 @@ impl Show {
     }
 }
 
-/// Tells a run to people, part by part, with a line between them.
-fn parts(run: &RunRecord, ways: &[String]) -> Vec<String> {
+/// Describes a run for people, in parts with a line between them.
+fn parts(run: &RunRecord, hints: &[String]) -> Vec<String> {
     let state = &run.state;
-    let mut parts = vec![head(run), ways.join("\n"), causes(state)];
+    let mut parts = vec![head(run), hints.join("\n"), causes(state)];
     parts.push(checklist(&state.checklist));
     parts.push(conditions(state));
     parts.push(capabilities(state));
@@ -80,8 +80,8 @@ fn head(run: &RunRecord) -> String {
         facts.push(("driver", driver(run)));
     }
     if !state.phase.is_final() && run.owner_liveness() == Liveness::Dead {
-        let ways = "creel resume goes on with a detached one; creel reconcile ends any other";
-        facts.push(("to go on", ways.to_owned()));
+        let hints = "creel resume goes on with a detached one; creel reconcile ends any other";
+        facts.push(("to go on", hints.to_owned()));
     }
     if let Some(open) = &state.request {
         facts.push(("waits for", format!("an answer to {}: creel message", open.request)));
@@ -104,18 +104,18 @@ fn sandbox(run: &RunRecord) -> String {
 fn causes(state: &RunState) -> String {
     let Some(cause) = state.cause() else { return String::new() };
     let mut lines = vec![
-        format!("{:<11}{}: {}", "cause", cause.class, told(cause)),
+        format!("{:<11}{}: {}", "cause", cause.class, cause_text(cause)),
         format!("{:<11}{}", "to do", cause.action()),
     ];
     let others = state.causes.chain().iter().filter(|other| *other != cause);
     lines.extend(others.map(|other| {
         let attempt = other.attempt;
-        format!("{:<11}{} (attempt {attempt}): {}", "beside it", other.class, told(other))
+        format!("{:<11}{} (attempt {attempt}): {}", "beside it", other.class, cause_text(other))
     }));
     lines.join("\n")
 }
 
-fn told(cause: &Cause) -> String {
+fn cause_text(cause: &Cause) -> String {
     match &cause.step {
         Some(step) => format!("{} (step {step})", cause.message),
         None => cause.message.to_string(),
@@ -139,7 +139,7 @@ fn checklist(steps: &[Step]) -> String {
         ]);
     }
     let mut text = table::render(&table);
-    // What a step wrote is of interest where it did not come out as it should.
+    // The output of a step matters only if the step did not pass.
     for step in steps.iter().filter(|step| !step.is_done()) {
         if let Some(tail) = step.tail.as_ref().filter(|tail| !tail.is_empty()) {
             text.push_str(&format!("\n{} wrote at last: {tail}", step.step));
@@ -149,10 +149,10 @@ fn checklist(steps: &[Step]) -> String {
 }
 
 fn found(step: &Step) -> String {
-    let words = step.found.as_ref().map(ToString::to_string).unwrap_or_default();
+    let text = step.found.as_ref().map(ToString::to_string).unwrap_or_default();
     match step.exit_code {
-        Some(code) if code != 0 => format!("{words} (exit code {code})").trim().to_owned(),
-        _ => words,
+        Some(code) if code != 0 => format!("{text} (exit code {code})").trim().to_owned(),
+        _ => text,
     }
 }
 

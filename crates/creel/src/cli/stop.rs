@@ -1,4 +1,4 @@
-//! `creel stop`: stop what is named, without releasing it.
+//! `creel stop`: stops named resources without releasing them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
-use super::named::Finder;
+use super::finder::Finder;
 
-/// Stop the named sandboxes, containers and process trees, without releasing them
+/// Stop sandboxes, containers and process trees without releasing them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel stop web-1
   creel stop web-1 web-2 --stop-timeout 2s")]
 pub(crate) struct Stop {
-    /// What to stop
+    /// The resources to stop
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// How long to wait before killing
+    /// Wait this long before killing
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = creel_core::duration::parse)]
     stop_timeout: Duration,
-    /// Only in this provider: daytona, docker, process
+    /// Only search this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]
     provider: Vec<ProviderName>,
-    /// Stop also what a live owner holds
+    /// Also stop resources held by a live owner
     #[arg(long)]
     force: bool,
 }
@@ -60,10 +60,10 @@ impl Stop {
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger_if_any().await;
         let listing = app.list(&providers, &[]).await;
-        let roll = App::roll(ledger.as_ref()).await?;
+        let record_index = App::record_index(ledger.as_ref()).await?;
         let (ledger, force) = (ledger.as_ref(), self.force);
-        let (listing, roll, providers_ref) = (&listing, &roll, &providers);
-        let finder = Finder { app, ledger, listing, roll, providers: providers_ref, force };
+        let (listing, record_index, providers_ref) = (&listing, &record_index, &providers);
+        let finder = Finder { app, ledger, listing, record_index, providers: providers_ref, force };
         let items = finder.find_all(&self.ids).await?;
         let timeout = self.stop_timeout;
         let stops = items.into_iter().map(|item| {
@@ -115,7 +115,7 @@ fn show(app: &App, done: Vec<(Result<(), ProviderError>, PlanItem)>) -> Result<E
         (0, _) => Ok(Exit::Done),
         (_, true) => {
             Err(Failure::new(Code::Unreachable, Exit::Provider, "a provider stopped answering")
-                .after_answer())
+                .after_output())
         }
         (_, false) => Err(Failure::new(
             Code::NotGone,
@@ -123,6 +123,6 @@ fn show(app: &App, done: Vec<(Result<(), ProviderError>, PlanItem)>) -> Result<E
             format!("{failed} could not be stopped"),
         )
         .hint("creel rm releases them whether they stop or not")
-        .after_answer()),
+        .after_output()),
     }
 }

@@ -1,4 +1,4 @@
-//! `creel sweep`: release what selectors mean.
+//! `creel sweep`: releases what the selectors match.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use creel_core::ledger::{Ledger, LedgerError};
 use creel_core::owner::Liveness;
 use creel_core::plan::{self, Plan, PlanInput};
 use creel_core::provider::{Observed, Providers};
-use creel_core::reap::{Certificate, Evidence, Reaper, Report};
-use creel_core::recipe::{Entry, Findings};
-use creel_core::select::{Ownership, Preset, Roll, Selector};
+use creel_core::reap::{Certificate, CertificateEvidence, Reaper, Report};
+use creel_core::recipe::{Findings, RecipeEntry};
+use creel_core::select::{Ownership, Preset, RecordIndex, Selector};
 use creel_core::task;
 use futures::join;
 use jiff::Timestamp;
@@ -22,21 +22,21 @@ use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
+use super::orphans::release_orphans;
 use super::recipes;
 use super::release_args::ReleaseArgs;
 use super::report::{Shown, verdict};
 use super::selector_args::SelectorArgs;
-use super::settle::settle;
 use super::unfinished;
 
-/// Release what the selectors mean; a dry run until --apply
+/// Release the selected resources; a dry run without --apply
 ///
-/// Without selectors it means what creel itself made and nobody answers for any
-/// more; what its owner asked to keep stays until that time is over, or --owned
-/// takes it. Foreign resources need a narrowing selector (--label, --name, --project,
-/// --state, --older-than, --idle-for), a --preset, a --recipe, or --all. What is
-/// protected, in use by something that stays, or held by a live owner is spared
-/// and said so.
+/// Without selectors, selects resources of creel whose owner is dead. Those that
+/// were kept on request stay until their time is over, unless --owned is given.
+/// To select foreign resources, give a narrowing selector (--label, --name,
+/// --project, --state, --older-than, --idle-for), a --preset, a --recipe, or
+/// --all. Resources that are protected, in use by others, or held by a live owner
+/// are skipped and reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Presets:
@@ -51,92 +51,94 @@ Recipes: compose, harbor, inspect, openhands, swe-bench, terminal-bench, testcon
 your own; creel recipes lists them. The other selectors make a recipe stricter.
 
 Examples:
-  creel sweep --preset stopped                          look first
-  creel sweep --preset stopped --apply                  then do it
-  creel sweep --label terminal-bench --apply            all with a label, running ones too
+  creel sweep --preset stopped                          dry run
+  creel sweep --preset stopped --apply                  release
+  creel sweep --label terminal-bench --apply            all with a label, even if running
   creel sweep --kind container --older-than 24h --apply
   creel sweep --provider daytona --idle-for 1d --apply
-  creel sweep --recipe harbor                           what a killed harbor left, with proof
-  creel sweep --recipe harbor --ended --apply           at once: you know that it has ended
-  creel sweep --recipe compose --ended --project job    what a killed `docker compose up` left
+  creel sweep --recipe harbor                           proven leftovers of harbor
+  creel sweep --recipe harbor --ended --apply           if you know that harbor has ended
+  creel sweep --recipe compose --ended --project job    leftovers of a killed `docker compose up`
   creel sweep --recipe testcontainers --older-than 2d --apply
-  creel sweep --project my-job --plan-out plan.json     keep the plan, apply it later
+  creel sweep --project my-job --plan-out plan.json     save the plan, apply it later
   creel sweep --label bench --apply --certificate c.json --max 200")]
 pub(crate) struct Sweep {
     #[command(flatten)]
     selectors: SelectorArgs,
-    /// A named set of selectors: stopped, default, aggressive
+    /// Use a named set of selectors: stopped, default, aggressive
     #[arg(long, value_name = "NAME", help_heading = "Selectors")]
     preset: Option<Preset>,
-    /// What a harness left behind and is proven finished: harbor, compose, testcontainers …
+    /// Select the proven leftovers of a harness: harbor, compose, testcontainers …
     #[arg(long, value_name = "NAME", help_heading = "Selectors", conflicts_with = "preset")]
     recipe: Option<String>,
-    /// The harness has ended, you vouch for it: its age and its processes do not count
+    /// Assert that the harness has ended; skip the recipe's age and process checks
     ///
-    /// What is protected, held by a live guard, or in use by something that
-    /// stays is spared all the same. With the recipe compose it needs --project.
+    /// Resources that are protected, held by a live guard, or in use by others are
+    /// still skipped. The recipe compose also requires --project.
     #[arg(long, help_heading = "Selectors", requires = "recipe")]
     ended: bool,
-    /// Everything that fits the other selectors, foreign or not; asks for confirmation
+    /// Select everything that matches, also foreign resources; asks for confirmation
     #[arg(long, help_heading = "Selectors", conflicts_with_all = ["preset", "recipe"])]
     all: bool,
-    /// Release; without it the plan is only shown
+    /// Release the resources instead of only showing the plan
     #[arg(long)]
     apply: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Release also what a live owner holds
+    /// Also release resources held by a live owner
     #[arg(long)]
     force: bool,
-    /// Keep the plan in a file, for `creel apply`
+    /// Save the plan to a file, for `creel apply`
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
     plan_out: Option<PathBuf>,
-    /// Keep the proof: baseline, actions, final inventory, difference
+    /// Write a leak certificate: baseline, actions, final inventory, difference
     #[arg(long, value_name = "FILE", requires = "apply")]
     certificate: Option<PathBuf>,
-    /// Refuse to release more than this many
+    /// Refuse to release more than this many resources
     #[arg(long, value_name = "N")]
     max: Option<usize>,
-    /// Refuse to release more than this part of what is listed
+    /// Refuse to release more than this percentage of all listed resources
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     max_percent: Option<u8>,
     #[command(flatten)]
     release: ReleaseArgs,
 }
 
-/// What a sweep means.
-struct Meant<'a> {
+/// What a sweep selects.
+struct Selection<'a> {
     selectors: &'a [Selector],
-    /// What a recipe found, where one narrows the selectors.
+    /// The findings of a recipe, if one narrows the selectors.
     findings: Option<&'a Findings>,
 }
 
 impl Sweep {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
-        let selectors = self.meant()?;
-        let recipe = self.recipe.as_ref().map(|name| recipes::take(app, name)).transpose()?;
+        let selectors = self.selection()?;
+        let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
         let mut options = self.release.options(app)?;
         options.selectors.clone_from(&selectors);
         let providers = app.providers(&self.selectors.provider)?;
         options.seen_at = Some(Instant::now());
-        // All kinds are listed, whatever is meant: containers show what is in use.
+        // All kinds are listed, whatever is selected: containers show what is in use.
         let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
         let (ledger, unwritable) = ledger?;
-        let roll = match unwritable {
-            Some(_) => app.roll_of_labels(),
-            None => App::roll(ledger.as_ref()).await?,
+        let record_index = match unwritable {
+            Some(_) => app.record_index_of_labels(),
+            None => App::record_index(ledger.as_ref()).await?,
         };
         let findings = match &recipe {
-            Some(recipe) => Some(self.judge(app, recipe, &mut listing, &roll, &providers).await?),
+            Some(recipe) => {
+                Some(self.judge(app, recipe, &mut listing, &record_index, &providers).await?)
+            }
             None => None,
         };
-        listing.date_images(app, &selectors, &roll, &providers).await?;
-        let input = Meant { selectors: &selectors, findings: findings.as_ref() };
-        let plan = self.plan(app, &listing, &roll, input);
-        let plan = if unwritable.is_some() { spare_tracked(plan, &roll) } else { plan };
-        let left = unwritable.and_then(|error| orphans_left(error, &listing, &roll));
+        listing.date_images(app, &selectors, &record_index, &providers).await?;
+        let input = Selection { selectors: &selectors, findings: findings.as_ref() };
+        let plan = self.plan(app, &listing, &record_index, input);
+        let plan = if unwritable.is_some() { spare_tracked(plan, &record_index) } else { plan };
+        let left = unwritable.and_then(|error| orphans_left(error, &listing, &record_index));
         if let Some(path) = &self.plan_out {
             keep(app, &providers, &plan, path).await?;
         }
@@ -148,7 +150,7 @@ impl Sweep {
             Report::of_plan(&plan)
         };
         let (planned, made_at) = (plan.items.len(), plan.made_at);
-        // A long table needs room: what nobody asks for any more goes first.
+        // A long table needs memory: drop what is no longer needed first.
         drop(plan);
         if self.certificate.is_none() {
             listing.inventory = Vec::new();
@@ -167,7 +169,7 @@ impl Sweep {
                 self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report);
             unread = certified.await?;
             if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
-                settle(app, ledger, &providers).await;
+                release_orphans(app, ledger, &providers).await;
             }
         }
         unfinished::mention(app, &unfinished::read(app, ledger.as_ref()).await);
@@ -186,25 +188,25 @@ impl Sweep {
         }
     }
 
-    /// Asks a recipe what has finished, or takes the user's word for it.
+    /// Judges with a recipe what has finished, or relies on the user's --ended.
     async fn judge(
         &self,
         app: &App,
-        recipe: &Entry,
+        recipe: &RecipeEntry,
         listing: &mut Listing,
-        roll: &Roll,
+        record_index: &RecordIndex,
         providers: &Providers,
     ) -> Result<Findings, Failure> {
         if self.ended {
             recipes::check_vouched(recipe, &self.selectors.project)?;
         }
-        let findings = recipes::judge(recipe, listing, roll, providers, self.ended).await?;
+        let findings = recipes::judge(recipe, listing, record_index, providers, self.ended).await?;
         recipes::warn_of_running(app, &findings);
         Ok(findings)
     }
 
-    /// Returns what is meant; refuses what would mean foreign resources by accident.
-    fn meant(&self) -> Result<Vec<Selector>, Failure> {
+    /// Returns the selectors; refuses what would select foreign resources by accident.
+    fn selection(&self) -> Result<Vec<Selector>, Failure> {
         if let Some(preset) = self.preset {
             return self.selectors.narrow(preset);
         }
@@ -231,8 +233,10 @@ impl Sweep {
         Ok(vec![selector])
     }
 
-    /// Opens the ledger. Releasing foreign things may go on without one that cannot be
-    /// written: somebody with a full disk must be able to clean up. Then the error comes with it.
+    /// Opens the ledger.
+    ///
+    /// Foreign resources can be released even if the ledger cannot be written: a user with a full
+    /// disk must be able to clean up. Then the error is returned with it.
     async fn ledger(&self, app: &App) -> Result<(Option<Ledger>, Option<LedgerError>), Failure> {
         if !self.apply {
             return Ok((app.ledger_if_any().await, None));
@@ -249,20 +253,26 @@ impl Sweep {
         }
     }
 
-    fn plan(&self, app: &App, listing: &Listing, roll: &Roll, meant: Meant<'_>) -> Plan {
+    fn plan(
+        &self,
+        app: &App,
+        listing: &Listing,
+        record_index: &RecordIndex,
+        selection: Selection<'_>,
+    ) -> Plan {
         plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &listing.inventory,
-            roll,
-            selectors: meant.selectors,
-            findings: meant.findings,
+            record_index,
+            selectors: selection.selectors,
+            findings: selection.findings,
             protect: &app.config.protect,
             force: self.force,
             now: Timestamp::now(),
         })
     }
 
-    /// Refuses plans that are too large or that nobody confirmed.
+    /// Refuses plans that are too large or not confirmed.
     async fn check(
         &self,
         app: &App,
@@ -276,7 +286,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Writes the certificate; returns why the list after the release is missing in it, if it is.
+    /// Writes the certificate; returns why it lacks the list after the release, if it does.
     async fn certify(
         &self,
         app: &App,
@@ -288,10 +298,10 @@ impl Sweep {
     ) -> Result<Option<Failure>, Failure> {
         let Some(path) = &self.certificate else { return Ok(None) };
         let after = app.list(providers, &[]).await;
-        let certificate = Certificate::issue(Evidence {
+        let certificate = Certificate::issue(CertificateEvidence {
             ledger: ledger.map(|ledger| ledger.id()),
             worlds: app
-                .worlds(providers, |name| before.has_answered(name))
+                .identities(providers, |name| before.is_reachable(name))
                 .await
                 .unwrap_or_default(),
             started_at,
@@ -305,7 +315,7 @@ impl Sweep {
         });
         certificate.write(path).map_err(|error| {
             let message = format!("cannot write the certificate {}", path.display());
-            Failure::file(&message, &error).after_answer()
+            Failure::file(&message, &error).after_output()
         })?;
         let unread = after.failure();
         let reservation = if unread.is_some() { " (inventory unread)" } else { "" };
@@ -314,28 +324,28 @@ impl Sweep {
     }
 }
 
-/// Writes a plan for later, bound to the worlds and to what each object is like now.
+/// Writes a plan for later, bound to the providers and to the present state of each object.
 ///
-/// Worlds that the plan takes nothing from are left out: it does not depend on them.
+/// Providers from which the plan releases nothing are left out: the plan does not depend on them.
 async fn keep(
     app: &App,
     providers: &Providers,
     plan: &Plan,
     path: &std::path::Path,
 ) -> Result<(), Failure> {
-    let meant = |name| plan.items.iter().any(|item| item.seen.provider == name);
-    let worlds = app.worlds(providers, meant).await?;
+    let is_used = |name| plan.items.iter().any(|item| item.seen.provider == name);
+    let worlds = app.identities(providers, is_used).await?;
     let plan = plan::examine(plan.clone(), providers).await?;
     Plan { worlds, ..plan }.write(path)?;
     app.printer.say(&format!("plan kept; carry it out with: creel apply {}", path.display()));
     Ok(())
 }
 
-/// Takes out of a plan what creel tracks, because it could not be recorded.
-fn spare_tracked(mut plan: Plan, roll: &Roll) -> Plan {
+/// Removes what creel tracks from a plan, because its release could not be recorded.
+fn spare_tracked(mut plan: Plan, record_index: &RecordIndex) -> Plan {
     let (free, tracked): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
         .into_iter()
-        .partition(|item| roll.ownership(&item.seen) == Ownership::Foreign);
+        .partition(|item| record_index.ownership(&item.seen) == Ownership::Foreign);
     plan.items = free;
     plan.spared.extend(tracked.into_iter().map(|item| plan::SparedItem {
         seen: item.seen,
@@ -345,11 +355,15 @@ fn spare_tracked(mut plan: Plan, roll: &Roll) -> Plan {
     plan
 }
 
-/// Says that orphans were left because the ledger cannot be written, where there are any.
-fn orphans_left(error: LedgerError, listing: &Listing, roll: &Roll) -> Option<Failure> {
+/// Returns a failure if orphans were left because the ledger cannot be written.
+fn orphans_left(
+    error: LedgerError,
+    listing: &Listing,
+    record_index: &RecordIndex,
+) -> Option<Failure> {
     let is_orphan = |seen: &&Observed| {
         matches!(
-            roll.ownership(seen),
+            record_index.ownership(seen),
             Ownership::Unrecorded { liveness: Liveness::Dead, .. }
                 | Ownership::Ours { liveness: Liveness::Dead, .. }
         )
@@ -360,21 +374,21 @@ fn orphans_left(error: LedgerError, listing: &Listing, roll: &Roll) -> Option<Fa
         let after = format!("orphans that creel made and did not release: {count}");
         failure
             .hint(format!("{after}; creel reconcile, once the ledger can be written"))
-            .after_answer()
+            .after_output()
     })
 }
 
 async fn confirm(app: &App, count: usize, cancel: &CancellationToken) -> Result<(), Failure> {
     let unconfirmed = |message: &str| Failure::new(Code::Unconfirmed, Exit::Refused, message);
     if !std::io::stdin().is_terminal() {
-        return Err(unconfirmed("--all means everything, and there is nobody to confirm it")
+        return Err(unconfirmed("--all means everything, and there is no terminal to confirm it")
             .hint("look at the plan without --apply, then add --yes"));
     }
     app.printer.warn(&format!("To be released, also what creel did not make: {count}"));
     let mut stderr = std::io::stderr();
-    // A prompt that cannot be shown is answered by whatever comes in.
+    // If the prompt cannot be shown, the next line of input still answers it.
     let _ = write!(stderr, "Type yes to go on: ").and_then(|()| stderr.flush());
-    // Whoever thinks about it must still be heard when they would rather stop.
+    // A signal must cancel the prompt while it waits for an answer.
     let answer = tokio::select! {
         answer = task::blocking(|| std::io::stdin().lines().next()) => answer,
         () = cancel.cancelled() => None,

@@ -1,4 +1,4 @@
-//! Deletes that were accepted and did not finish, as commands mention them.
+//! Deletes that were accepted and did not finish, as commands show them.
 
 use creel_core::ledger::{Ledger, UnfinishedDelete};
 use creel_core::provider::show_date;
@@ -21,7 +21,7 @@ pub(crate) fn deletes_table(deletes: &[UnfinishedDelete]) -> table::Table {
     table
 }
 
-/// Reads the unfinished deletes of a ledger; a ledger that cannot be read has a warning.
+/// Reads the unfinished deletes of a ledger; warns if they cannot be read.
 pub(crate) async fn read(app: &App, ledger: Option<&Ledger>) -> Vec<UnfinishedDelete> {
     let Some(ledger) = ledger else { return Vec::new() };
     match ledger.unfinished_deletes().await {
@@ -33,7 +33,7 @@ pub(crate) async fn read(app: &App, ledger: Option<&Ledger>) -> Vec<UnfinishedDe
     }
 }
 
-/// Mentions that deletes have not finished, where there are any.
+/// Reports unfinished deletes, if there are any.
 pub(crate) fn mention(app: &App, deletes: &[UnfinishedDelete]) {
     if deletes.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Watchdogs that wait for creates whose answer never came.
+//! Watchdogs that wait for creates whose response never came.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,21 +10,21 @@ use serde::Serialize;
 
 use crate::app::App;
 
-/// How a watchdog is called on the ledger.
+/// The command of a watchdog on the ledger.
 const WATCHDOG: &str = "creel watchdog";
 
-/// A watchdog that stays because creates of a dead supervisor may still land.
+/// A watchdog that stays because creates of a dead supervisor may still complete.
 #[derive(Debug, Serialize)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingWatchdog {
     /// The process id of the watchdog.
     pid: i32,
-    /// What the creates were for: kind and name.
+    /// The kind and name of each create.
     creates: Vec<String>,
-    /// When it stops waiting, at the latest.
+    /// The latest time at which it stops waiting.
     until: Timestamp,
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for WaitingWatchdog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, creates, until } = self;
         let noun = if creates.len() == 1 { "create" } else { "creates" };
@@ -41,7 +41,7 @@ impl fmt::Display for Waiting {
 pub(crate) async fn for_late_creates(
     app: &App,
     ledger: &Ledger,
-) -> Result<Vec<Waiting>, LedgerError> {
+) -> Result<Vec<WaitingWatchdog>, LedgerError> {
     let is_waited_for = |record: &Record| {
         record.state.object().is_none()
             && record.owner.command == WATCHDOG
@@ -49,13 +49,17 @@ pub(crate) async fn for_late_creates(
     };
     let window =
         SignedDuration::try_from(app.config.ledger.intent_window).unwrap_or(SignedDuration::MAX);
-    let mut waiting: BTreeMap<i32, Waiting> = BTreeMap::new();
+    let mut waiting: BTreeMap<i32, WaitingWatchdog> = BTreeMap::new();
     let open = ledger.records(&RecordFilter::open()).await?;
     for record in open.iter().filter(|record| is_waited_for(record)) {
         let pid = record.owner.owner.process.pid;
         let intended_at = Timestamp::from_millisecond(record.intended_at_ms).unwrap_or_default();
         let until = intended_at.checked_add(window).unwrap_or(Timestamp::MAX);
-        let one = waiting.entry(pid).or_insert_with(|| Waiting { pid, creates: Vec::new(), until });
+        let one = waiting.entry(pid).or_insert_with(|| WaitingWatchdog {
+            pid,
+            creates: Vec::new(),
+            until,
+        });
         one.creates.push(format!("{} {}", record.kind, record.name));
         one.until = one.until.max(until);
     }

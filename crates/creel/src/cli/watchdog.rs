@@ -1,4 +1,4 @@
-//! The hidden `watchdog`: waits for a supervisor's end and gives back what it left.
+//! The hidden `watchdog`: waits for a supervisor's end and releases what it left.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -7,28 +7,28 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use creel_core::owner::Owner;
-use creel_core::watchdog::{Watch, reclaim};
+use creel_core::watchdog::{ProcessWatch, reclaim};
 use tracing::info;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
-/// The byte that says the watch has begun.
+/// The byte that reports that the watch has begun.
 const READY: &[u8] = b"w";
 
-/// Watch over a supervisor (started by creel itself)
+/// ProcessWatch a supervisor (started by creel itself)
 #[derive(Debug, Args)]
 pub(crate) struct WatchdogCommand {
-    /// The owner to watch over
+    /// The owner to watch
     owner: Owner,
 }
 
 impl WatchdogCommand {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let internal = |error: std::io::Error| Failure::internal("cannot watch", &error);
-        // A session of its own: what kills the supervisor's group or terminal spares us.
+        // A session of its own: a signal to the supervisor's group or terminal spares the watchdog.
         rustix::process::setsid().map_err(|error| internal(error.into()))?;
-        let watch = Watch::over(self.owner.process).map_err(internal)?;
+        let watch = ProcessWatch::over(self.owner.process).map_err(internal)?;
         std::io::stdout()
             .write_all(READY)
             .and_then(|()| std::io::stdout().flush())

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-/// What the exit code says.
+/// The meaning of an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done and verified.
     Done,
-    /// Something that should not happen did.
+    /// An internal error.
     Internal,
     /// Wrong usage or settings.
     Usage,
@@ -17,15 +17,15 @@ pub(crate) enum Exit {
     Refused,
     /// The run or job failed.
     Failed,
-    /// It was cancelled.
+    /// The run was cancelled.
     Cancelled,
-    /// A configured provider does not answer or denies us.
+    /// A configured provider does not respond or denies access.
     Provider,
     /// Interrupted, after cleaning up.
     Interrupted,
-    /// A guard itself failed, whatever became of its command.
+    /// A guard itself failed, regardless of its command.
     Guard,
-    /// A guarded command's own code.
+    /// The exit code of a guarded command.
     Command(u8),
 }
 
@@ -47,7 +47,7 @@ impl Exit {
         }
     }
 
-    /// Returns the one that matters more, where two apply.
+    /// Returns the more important of two exit codes.
     pub(crate) fn and(self, other: Self) -> Self {
         const ORDER: [Exit; 9] = [
             Exit::Interrupted,

@@ -13,9 +13,9 @@ use creel_core::provider::docker::EndpointError;
 use creel_core::provider::{ErrorClass, ProviderError, UnknownName};
 use creel_core::recipe::RecipeError;
 use creel_core::run::engine::DriveError;
-use creel_core::run::orders::OrderError;
+use creel_core::run::orders::RunCommandError;
 use creel_core::run::records::RecordsError;
-use creel_core::scope::{ScopeError, TakeError};
+use creel_core::scope::{AcquireError, ScopeError};
 use creel_core::select::InvalidSelector;
 use creel_core::workflow::WorkflowError;
 use owo_colors::OwoColorize;
@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use super::{Exit, Printer};
 
-/// An error as the user meets it.
+/// An error as the user sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -31,8 +31,8 @@ pub(crate) struct Failure {
     message: String,
     causes: Vec<String>,
     hints: Vec<String>,
-    /// Whether the machine-readable answer has been printed already.
-    answered: bool,
+    /// Whether the JSON output has been printed already.
+    has_output: bool,
 }
 
 #[derive(Serialize)]
@@ -57,46 +57,48 @@ impl Failure {
             message: message.into(),
             causes: Vec::new(),
             hints: Vec::new(),
-            answered: false,
+            has_output: false,
         }
     }
 
-    /// The command line does not make sense.
+    /// Creates the failure for an invalid command line.
     pub(crate) fn usage(message: &str) -> Self {
         Self::new(Code::Usage, Exit::Usage, message)
     }
 
-    /// Something that should not happen did.
+    /// Creates the failure for an internal error.
     pub(crate) fn internal(message: &str, source: &dyn Error) -> Self {
         Self::new(Code::Internal, Exit::Internal, message).because(source)
     }
 
-    /// A file the user named cannot be used.
+    /// Creates the failure for a file of the user that cannot be used.
     pub(crate) fn file(message: &str, source: &dyn Error) -> Self {
         Self::new(Code::File, Exit::Usage, message).because(source)
     }
 
-    /// Returns the message with its causes, in one line.
+    /// Returns the message with its causes on one line.
     pub(crate) fn sentence(&self) -> String {
         let parts = std::iter::once(&self.message).chain(&self.causes);
         parts.map(String::as_str).collect::<Vec<_>>().join(": ")
     }
 
-    /// Gives it another exit code.
+    /// Sets another exit code.
     pub(crate) fn exiting(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
 
-    /// Adds the next thing to do.
+    /// Adds a hint about what to do next.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// Adds another failure of the same command: this one is told, the other is pointed to, and
-    /// the exit code is that of whichever matters more.
+    /// Adds another failure of the same command.
+    ///
+    /// The message stays that of this failure, and the hints of the other one are added. The exit
+    /// code is the more important of the two.
     #[must_use]
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.exit = self.exit.and(other.exit);
@@ -105,10 +107,10 @@ impl Failure {
         self
     }
 
-    /// Says that stdout has its one line of JSON already.
+    /// Marks that stdout has its one line of JSON already.
     #[must_use]
-    pub(crate) fn after_answer(mut self) -> Self {
-        self.answered = true;
+    pub(crate) fn after_output(mut self) -> Self {
+        self.has_output = true;
         self
     }
 
@@ -124,7 +126,7 @@ impl Failure {
         self
     }
 
-    /// Makes a failure of an error and its causes.
+    /// Creates a failure from an error and its causes.
     fn of(code: Code, exit: Exit, error: &dyn Error) -> Self {
         let failure = Self::new(code, exit, error.to_string());
         match error.source() {
@@ -133,7 +135,7 @@ impl Failure {
         }
     }
 
-    /// Shows it: to people on stderr, and to machines on stdout if they asked.
+    /// Prints it to stderr for people, and to stdout as JSON if requested.
     pub(crate) fn show(&self, printer: &Printer) {
         let message = in_view(&self.message);
         printer.warn(&format!("{}: {message}", format!("error[{}]", self.code).red().bold()));
@@ -146,7 +148,7 @@ impl Failure {
         for hint in &self.hints {
             printer.warn(&format!("{}: {}", "hint".cyan(), in_view(hint)));
         }
-        if printer.json && !self.answered {
+        if printer.json && !self.has_output {
             let error = FailureBody {
                 code: self.code.name(),
                 message: &self.message,
@@ -158,8 +160,9 @@ impl Failure {
     }
 }
 
-/// Returns a text in which foreign names cannot steer a terminal. The lines of a list of issues,
-/// which are ours, stay.
+/// Returns a text in which foreign names cannot control a terminal.
+///
+/// The line breaks in a list of issues are ours and stay.
 fn in_view(text: &str) -> String {
     text.split('\n').map(names::visible).collect::<Vec<_>>().join("\n")
 }
@@ -199,7 +202,7 @@ impl From<LedgerError> for Failure {
             LedgerError::Unknown { .. } => (Code::NoSuch, "creel ledger --all lists every record"),
             LedgerError::UnknownRun { .. } => (Code::NoRun, "creel runs lists every run"),
             LedgerError::NotOwner { .. } => {
-                (Code::RunTaken, "creel show RUN tells who drives it now")
+                (Code::RunDrivenElsewhere, "creel show RUN shows who drives it now")
             }
             LedgerError::Illegal { .. } | LedgerError::Database { .. } => {
                 (Code::Internal, "creel ledger check shows whether the ledger is sound")
@@ -209,7 +212,7 @@ impl From<LedgerError> for Failure {
             Code::Home | Code::LedgerNewer | Code::LedgerOther | Code::NoSuch | Code::NoRun => {
                 Exit::Usage
             }
-            Code::RunTaken => Exit::Refused,
+            Code::RunDrivenElsewhere => Exit::Refused,
             _ => Exit::Internal,
         };
         Self::of(code, exit, &error).hint(hint)
@@ -221,8 +224,10 @@ impl From<RecordsError> for Failure {
         match error {
             RecordsError::Store(error) => error.into(),
             RecordsError::RowBehind { source, .. } => source.into(),
-            RecordsError::Overtaken { .. } => Self::of(Code::RunTaken, Exit::Refused, &error)
-                .hint("creel show RUN tells who drives it now"),
+            RecordsError::Overtaken { .. } => {
+                Self::of(Code::RunDrivenElsewhere, Exit::Refused, &error)
+                    .hint("creel show RUN shows who drives it now")
+            }
             RecordsError::Illegal { .. } | RecordsError::Incomplete { .. } => {
                 Self::of(Code::RunRecords, Exit::Internal, &error).hint("creel explain CR0065")
             }
@@ -239,19 +244,19 @@ impl From<DriveError> for Failure {
     }
 }
 
-impl From<OrderError> for Failure {
-    fn from(error: OrderError) -> Self {
+impl From<RunCommandError> for Failure {
+    fn from(error: RunCommandError) -> Self {
         let (code, hint) = match error {
-            OrderError::Ledger(error) => return error.into(),
-            OrderError::Text(_) => {
+            RunCommandError::Ledger(error) => return error.into(),
+            RunCommandError::Text(_) => {
                 return Self::of(Code::File, Exit::Usage, &error)
                     .hint("look at the room and the rights of CREEL_HOME: creel doctor");
             }
-            OrderError::Over { .. } => (Code::RunOver, "creel show RUN tells how it ended"),
-            OrderError::OwnerDead { on_owner_death: OnOwnerDeath::Release, .. } => {
+            RunCommandError::Over { .. } => (Code::RunOver, "creel show RUN shows how it ended"),
+            RunCommandError::OwnerDead { on_owner_death: OnOwnerDeath::Release, .. } => {
                 (Code::DriverDead, "creel reconcile gives back what it held, and closes it")
             }
-            OrderError::OwnerDead { on_owner_death: OnOwnerDeath::Hold, .. } => {
+            RunCommandError::OwnerDead { on_owner_death: OnOwnerDeath::Hold, .. } => {
                 (Code::DriverDead, "creel resume RUN takes it up; its lease ends it otherwise")
             }
         };
@@ -263,7 +268,7 @@ impl From<ProviderError> for Failure {
     fn from(error: ProviderError) -> Self {
         match error.class {
             ErrorClass::Denied => Self::of(Code::Denied, Exit::Provider, &error)
-                .hint("creel explain CR0021 tells how access is given"),
+                .hint("creel explain CR0021 shows how to give access"),
             ErrorClass::Unreachable | ErrorClass::Throttled | ErrorClass::Transient => {
                 Self::of(Code::Unreachable, Exit::Provider, &error)
                     .hint("creel doctor shows what was tried and what answered")
@@ -360,18 +365,18 @@ impl From<CapExceeded> for Failure {
     }
 }
 
-impl From<TakeError> for Failure {
-    fn from(error: TakeError) -> Self {
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Self {
         match error {
-            TakeError::Ledger(error) => {
+            AcquireError::Ledger(error) => {
                 let mut failure = Self::from(error);
                 failure.causes.insert(0, std::mem::take(&mut failure.message));
                 failure.message =
                     "nothing was created, because the ledger could not record it".to_owned();
                 failure
             }
-            TakeError::Provider(error) => error.into(),
-            TakeError::Absent { .. } => {
+            AcquireError::Provider(error) => error.into(),
+            AcquireError::Absent { .. } => {
                 Self::of(Code::NoSuch, Exit::Usage, &error).hint("creel ls shows what there is")
             }
         }
@@ -381,7 +386,7 @@ impl From<TakeError> for Failure {
 impl From<ScopeError> for Failure {
     fn from(error: ScopeError) -> Self {
         match error {
-            ScopeError::Take(error) => error.into(),
+            ScopeError::Acquire(error) => error.into(),
             other => Self::of(Code::NotGone, Exit::Unverified, &other).hint("creel reconcile"),
         }
     }

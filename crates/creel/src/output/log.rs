@@ -1,4 +1,4 @@
-//! Log lines on stderr: the story at -v, the reasons at -vv, the wire at -vvv.
+//! Log lines on stderr: progress at -v, reasons at -vv, requests and responses at -vvv.
 
 use std::io::{self, Write};
 
@@ -28,16 +28,18 @@ pub(crate) fn start(global: &Global) {
         .with_ansi(anstream::stderr().current_choice() != anstream::ColorChoice::Never)
         .with_writer(|| AboveTheBar)
         .finish();
-    // Logging that was started before, by a test, is as good.
+    // A test may have started logging before; that is fine.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Writes to stderr without tearing the progress bar.
+/// Writes to stderr without breaking the progress bar.
 struct AboveTheBar;
 
 impl Write for AboveTheBar {
-    /// Takes a whole line, as the subscriber writes it, and masks what this process knows to be
-    /// secret: errors of providers and libraries are logged as they are.
+    /// Writes a whole line, as the subscriber passes it, with the known secrets of this process
+    /// masked.
+    ///
+    /// Errors of providers and libraries are logged unchanged and may contain secrets.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = sanitise::process_masker().mask_bytes(bytes);
         // On an error the subscriber prints to stderr and panics if that fails too. On a full disk

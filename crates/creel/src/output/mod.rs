@@ -1,4 +1,4 @@
-//! What people and machines see: stdout is data, stderr is talk.
+//! Output for people and machines: stdout is data, stderr is messages.
 
 mod exit;
 mod failure;

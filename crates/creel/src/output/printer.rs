@@ -1,4 +1,4 @@
-//! The printer: where every line to a person or a machine goes through.
+//! The printer: every line of output passes through it.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -14,20 +14,20 @@ pub(crate) struct Global {
     /// Print one line of JSON to stdout instead of a table
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Say more: -v the story, -vv the reasons, -vvv the wire
+    /// Log more: -v progress, -vv reasons, -vvv requests and responses
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Say only what went wrong
+    /// Print only warnings and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
 
-/// Prints data to stdout and talk to stderr.
+/// Prints data to stdout and messages to stderr.
 #[derive(Debug, Clone)]
 pub(crate) struct Printer {
     pub(crate) json: bool,
     quiet: bool,
-    /// Why data is missing in what was printed, as on a full disk.
+    /// The first write error on stdout, such as a full disk.
     lost: Arc<OnceLock<io::Error>>,
 }
 
@@ -49,7 +49,7 @@ impl Printer {
         self.note_lost(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()));
     }
 
-    /// Remembers that data could not be written. A reader that went away wants no more.
+    /// Remembers that data could not be written. A closed pipe is not an error.
     fn note_lost(&self, written: io::Result<()>) {
         match written {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -59,41 +59,41 @@ impl Printer {
         }
     }
 
-    /// Returns why data is missing in what was printed, if some is.
+    /// Returns the error because of which printed data is incomplete, if any.
     pub(crate) fn lost(&self) -> Option<&io::Error> {
         self.lost.get()
     }
 
-    /// Says something to the person at the terminal.
+    /// Prints a message for the user, unless quiet.
     pub(crate) fn say(&self, line: &str) {
         if !self.quiet {
-            let line = told(line);
+            let line = masked(line);
             super::progress::above_the_bar(|| {
                 ignore_unshown(writeln!(anstream::stderr().lock(), "{line}"));
             });
         }
     }
 
-    /// Says what went wrong, also to those who want to hear nothing else.
+    /// Prints a warning or an error, even if quiet.
     pub(crate) fn warn(&self, line: &str) {
-        let line = told(line);
+        let line = masked(line);
         super::progress::above_the_bar(|| {
             ignore_unshown(writeln!(anstream::stderr().lock(), "{line}"));
         });
     }
 
-    /// Returns whether somebody watches the progress.
+    /// Returns whether progress is shown.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal()
     }
 }
 
-/// Returns a line for a person: what this process knows to be secret is masked in it.
-fn told(line: &str) -> String {
+/// Returns a line for a person, with the known secrets of this process masked.
+fn masked(line: &str) -> String {
     steady(sanitise::process_masker().mask(line).as_str()).into_owned()
 }
 
-/// Returns a text that cannot steer a terminal: lines, tabs and our own colours stay.
+/// Returns a text that cannot control a terminal: line breaks, tabs and colours stay.
 fn steady(text: &str) -> Cow<'_, str> {
     let is_loose = |one: char| names::is_invisible(one) && !matches!(one, '\n' | '\t');
     if !text.contains(is_loose) {
@@ -120,14 +120,14 @@ fn steady(text: &str) -> Cow<'_, str> {
     Cow::Owned(steady)
 }
 
-/// Returns how long the colour is that a text begins with.
+/// Returns the length of the colour sequence at the beginning of a text.
 fn colour(text: &str) -> Option<usize> {
     let body = text.strip_prefix("\u{1b}[")?;
     let end = body.find(|one: char| !one.is_ascii_digit() && one != ';')?;
     body[end..].starts_with('m').then_some(end + 3)
 }
 
-/// A message that cannot be shown cannot be complained about either.
+/// Ignores an error on stderr, because there is nowhere to report it.
 fn ignore_unshown(written: io::Result<()>) {
     let _ = written;
 }

@@ -1,4 +1,4 @@
-//! The progress bar: on stderr, only where somebody watches.
+//! The progress bar: on stderr, and only on a terminal.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Printer;
 
-/// How often it moves.
+/// The interval between two updates.
 const TICK: Duration = Duration::from_millis(200);
 
 static BAR: OnceLock<Mutex<Option<ProgressBar>>> = OnceLock::new();
@@ -22,7 +22,7 @@ fn set_current(bar: Option<ProgressBar>) {
     *BAR.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
-/// Runs a write to stderr while the bar, if there is one, is out of the way.
+/// Runs a write to stderr while the bar, if there is one, is hidden.
 pub(crate) fn above_the_bar<T>(write: impl FnOnce() -> T) -> T {
     match current() {
         Some(bar) => bar.suspend(write),
@@ -30,7 +30,7 @@ pub(crate) fn above_the_bar<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Shows how many of a plan's items are done, and when the rest will be.
+/// Shows how many items of a plan are done, and an estimate for the rest.
 pub(crate) struct SweepBar {
     bar: Option<ProgressBar>,
     not_gone: Mutex<usize>,
@@ -78,7 +78,7 @@ impl Drop for SweepBar {
     }
 }
 
-/// Shows what is being waited for, and for how long, where somebody watches.
+/// Shows what is being waited for, and for how long, on a terminal.
 pub(crate) struct WaitLine {
     is_watched: bool,
 }
@@ -88,7 +88,7 @@ impl WaitLine {
         Self { is_watched: printer.shows_progress() }
     }
 
-    /// Shows this in place of what was shown before.
+    /// Shows this text in place of the previous one.
     pub(crate) fn show(&self, what: &str) {
         self.clear();
         if !self.is_watched {
@@ -101,7 +101,7 @@ impl WaitLine {
         set_current(Some(line));
     }
 
-    /// Shows nothing any more.
+    /// Clears the line.
     pub(crate) fn clear(&self) {
         if let Some(line) = current().filter(|_| self.is_watched) {
             line.finish_and_clear();

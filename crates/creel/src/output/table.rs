@@ -1,13 +1,13 @@
-//! Tables people can read, and words for ages and sizes.
+//! Tables for people, and formatting of ages and ids.
 
 use comfy_table::{Attribute, Color, ContentArrangement, presets};
 use creel_core::names;
 use jiff::Timestamp;
 
-/// A table whose cells are one line each, whatever a foreign name has in it.
+/// A table whose cells have one line each, whatever a foreign name contains.
 pub(crate) struct Table(comfy_table::Table);
 
-/// What stands in a cell.
+/// The content of a cell.
 pub(crate) struct Cell {
     text: String,
     color: Option<Color>,
@@ -35,7 +35,7 @@ impl From<&str> for Cell {
     }
 }
 
-/// Makes a table with a header; it bends to the terminal and is plain in a pipe.
+/// Creates a table with a header; it adapts to the terminal and is plain in a pipe.
 pub(crate) fn new(header: &[&str]) -> Table {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
@@ -46,7 +46,7 @@ pub(crate) fn new(header: &[&str]) -> Table {
 }
 
 impl Table {
-    /// Adds a row; what cannot be seen in a text is escaped.
+    /// Adds a row; invisible characters are escaped.
     pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
         let cells = cells.into_iter().map(|cell| {
             let Cell { text, color } = cell.into();
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_told_in_their_largest_unit() {
+    fn ages_are_shown_in_their_largest_unit() {
         let at = |seconds| Timestamp::from_second(seconds).ok();
         let now = Timestamp::from_second(1_000_000).unwrap();
         assert_eq!(age(at(999_995), now), "5s");

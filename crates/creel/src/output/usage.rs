@@ -1,4 +1,4 @@
-//! Command lines that make no sense, shown like every other failure.
+//! Invalid command lines, shown like every other failure.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use super::Failure;
 
 impl Failure {
-    /// Makes a failure of what the parser refused; `None` where it only has help to show.
+    /// Creates a failure from a parser error; returns `None` if the parser only shows help.
     pub(crate) fn of_parser(error: &clap::Error) -> Option<Self> {
         let only_help = [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
         if !error.use_stderr() || only_help.contains(&error.kind()) {
@@ -17,7 +17,7 @@ impl Failure {
         let mut parts = text.split("\n\n").map(one_line);
         let message = parts.next().unwrap_or_default();
         let mut failure = Self::usage(message.strip_prefix("error: ").unwrap_or(&message));
-        // The first source is a part of the message already.
+        // The first source is part of the message already.
         if let Some(cause) = error.source().and_then(Error::source) {
             failure = failure.because(cause);
         }

@@ -271,7 +271,7 @@ impl Near {
             ("dev.creel.resource".to_owned(), format!("{resource}{}", Self::SUFFIX)),
             (LEDGER_LABEL.to_owned(), matrix.home.ledger_id()),
         ]);
-        let copied = copied_labels(record, &matrix.home.ledger_id());
+        let copied = matrix.home.labels_of(record);
         let copies = || Decoys::copies(&matrix.engine(), &format!("{name}-copy"), &copied).unwrap();
         match taken {
             Taken::Container => {
@@ -317,14 +317,6 @@ impl Near {
             Self::Sandboxes => {}
         }
     }
-}
-
-/// Returns the labels that the object of a record carries.
-fn copied_labels(record: &Value, ledger: &str) -> Labels {
-    Labels::from([
-        ("dev.creel.resource".to_owned(), record["resource"].as_str().unwrap().to_owned()),
-        (LEDGER_LABEL.to_owned(), ledger.to_owned()),
-    ])
 }
 
 fn remove(docker: &Docker, name: &str) {

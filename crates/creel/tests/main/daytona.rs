@@ -136,14 +136,28 @@ impl Daytona {
                 json!({ "dev.creel.resources": resource, "xdev.creel.ledger": ledger }),
             ),
         ];
-        let mut decoys = self.decoys.lock().unwrap();
         for (number, (name, labels)) in variants.into_iter().enumerate() {
             let state = if number % 2 == 0 { "started" } else { "stopped" };
-            let seed = json!({"count": 1, "name": name, "labels": labels, "state": state});
-            let made = self.admin("POST", "seed", &seed);
-            let id = made["ids"][0].as_str().unwrap().to_owned();
-            let row = self.sandboxes().remove(&id).unwrap();
-            decoys.insert(id, row);
+            self.plant_one(&name, &labels, state);
+        }
+    }
+
+    /// Plants one sandbox of another client.
+    pub(crate) fn plant_one(&self, name: &str, labels: &Value, state: &str) {
+        let seed = json!({"count": 1, "name": name, "labels": labels, "state": state});
+        let made = self.admin("POST", "seed", &seed);
+        let id = made["ids"][0].as_str().unwrap().to_owned();
+        let row = self.sandboxes().remove(&id).unwrap();
+        self.decoys.lock().unwrap().insert(id, row);
+    }
+
+    /// Plants sandboxes with the same labels as the existing ones, under other names.
+    pub(crate) fn copy_labels(&self) {
+        for (number, row) in self.left().iter().enumerate() {
+            assert!(row["labels"][LEDGER_LABEL].is_string(), "nothing to copy: {row:#}");
+            for state in ["started", "stopped"] {
+                self.plant_one(&format!("copied-{number}-{state}"), &row["labels"], state);
+            }
         }
     }
 

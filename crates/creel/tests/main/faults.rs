@@ -106,7 +106,7 @@ fn take(taken: Taken, path: &str, fault: Fault) -> (Option<i32>, Vec<String>, Ho
 
 #[test]
 fn a_create_whose_answer_is_lost_is_found_again() {
-    for fault in [Fault::LoseAnswer, Fault::HalfBody] {
+    for fault in [Fault::LoseResponse, Fault::HalfBody] {
         for (taken, path) in CREATES {
             let (code, events, home) = take(taken, path, fault.clone());
             let story = format!("{taken:?} {fault:?}: {code:?} {events:?}");
@@ -135,7 +135,7 @@ fn a_create_that_lands_after_its_client_was_cut_is_found_and_given_back() {
 
 #[test]
 fn a_container_whose_start_was_not_answered_is_given_back() {
-    for fault in [Fault::LoseAnswer, Fault::Reset] {
+    for fault in [Fault::LoseResponse, Fault::Reset] {
         let (code, events, home) = take(Taken::Container, "/containers/[^/]*/start", fault);
         assert_eq!(code, Some(7), "{events:?}");
         home.configure("[ledger]\nintent_window = \"0s\"\n");

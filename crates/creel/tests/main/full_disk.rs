@@ -2,13 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use creel_testkit::creel::{Creel, Output, Running};
+use creel_testkit::engine::Engine;
 use creel_testkit::wait::eventually;
+use creel_testkit::world::{Inventory, World};
 use serde_json::Value;
 
 use crate::small_disk::{SmallDisk, fill};
-use crate::support::{Home, PATIENCE};
+use crate::support::{Holding, Home, LEDGER_LABEL, PATIENCE, is_stopped};
+
+/// Timeout for a command with a thousand records on a loaded machine.
+const LONG: Duration = Duration::from_secs(300);
 
 /// Things beside the ledger that are not creel's.
 struct Decoys(Vec<PathBuf>);
@@ -39,7 +45,15 @@ struct Scene {
 
 impl Scene {
     fn on(make: impl FnOnce(&Home) -> SmallDisk) -> Self {
-        let home = Home::without_engine();
+        Self::of(Home::without_engine(), make)
+    }
+
+    /// Sets up a home with an engine and a small disk.
+    fn with_engine(engine: &Engine) -> Self {
+        Self::of(Home::on(engine), |home| SmallDisk::tmpfs(&home.creel.state(), "48m"))
+    }
+
+    fn of(home: Home, make: impl FnOnce(&Home) -> SmallDisk) -> Self {
         let disk = make(&home);
         let decoys = Decoys::plant(&home.creel.state());
         Self { disk, decoys, home }
@@ -90,6 +104,15 @@ impl Scene {
         found.retain(|path| path.is_dir());
         assert_eq!(found.len(), 1, "{found:?}");
         found.remove(0)
+    }
+
+    /// Returns the sequence numbers of one kind of event for all resources of a provider.
+    fn sequence_numbers(&self, provider: &str, event: &str) -> Vec<i64> {
+        let records = self.home.records().into_iter();
+        let records = records.filter(|record| record["provider"] == provider);
+        let events = records.flat_map(|one| self.home.events(one["resource"].as_str().unwrap()));
+        let events = events.filter(|one| one["event"] == event);
+        events.map(|one| one["sequence"].as_i64().unwrap()).collect()
     }
 
     fn show_last(&self) -> Value {
@@ -171,13 +194,6 @@ fn a_disk_that_fills_up_before_the_sandbox_exists_is_the_cause() {
     scene.assert_clean(&output);
 }
 
-/// Returns whether all threads of a process are stopped by a signal.
-fn is_stopped(pid: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let mut states = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
-    states.all(|status| status.is_ok_and(|status| status.contains("State:\tT")))
-}
-
 #[test]
 fn a_run_without_any_reserve_still_gives_its_sandbox_back() {
     let scene = Scene::tmpfs();
@@ -187,6 +203,7 @@ fn a_run_without_any_reserve_still_gives_its_sandbox_back() {
     let filler = scene.disk.fill();
     let output = run.wait();
     assert!(matches!(output.code(), Some(1 | 5)), "{output}");
+    assert!(output.stderr.contains("audit incomplete"), "{output}");
     let sandboxes = scene.home.creel.state().join("sandboxes");
     let left: Vec<_> = fs::read_dir(sandboxes).unwrap().collect();
     assert!(left.is_empty(), "{left:?} {output}");
@@ -194,6 +211,28 @@ fn a_run_without_any_reserve_still_gives_its_sandbox_back() {
     scene.home.creel.run(["reconcile"]).expect_code(0);
     let shown = scene.show_last();
     assert_disk_full(&shown, &output);
+    scene.assert_clean(&output);
+}
+
+#[test]
+fn a_run_that_could_not_be_closed_is_closed_by_itself_when_space_returns() {
+    let scene = Scene::tmpfs();
+    let run = scene.start("sleep 600");
+    assert!(eventually(PATIENCE, || scene.home.path("began").exists()), "{}", run.stderr());
+    fs::remove_file(scene.ballast()).unwrap();
+    let filler = scene.disk.fill();
+    let output = run.kill();
+    let sandboxes = scene.home.creel.state().join("sandboxes");
+    let is_empty = || fs::read_dir(&sandboxes).unwrap().next().is_none();
+    assert!(eventually(PATIENCE, is_empty), "the sandbox stays: {output}");
+    // Longer than the watchdog searches for what may land late.
+    std::thread::sleep(std::time::Duration::from_secs(40));
+    fs::remove_file(filler).unwrap();
+    // No command of creel changes anything here: `show` and `ledger` only read.
+    let is_closed = || scene.show_last()["cause"]["class"] == "disk_full";
+    assert!(eventually(PATIENCE, is_closed), "{:#}", scene.show_last());
+    scene.home.await_quiet();
+    assert_disk_full(&scene.show_last(), &output);
     scene.assert_clean(&output);
 }
 
@@ -297,4 +336,113 @@ fn a_driver_that_is_killed_on_a_full_disk_is_closed_with_that_cause() {
     scene.home.await_quiet();
     assert_disk_full(&scene.show_last(), &output);
     scene.assert_clean(&output);
+}
+
+/// Holds directories, networks and volumes, and kills the holder. Returns the directories.
+fn leave_mixed(scene: &Scene) -> Vec<PathBuf> {
+    let flags = ["--directory", "--network", "--volume", "--count", "3", "--no-watchdog"];
+    scene.home.hold(&flags).running.kill();
+    let entries = fs::read_dir(scene.home.creel.state().join("sandboxes")).unwrap();
+    let mut directories: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    directories.retain(|path| path.is_dir());
+    assert_eq!(directories.len(), 3, "{directories:?}");
+    directories
+}
+
+/// Returns the objects of a ledger that an engine still has, read from the engine itself.
+fn left_on(engine: &Engine, ledger: &str) -> Inventory {
+    World::snapshot(engine).unwrap().with_label(LEDGER_LABEL, ledger)
+}
+
+#[test]
+fn objects_on_the_full_disk_are_released_before_others() {
+    let engine = Engine::from_env();
+    for line in ["reconcile", "sweep --apply --owned"] {
+        let scene = Scene::with_engine(&engine);
+        let directories = leave_mixed(&scene);
+        let ledger = scene.home.ledger_id();
+        assert_eq!(left_on(&engine, &ledger).len(), 6);
+        for directory in &directories[1..] {
+            fs::write(directory.join("some"), vec![b'x'; 1 << 20]).unwrap();
+        }
+        fill(&directories[0].join("big"));
+        let output = scene.home.creel.run(line.split_whitespace()).expect_code(0);
+        assert!(!output.stderr.contains("audit incomplete"), "{line}: {output}");
+
+        let local = scene.sequence_numbers("process", "verified_gone");
+        let elsewhere = scene.sequence_numbers("docker", "release_requested");
+        assert_eq!((local.len(), elsewhere.len()), (3, 6), "{line}: {output}");
+        let (last, first) = (local.iter().max(), elsewhere.iter().min());
+        assert!(last < first, "{line}: {local:?} {elsewhere:?}\n{output}");
+        assert!(left_on(&engine, &ledger).is_empty(), "{line}: {output}");
+        scene.assert_clean(&output);
+        assert!(scene.ballast().exists(), "{line}: the ballast was not made again");
+    }
+}
+
+#[test]
+fn without_any_reserve_objects_elsewhere_stay_and_are_reported() {
+    let engine = Engine::from_env();
+    for then in ["reconcile", "sweep --apply --owned"] {
+        let scene = Scene::with_engine(&engine);
+        let directories = leave_mixed(&scene);
+        // This also empties the write-ahead log of the ledger, which would have space.
+        let ledger = scene.home.ledger_id();
+        let before = left_on(&engine, &ledger);
+        fs::remove_file(scene.ballast()).unwrap();
+        let filler = scene.disk.fill();
+
+        let output = scene.home.creel.run(["reconcile", "--json"]).expect_code(3);
+        assert!(output.stderr.contains("error[CR0006]: audit incomplete: "), "{output}");
+        assert!(directories.iter().all(|directory| !directory.exists()), "{output}");
+        assert_eq!(left_on(&engine, &ledger).ids(), before.ids(), "{output}");
+        let status = output.json();
+        assert!(status["audit_incomplete"].as_u64().unwrap() > 0, "{output}");
+        let items = status["items"].as_array().unwrap();
+        let results = |provider: &str| -> Vec<&str> {
+            let items = items.iter().filter(|item| item["provider"] == provider);
+            items.map(|item| item["result"].as_str().unwrap()).collect()
+        };
+        assert_eq!(results("process"), ["gone"; 3], "{output}");
+        assert_eq!(results("docker"), ["failed"; 6], "{output}");
+        let reasons = items.iter().filter(|item| item["provider"] == "docker");
+        for reason in reasons.map(|item| item["reason"].as_str().unwrap()) {
+            assert!(reason.starts_with("not tried: ") && reason.contains("full"), "{output}");
+        }
+
+        fs::remove_file(filler).unwrap();
+        let output = scene.home.creel.run(then.split_whitespace()).expect_code(0);
+        assert!(left_on(&engine, &ledger).is_empty(), "{then}: {output}");
+        scene.assert_clean(&output);
+        assert!(scene.ballast().exists(), "{then}: the ballast was not made again");
+    }
+}
+
+#[test]
+fn the_reserve_is_enough_for_the_rows_of_a_thousand_open_records() {
+    let engine = Engine::from_env();
+    let mut scene = Scene::with_engine(&engine);
+    scene.home.creel = scene.home.creel.clone().deadline(LONG);
+    // Unlike directories, removed volumes free no space on this disk.
+    let flags = ["--volume", "--count", "250", "--no-watchdog"];
+    let holders: Vec<Holding> = std::thread::scope(|scope| {
+        let hold = || scope.spawn(|| scene.home.hold_within(LONG, &flags));
+        let holders: Vec<_> = (0..4).map(|_| hold()).collect();
+        holders.into_iter().map(|holder| holder.join().unwrap()).collect()
+    });
+    for holder in holders {
+        holder.running.kill();
+    }
+    let ledger = scene.home.ledger_id();
+    assert_eq!(left_on(&engine, &ledger).len(), 1000);
+    let filler = scene.disk.fill();
+    let size = fs::metadata(&filler).unwrap().len();
+    let output = scene.home.creel.run(["reconcile", "--json"]).expect_code(0);
+    assert_eq!(output.json()["items"].as_array().unwrap().len(), 1000);
+    assert_eq!(output.json()["audit_incomplete"], Value::Null, "{}", output.stderr);
+    assert!(left_on(&engine, &ledger).is_empty());
+    assert_eq!(scene.home.open_records(), Vec::<Value>::new());
+    assert_eq!(fs::metadata(&filler).unwrap().len(), size, "a foreign file was touched");
+    fs::remove_file(filler).unwrap();
+    scene.assert_clean(&scene.home.creel.run(["reconcile"]).expect_code(0));
 }

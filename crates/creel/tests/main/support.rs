@@ -7,7 +7,10 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use creel_core::crashpoint::Crashpoint;
+use creel_core::labels;
+use creel_core::ledger::OwnerRecord;
 use creel_testkit::creel::{Creel, Output, Running};
+use creel_testkit::docker::Labels;
 use creel_testkit::engine::Engine;
 use creel_testkit::wait::{eventually, eventually_some};
 use creel_testkit::world::{Inventory, World};
@@ -75,8 +78,13 @@ impl Home {
 
     /// Takes resources and waits until they are held.
     pub(crate) fn hold(&self, arguments: &[&str]) -> Holding {
+        self.hold_within(PATIENCE, arguments)
+    }
+
+    /// Takes resources like [`Home::hold`], with another timeout.
+    pub(crate) fn hold_within(&self, timeout: Duration, arguments: &[&str]) -> Holding {
         let running = self.creel.spawn([&["dev", "hold"], arguments].concat());
-        let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
+        let told = eventually_some(timeout, || serde_json::from_str(&running.stdout()).ok());
         let told = told.unwrap_or_else(|| panic!("nothing is held: {}", running.stderr()));
         Holding { running, told }
     }
@@ -97,6 +105,18 @@ impl Home {
     pub(crate) fn open_records(&self) -> Vec<Value> {
         let is_open = |record: &Value| record["state"] != "gone" && record["state"] != "lost";
         self.records().into_iter().filter(is_open).collect()
+    }
+
+    /// Returns the labels of a record's object, with an owner that has ended.
+    pub(crate) fn labels_of(&self, record: &Value) -> Labels {
+        let mut owner = OwnerRecord::this_process("ended").unwrap().owner;
+        owner.process.started_ticks = 1;
+        let pairs = [
+            (labels::RESOURCE, record["resource"].as_str().unwrap().to_owned()),
+            (labels::LEDGER, self.ledger_id()),
+            (labels::OWNER, owner.to_string()),
+        ];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     /// Returns the events of a resource.
@@ -134,6 +154,20 @@ impl Home {
         let output = creel.env("CREEL_CRASHPOINT_MARK", &mark).run(hold);
         let reached = text_of(&mark) == point.name();
         (output, reached)
+    }
+
+    /// Starts to take and release resources, and waits until the process has stopped at a crashpoint.
+    /// SIGCONT resumes it.
+    pub(crate) fn hold_stopped_at(&self, point: Crashpoint, flags: &[&str]) -> Running {
+        let mark = self.path("mark");
+        let _ = fs::remove_file(&mark);
+        let creel = self.creel.clone().env("CREEL_CRASHPOINT", format!("{}:stop", point.name()));
+        let creel = creel.env("CREEL_CRASHPOINT_MARK", &mark);
+        let hold = ["dev", "hold", "--no-watchdog", "--for", "0s"];
+        let running = creel.spawn([&hold[..], flags].concat());
+        let stopped = eventually(PATIENCE, || mark.exists() && is_stopped(running.pid()));
+        assert!(stopped, "it does not stop at {}: {}", point.name(), running.stderr());
+        running
     }
 
     /// Reconciles; all may be done, or a create may still land, and nothing else.
@@ -227,6 +261,13 @@ pub(crate) fn kill(pid: i32) {
         // It may have ended by itself.
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     }
+}
+
+/// Returns whether all threads of a process are stopped by a signal.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut states = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+    states.all(|status| status.is_ok_and(|status| status.contains("State:\tT")))
 }
 
 /// Returns the processes that have a variable in their environment, with its value.

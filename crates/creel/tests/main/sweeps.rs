@@ -53,7 +53,7 @@ fn of_a_thousand_releases_with_a_tenth_of_the_calls_failing_under_one_percent_fa
     let status = |code| Fault::Status { code, message: "injected".to_owned() };
     // One in ten in all, on deletes and on looks alike.
     let faults = [(0.04, status(500)), (0.03, status(503)), (0.02, Fault::Reset)];
-    let faults = faults.into_iter().chain([(0.015, Fault::LoseAnswer)]);
+    let faults = faults.into_iter().chain([(0.015, Fault::LoseResponse)]);
     let add = |(part, fault): (f64, Fault)| {
         let deletes = Rule::new(r"/containers/[0-9a-f]{64}\?", fault.clone()).method("DELETE");
         let looks = Rule::new(r"/containers/[0-9a-f]{64}/json", fault).method("GET");

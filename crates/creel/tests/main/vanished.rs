@@ -1,16 +1,20 @@
 //! A ledger that has vanished or is damaged: noticed by every command, and made again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use creel_testkit::docker::{ContainerSpec, Labels};
+use creel_daytona_server::Settings;
+use creel_testkit::decoys::Decoys;
+use creel_testkit::docker::Labels;
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
 use serde_json::{Value, json};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::support::{Home, LEDGER_LABEL, assert_killed, assignments_of, unique};
+use crate::daytona::Daytona;
+use crate::support::{Home, assert_killed, assignments_of, unique};
 
 /// Commands that need the ledger.
 const COMMANDS: [&str; 8] = [
@@ -116,7 +120,7 @@ fn lose(home: &Home, loss: Loss) -> Vec<String> {
         assert!(output.stderr.contains("creel ledger rebuild"), "{output}");
     }
     let listed = run(home, "ls").expect_code(0);
-    assert!(listed.stderr.starts_with("warning: owners are told from labels alone"), "{listed}");
+    assert!(listed.stderr.starts_with("warning: owners are read from labels alone"), "{listed}");
     let doctor = run(home, "doctor --json").expect_code(1).json();
     let checks = doctor["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == "ledger").unwrap();
@@ -281,17 +285,12 @@ fn the_ledger_of_another_directory_is_refused() {
 fn objects_on_an_engine_are_found_again_and_copies_of_their_labels_are_not() {
     let engine = Engine::from_env();
     let home = Home::on(&engine);
-    let id = home.ledger_id();
     let flags = ["--container", image::REFERENCE, "--network", "--volume"];
     let resources = orphan(&home, &flags);
-    // One with the labels of ours under another name, one of another ledger under such a name.
-    let copied = Labels::from([
-        (LEDGER_LABEL.to_owned(), id.clone()),
-        ("dev.creel.resource".to_owned(), resources[0].clone()),
-    ]);
+    // Copies of our labels under other names, and a volume without any label.
+    let copied = home.labels_of(&json!({ "resource": resources[0] }));
     let docker = engine.docker();
-    let copy = docker.run(&ContainerSpec::sleeping(&unique("vanished.copy")).labels(&copied));
-    let copy = copy.unwrap();
+    let copies = Decoys::copies(&engine, &unique("vanished.copy"), &copied).unwrap();
     let other = docker.create_volume(&unique("vanished.other"), &Labels::new()).unwrap();
     Loss::Deleted.strike(&home);
     run(&home, "reconcile").expect_code(1);
@@ -299,12 +298,51 @@ fn objects_on_an_engine_are_found_again_and_copies_of_their_labels_are_not() {
 
     let shown = run(&home, "ledger rebuild --json --apply").expect_code(0).json();
     assert_eq!(shown["resources"].as_array().unwrap().len(), 3, "{shown:#}");
-    let unproven: Vec<&Value> = shown["unproven"].as_array().unwrap().iter().collect();
-    assert_eq!((unproven.len(), &unproven[0]["id"]), (1, &json!(copy)), "{shown:#}");
+    let unproven = shown["unproven"].as_array().unwrap().iter();
+    let unproven: BTreeSet<&str> = unproven.map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(unproven, copies.ids().into_iter().collect(), "{shown:#}");
     run(&home, "reconcile").expect_code(0);
     let left = home.on_engine(&engine);
-    assert_eq!(left.objects().map(|one| one.id.as_str()).collect::<Vec<_>>(), [copy.as_str()]);
+    let left: BTreeSet<&str> = left.objects().map(|one| one.id.as_str()).collect();
+    assert_eq!(left, copies.ids().into_iter().collect());
+    copies.assert_untouched();
     assert!(docker.inspect_volume(&other).unwrap().is_some());
-    docker.remove_container(&copy).unwrap();
     docker.remove_volume(&other).unwrap();
+}
+
+#[test]
+fn sandboxes_at_daytona_are_found_again_and_look_alikes_stay() {
+    let daytona = Daytona::start(Settings::hollow());
+    let mut home = Home::without_engine();
+    home.creel = daytona.point(home.creel.clone());
+    let id = home.ledger_id();
+    let mut resources = orphan(&home, &["--sandbox", "--count", "2"]);
+    resources.sort();
+    for record in home.records() {
+        let text = |name: &str| record[name].as_str().unwrap().to_owned();
+        daytona.plant(&text("name"), &text("resource"), &id);
+    }
+    let ours: Vec<Value> = daytona.left();
+    assert_eq!(ours.len(), 2, "{ours:#?}");
+    Loss::Deleted.strike(&home);
+    for line in ["reconcile", "sweep --apply"] {
+        let output = run(&home, line).expect_code(1);
+        assert!(output.stderr.contains("creel ledger rebuild"), "{output}");
+    }
+
+    // Without `--apply` nothing is written and nothing is released.
+    let shown = run(&home, "ledger rebuild --json").expect_code(0).json();
+    assert_eq!((&shown["applied"], &shown["ledger"]), (&json!(false), &json!(id)), "{shown:#}");
+    let found = shown["resources"].as_array().unwrap().iter();
+    assert_eq!(json!(found.map(|one| &one["resource"]).collect::<Vec<_>>()), json!(resources));
+    assert!(!shown["unproven"].as_array().unwrap().is_empty(), "{shown:#}");
+    run(&home, "reconcile").expect_code(1);
+    assert_eq!(daytona.left(), ours);
+
+    run(&home, "ledger rebuild --apply").expect_code(0);
+    assert_eq!((home.ledger_id(), home.open_records().len()), (id, 2));
+    run(&home, "reconcile").expect_code(0);
+    assert_eq!(daytona.left(), Vec::<Value>::new());
+    assert!(home.open_records().is_empty());
+    daytona.assert_decoys_untouched();
 }

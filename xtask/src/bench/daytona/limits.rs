@@ -5,38 +5,38 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::stage::{LABEL, LATENCY, Stage};
+use super::stage::{DaytonaStage, LABEL, LATENCY};
 use crate::bench::memory;
 use crate::bench::{COUNT, Effort};
 
-/// The limits of a window for [`COUNT`] sandboxes.
+/// The limits per window for [`COUNT`] sandboxes.
 const LIFECYCLE: usize = 2_500;
 const GENERAL: usize = 10_000;
-/// How likely a request meets a fault that passes.
+/// The probability that a request meets a transient fault.
 pub(super) const FAULTS: f64 = 0.05;
-/// The faults, each as likely as the others. After the last two the request was carried out.
+/// The faults, all equally likely. After the last two, the request was carried out.
 const KINDS: [&str; 4] = ["status", "cut_before", "cut_after", "half_body"];
 /// How long the server takes to destroy a sandbox, in seconds.
 const DESTROY: f64 = 1.5;
 /// The largest page of a listing.
 const PAGE: usize = 200;
-/// A sweep that takes longer than this many bounds has hung.
+/// The factor over the bound after which a sweep counts as hung.
 const PATIENCE: f64 = 4.0;
-/// Look-alikes that must stay.
+/// The number of decoys, which must stay.
 const DECOYS: usize = 25;
 
-/// What is to be released under which limits.
+/// The number of sandboxes to release, and the limits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct LimitParams {
     pub(super) count: usize,
-    /// Deletes in a window.
+    /// Deletes per window.
     pub(super) lifecycle: usize,
-    /// Other requests in a window.
+    /// Other requests per window.
     pub(super) general: usize,
     pub(super) window: Duration,
 }
 
-impl Terms {
+impl LimitParams {
     fn of(effort: &Effort) -> Self {
         let share = |limit: usize| (limit * effort.count).div_ceil(COUNT);
         Self {
@@ -51,75 +51,77 @@ impl Terms {
         self.count.div_ceil(PAGE)
     }
 
-    /// One each, and one more wherever a fault kept it from being carried out.
+    /// Returns the expected number of deletes: one each, and one more wherever a fault prevented
+    /// it.
     pub(super) fn deletes(&self) -> f64 {
         self.count as f64 / (1.0 - FAULTS / 2.0)
     }
 
-    /// The listing, a look by id at each and one listing of hidden records as the proof, a look
-    /// after each delete whose answer was lost; and again wherever a fault struck.
+    /// Returns the expected number of reads: the listing; as proof, one lookup by id per sandbox
+    /// and one listing of hidden records; one lookup after each delete whose answer was lost; and a
+    /// retry for each fault.
     pub(super) fn reads(&self) -> f64 {
         let proof = self.count + 1;
         ((self.pages() + proof) as f64 + FAULTS * self.deletes()) / (1.0 - FAULTS)
     }
 
-    /// How many windows it takes at least.
+    /// Returns the minimum number of windows.
     pub(super) fn windows(&self) -> u32 {
         let of = |requests: f64, limit: usize| (requests / limit as f64).ceil() as u32;
         of(self.deletes(), self.lifecycle).max(of(self.reads(), self.general)).max(1)
     }
 
-    /// The least time: one page after the other, all windows but the last in full, and in the
-    /// last one delete, its destroy, a look and a listing.
+    /// Returns the least time: the pages one after the other, all windows but the last in full, and
+    /// in the last window one delete, its destroy, a lookup and a listing.
     pub(super) fn bound(&self) -> Duration {
         let in_turn = (self.pages() + 3) as f64 * LATENCY + DESTROY;
         self.window * (self.windows() - 1) + Duration::from_secs_f64(in_turn)
     }
 }
 
-/// What came of it.
+/// The result of the sweep.
 pub(super) struct Limited {
-    pub(super) terms: Terms,
+    pub(super) params: LimitParams,
     pub(super) took: Duration,
     pub(super) code: Option<i32>,
-    /// What creel said, without the items.
+    /// The counts that creel reported.
     pub(super) said: Said,
-    /// What is left of what was to go.
+    /// The number of sandboxes left that should be gone.
     pub(super) left: usize,
-    /// Whether every look-alike is still there.
+    /// Whether every decoy is still there.
     pub(super) spared_decoys: bool,
-    /// The most memory that was resident, in bytes.
+    /// The peak resident memory, in bytes.
     pub(super) peak: u64,
-    /// What the server counted.
+    /// The requests that the server counted.
     pub(super) requests: Value,
-    /// How many faults struck.
+    /// The number of faults that fired.
     pub(super) faults: u64,
 }
 
-/// What creel counted.
+/// The counts that creel reported.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) gone: u64,
-    /// Everything else: accepted, failed, drifted, spared and the like.
+    /// All other results: accepted, failed, drifted, spared and the like.
     pub(super) other: u64,
 }
 
 /// Measures one sweep.
 pub(super) fn measure(effort: &Effort) -> Result<Limited> {
-    let terms = Terms::of(effort);
-    let stage = Stage::start(effort, "limits", &scenario(&terms))?;
-    stage.seed(terms.count, "ours")?;
+    let params = LimitParams::of(effort);
+    let stage = DaytonaStage::start(effort, "limits", &scenario(&params))?;
+    stage.seed(params.count, "ours")?;
     stage.seed(DECOYS, "ours-not")?;
-    stage.delay_answers()?;
+    stage.delay_responses()?;
     arm(&stage)?;
-    let creel = stage.creel.clone().deadline(terms.bound().mul_f64(PATIENCE));
+    let creel = stage.creel.clone().deadline(params.bound().mul_f64(PATIENCE));
     let label = format!("{LABEL}=ours");
     let sweep = ["sweep", "--provider", "daytona", "--label", &label, "--apply", "--json"];
     let (output, peak) = memory::watch(creel.spawn(sweep))?;
     let faults = disarm(&stage)?;
     let requests = stage.server.admin("GET", "requests", &json!(null))?;
     let limited = Limited {
-        terms,
+        params,
         took: output.took,
         code: output.code(),
         said: Said::read(&output.stdout).with_context(|| output.stderr.clone())?,
@@ -142,27 +144,28 @@ impl Said {
     }
 }
 
-fn scenario(terms: &Terms) -> String {
-    let Terms { lifecycle, general, window, .. } = terms;
+fn scenario(params: &LimitParams) -> String {
+    let LimitParams { lifecycle, general, window, .. } = params;
     format!(
         "[rate_limits]\nsandbox_lifecycle = {lifecycle}\nauthenticated = {general}\nwindow = {:.1}\n",
         window.as_secs_f64()
     )
 }
 
-fn arm(stage: &Stage) -> Result<()> {
+fn arm(stage: &DaytonaStage) -> Result<()> {
     let each = FAULTS / KINDS.len() as f64;
     for (earlier, kind) in KINDS.into_iter().enumerate() {
-        // A request meets the first fault that strikes: the later ones see only the rest.
+        // A request meets the first fault that fires, so later faults see only the remaining
+        // requests.
         let likely = each / (1.0 - each * earlier as f64);
-        let order = json!({"fault": kind, "status": 503, "probability": likely});
-        stage.server.admin("POST", "faults", &order)?;
+        let fault = json!({"fault": kind, "status": 503, "probability": likely});
+        stage.server.admin("POST", "faults", &fault)?;
     }
     Ok(())
 }
 
-/// Disarms all faults and returns how often they struck, but for the delays.
-fn disarm(stage: &Stage) -> Result<u64> {
+/// Disarms all faults, and returns how often they fired, without the delays.
+fn disarm(stage: &DaytonaStage) -> Result<u64> {
     let armed = stage.server.admin("GET", "faults", &json!(null))?;
     let faults = armed["faults"].as_array().context("the server lists its faults")?;
     let struck = faults.iter().filter(|fault| fault["fault"] != "latency");
@@ -178,13 +181,13 @@ mod tests {
     #[test]
     fn the_bound_is_what_the_limits_allow() {
         let window = Duration::from_secs(60);
-        let terms = Terms { count: 10_000, lifecycle: 2_500, general: 10_000, window };
-        assert_eq!((terms.pages(), terms.deletes().round() as u64), (50, 10_256));
+        let params = LimitParams { count: 10_000, lifecycle: 2_500, general: 10_000, window };
+        assert_eq!((params.pages(), params.deletes().round() as u64), (50, 10_256));
         // Four full windows hold 10,000 deletes; the faults need a fifth.
-        assert_eq!((terms.windows(), terms.bound().as_secs()), (5, 242));
-        let reads_bind = Terms { general: 1_000, ..terms };
+        assert_eq!((params.windows(), params.bound().as_secs()), (5, 242));
+        let reads_bind = LimitParams { general: 1_000, ..params };
         assert_eq!(reads_bind.windows(), 12);
-        let no_limit = Terms { lifecycle: 100_000, general: 100_000, ..terms };
+        let no_limit = LimitParams { lifecycle: 100_000, general: 100_000, ..params };
         assert_eq!(no_limit.bound().as_secs(), 2);
     }
 }

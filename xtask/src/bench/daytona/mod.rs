@@ -1,8 +1,8 @@
 //! How fast creel releases sandboxes, against `creel dev daytona`.
 //!
-//! Two parts. Under limits and faults, the bound is what the limits allow: see
-//! [`limits::Terms::bound`]. Without either, beside the official Python SDK,
-//! which deletes without proof, or waits for a 404 if it is told to.
+//! There are two parts. The first runs under limits and faults; its bound is what the limits allow,
+//! see [`limits::LimitParams::bound`]. The second has neither, and compares with the official
+//! Python SDK, which deletes without proof, or waits for a 404 on request.
 
 mod limits;
 mod report;

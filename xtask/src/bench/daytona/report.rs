@@ -1,25 +1,25 @@
-//! The measured figures as a section, and the bars they have to pass.
+//! The measured figures as a section, and the bars they have to meet.
 
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use super::limits::{FAULTS, Limited, Terms};
-use super::sdk::{self, Beside, Way};
+use super::limits::{FAULTS, LimitParams, Limited};
+use super::sdk::{self, Beside, SdkMethod};
 use super::stage::LATENCY;
-use crate::bench::machine::Machine;
+use crate::bench::machine::MachineInfo;
 use crate::bench::page;
 
-/// How much longer than the bound a sweep may take.
+/// The maximum duration of a sweep, as a multiple of the bound.
 const FACTOR: f64 = 1.15;
-/// The most memory it may take, in bytes.
+/// The maximum memory, in bytes.
 const MEMORY_LIMIT: u64 = 100_000_000;
 
 /// Returns the section.
 pub(super) fn render(limits: Option<&Limited>, sdk: Option<&Beside>) -> Result<String> {
     let mut text = String::from("## Daytona\n\n");
     writeln!(text, "{}\n", page::origin("daytona"))?;
-    writeln!(text, "{}; `creel dev daytona` on the same machine.\n", Machine::here())?;
+    writeln!(text, "{}; `creel dev daytona` on the same machine.\n", MachineInfo::here())?;
     if let Some(limits) = limits {
         render_limits(&mut text, limits)?;
     }
@@ -30,8 +30,8 @@ pub(super) fn render(limits: Option<&Limited>, sdk: Option<&Beside>) -> Result<S
 }
 
 fn render_limits(text: &mut String, limited: &Limited) -> Result<()> {
-    let terms = &limited.terms;
-    let Terms { count, lifecycle, general, window, .. } = terms;
+    let params = &limited.params;
+    let LimitParams { count, lifecycle, general, window, .. } = params;
     writeln!(
         text,
         "### {count} sandboxes under limits and faults\n\n\
@@ -43,8 +43,8 @@ fn render_limits(text: &mut String, limited: &Limited) -> Result<()> {
         window.as_secs(),
         FAULTS * 100.0
     )?;
-    render_bound(text, terms)?;
-    let ratio = limited.took.as_secs_f64() / terms.bound().as_secs_f64();
+    render_bound(text, params)?;
+    let ratio = limited.took.as_secs_f64() / params.bound().as_secs_f64();
     let count_of = |pointer: &str| limited.requests.pointer(pointer).and_then(|n| n.as_u64());
     let routes = ["GET ~1sandbox", "GET ~1sandbox~1{s}", "DELETE ~1sandbox~1{s}"];
     let sent = routes.map(|route| count_of(&format!("/by_route/{route}")).unwrap_or_default());
@@ -53,7 +53,7 @@ fn render_limits(text: &mut String, limited: &Limited) -> Result<()> {
         text,
         "| time, of the whole command | {:.1} s ({ratio:.3} × the bound) | ≤ {:.1} s ({FACTOR} ×) |",
         limited.took.as_secs_f64(),
-        terms.bound().as_secs_f64() * FACTOR
+        params.bound().as_secs_f64() * FACTOR
     )?;
     writeln!(text, "| said to be gone | {} | {count} |", limited.said.gone)?;
     writeln!(text, "| left behind | {} | 0 |", limited.left)?;
@@ -61,33 +61,33 @@ fn render_limits(text: &mut String, limited: &Limited) -> Result<()> {
         text,
         "| refusals (429) | {} | ≤ {}, one a window |",
         limited.refusals(),
-        terms.windows()
+        params.windows()
     )?;
     writeln!(text, "| peak of resident memory | {} | ≤ {} |", mb(limited.peak), mb(MEMORY_LIMIT))?;
-    let [lists, looks, deletes] = sent;
+    let [lists, lookups, deletes] = sent;
     writeln!(
         text,
-        "\nIt sent {deletes} deletes, {looks} looks and {lists} pages of listings; {} requests met \
+        "\nIt sent {deletes} deletes, {lookups} looks and {lists} pages of listings; {} requests met \
          a fault.\n",
         limited.faults
     )?;
     Ok(())
 }
 
-fn render_bound(text: &mut String, terms: &Terms) -> Result<()> {
-    let Terms { count, lifecycle, general, window, .. } = terms;
-    let (pages, half) = (terms.pages(), FAULTS / 2.0);
+fn render_bound(text: &mut String, params: &LimitParams) -> Result<()> {
+    let LimitParams { count, lifecycle, general, window, .. } = params;
+    let (pages, half) = (params.pages(), FAULTS / 2.0);
     writeln!(
         text,
         "    deletes = {count} / (1 − {half}) = {:.0}, because half of the faults keep one from being carried out\n    \
              reads   = ({pages} pages + {count} proofs by id + 1 listing of hidden records + {FAULTS} × deletes) / (1 − {FAULTS}) = {:.0}\n    \
              windows = max(⌈deletes / {lifecycle}⌉, ⌈reads / {general}⌉) = {}\n    \
              bound   = (windows − 1) × {} s + ({pages} pages + delete + look + listing) × {LATENCY} s + 1.5 s to destroy = {:.1} s",
-        terms.deletes(),
-        terms.reads(),
-        terms.windows(),
+        params.deletes(),
+        params.reads(),
+        params.windows(),
         window.as_secs(),
-        terms.bound().as_secs_f64()
+        params.bound().as_secs_f64()
     )?;
     Ok(())
 }
@@ -106,15 +106,15 @@ fn render_sdk(text: &mut String, beside: &Beside) -> Result<()> {
         LATENCY * 1000.0,
         beside.rounds
     )?;
-    for way in Way::ALL {
-        let sorted = beside.sorted(way, |figure| figure.took);
+    for method in SdkMethod::ALL {
+        let sorted = beside.sorted(method, |figure| figure.took);
         let (Some(fastest), Some(slowest)) = (sorted.first(), sorted.last()) else { continue };
-        let median = beside.median(way, |figure| figure.took);
-        let gone = beside.median(way, |figure| figure.gone_after);
-        let requests = beside.requests(way);
+        let median = beside.median(method, |figure| figure.took);
+        let gone = beside.median(method, |figure| figure.gone_after);
+        let requests = beside.requests(method);
         writeln!(
             text,
-            "| {way} | {median:.2?} | {fastest:.2?} | {slowest:.2?} | {gone:.2?} | {requests} |"
+            "| {method} | {median:.2?} | {fastest:.2?} | {slowest:.2?} | {gone:.2?} | {requests} |"
         )?;
     }
     Ok(())
@@ -131,20 +131,20 @@ impl Limited {
     }
 
     fn failures(&self) -> Vec<String> {
-        let terms = &self.terms;
-        let limit = terms.bound().mul_f64(FACTOR);
+        let params = &self.params;
+        let limit = params.bound().mul_f64(FACTOR);
         let bars = [
             (self.took > limit, format!("it took {:.1?}, the limit is {limit:.1?}", self.took)),
             (self.code != Some(0), format!("creel ended with {:?}", self.code)),
             (
-                self.said.gone != terms.count as u64 || self.said.other > 0,
-                format!("of {} sandboxes creel said {:?}", terms.count, self.said),
+                self.said.gone != params.count as u64 || self.said.other > 0,
+                format!("of {} sandboxes creel said {:?}", params.count, self.said),
             ),
             (self.left > 0, format!("{} sandboxes leaked", self.left)),
             (!self.spared_decoys, "a look-alike is gone".to_owned()),
             (
-                self.refusals() > u64::from(terms.windows()),
-                format!("{} refusals in {} windows", self.refusals(), terms.windows()),
+                self.refusals() > u64::from(params.windows()),
+                format!("{} refusals in {} windows", self.refusals(), params.windows()),
             ),
             (
                 self.peak > MEMORY_LIMIT,
@@ -157,11 +157,12 @@ impl Limited {
 
 impl Beside {
     fn failures(&self) -> Vec<String> {
-        let creel = self.median(Way::Creel, |figure| figure.took);
-        // Those that order and return have proven nothing: they are shown, not raced.
-        let slower = [Way::Loop, Way::ThreadsWait].into_iter().filter_map(|way| {
-            let other = self.median(way, |figure| figure.took);
-            (creel > other).then(|| format!("creel {creel:.2?}; {way} {other:.2?}"))
+        let creel = self.median(SdkMethod::Creel, |figure| figure.took);
+        // Methods that return without waiting have proven nothing: they are shown, but not
+        // compared.
+        let slower = [SdkMethod::Loop, SdkMethod::ThreadsWait].into_iter().filter_map(|method| {
+            let other = self.median(method, |figure| figure.took);
+            (creel > other).then(|| format!("creel {creel:.2?}; {method} {other:.2?}"))
         });
         slower.collect()
     }

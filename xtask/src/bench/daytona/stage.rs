@@ -1,4 +1,4 @@
-//! A server to release sandboxes on, and the creel that does it.
+//! A server to release sandboxes on, and the creel that releases them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use serde_json::json;
 use crate::bench::Effort;
 use crate::workspace;
 
-/// The label of what is to go; decoys have another value.
+/// The label of the sandboxes to release; decoys have another value.
 pub(super) const LABEL: &str = "dev.creel.bench";
-/// How long each answer of the server takes, in seconds.
+/// The latency of each answer of the server, in seconds.
 pub(super) const LATENCY: f64 = 0.02;
 
-/// A server, and a creel that speaks to it with a ledger of its own.
-pub(super) struct Stage {
+/// A server, and a creel that uses it with its own ledger.
+pub(super) struct DaytonaStage {
     pub(super) server: LocalDaytona,
     pub(super) creel: Creel,
     pub(super) directory: PathBuf,
 }
 
-impl Stage {
+impl DaytonaStage {
     /// Starts a server of hollow sandboxes with a scenario.
     pub(super) fn start(effort: &Effort, part: &str, scenario: &str) -> Result<Self> {
         let directory = workspace::target().join("xtask/bench-daytona").join(part);
@@ -41,27 +41,27 @@ impl Stage {
         Ok(Self { server, creel, directory })
     }
 
-    /// Makes sandboxes with a value of the label.
+    /// Creates sandboxes with a value of the label.
     pub(super) fn seed(&self, count: usize, label: &str) -> Result<()> {
-        let made = self.server.seed(&json!({"count": count, "labels": {LABEL: label}}))?;
-        if made != count {
-            bail!("the server made {made} of {count} sandboxes");
+        let created = self.server.seed(&json!({"count": count, "labels": {LABEL: label}}))?;
+        if created != count {
+            bail!("the server made {created} of {count} sandboxes");
         }
         Ok(())
     }
 
-    /// Returns how many with a value of the label are left, those whose destroy failed included.
+    /// Returns how many sandboxes with a value of the label are left, including failed destroys.
     pub(super) fn left(&self, label: &str) -> Result<usize> {
         self.server.count(&json!({LABEL: label}))
     }
 
-    /// Lets every answer take its time from now on.
-    pub(super) fn delay_answers(&self) -> Result<()> {
+    /// Delays every answer from now on.
+    pub(super) fn delay_responses(&self) -> Result<()> {
         let delay = json!({"fault": "latency", "seconds": LATENCY});
         self.server.admin("POST", "faults", &delay).map(drop)
     }
 
-    /// Stops the server and removes what it left.
+    /// Stops the server and removes its files.
     pub(super) fn stop(self) -> Result<()> {
         self.server.stop()?;
         fs::remove_dir_all(&self.directory).context("cannot remove the bench's directory")

@@ -1,4 +1,4 @@
-//! Attached containers: bytes that go in come out again.
+//! Attached containers that echo their input.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -11,16 +11,16 @@ use creel_testkit::engine::Engine;
 use creel_testkit::image;
 use serde_json::json;
 
-use super::stage::Stage;
+use super::stage::GuardStage;
 
-/// How many bytes are echoed each way.
+/// The number of bytes echoed on each path.
 const ECHOES: usize = 2000;
-/// How many containers are attached at once.
+/// The number of containers attached at once.
 const CROWD: usize = 200;
-/// How long an answer may take.
+/// The time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A container that repeats what it is told.
+/// A container that echoes its input.
 struct Parrot<'a> {
     engine: &'a Engine,
     id: String,
@@ -34,8 +34,8 @@ impl<'a> Parrot<'a> {
             "Image": image::REFERENCE, "Cmd": ["cat"], "OpenStdin": true, "StdinOnce": true,
             "AttachStdin": true, "HostConfig": { "NetworkMode": "none" },
         });
-        let made = api.post("/containers/create", &body)?.json()?;
-        let id = made["Id"].as_str().context("no id")?.to_owned();
+        let created = api.post("/containers/create", &body)?.json()?;
+        let id = created["Id"].as_str().context("no id")?.to_owned();
         let mut stream = UnixStream::connect(engine.socket())?;
         stream.set_read_timeout(Some(PATIENCE))?;
         write!(
@@ -56,14 +56,14 @@ impl<'a> Parrot<'a> {
         Ok(Self { engine, id, stream })
     }
 
-    /// Reads one frame of output: a head of eight bytes that says how long it is.
-    fn hear(&mut self) -> Result<Vec<u8>> {
+    /// Reads one frame of output, which begins with a header of eight bytes that holds its length.
+    fn read_output(&mut self) -> Result<Vec<u8>> {
         let mut head = [0; 8];
         self.stream.read_exact(&mut head)?;
         let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-        let mut words = vec![0; length as usize];
-        self.stream.read_exact(&mut words)?;
-        Ok(words)
+        let mut output = vec![0; length as usize];
+        self.stream.read_exact(&mut output)?;
+        Ok(output)
     }
 
     fn end(self) -> Result<()> {
@@ -71,18 +71,18 @@ impl<'a> Parrot<'a> {
     }
 }
 
-/// Sends single bytes each way in turn; returns the medians of the time until they are back.
-pub(super) fn echoes(stage: &Stage) -> Result<[Duration; 2]> {
+/// Sends single bytes on both paths in turn, and returns the median round-trip times.
+pub(super) fn echoes(stage: &GuardStage) -> Result<[Duration; 2]> {
     let mut parrots = [Parrot::attach(stage.engine(0))?, Parrot::attach(stage.engine(1))?];
     let mut figures = [Vec::new(), Vec::new()];
     for _ in 0..ECHOES {
         for (parrot, figures) in parrots.iter_mut().zip(&mut figures) {
             let started_at = Instant::now();
             parrot.stream.write_all(b"x")?;
-            let heard = parrot.hear()?;
+            let output = parrot.read_output()?;
             figures.push(started_at.elapsed());
-            if heard != b"x" {
-                bail!("something else came back: {heard:?}");
+            if output != b"x" {
+                bail!("something else came back: {output:?}");
             }
         }
     }
@@ -90,9 +90,9 @@ pub(super) fn echoes(stage: &Stage) -> Result<[Duration; 2]> {
     Ok(figures.map(|mut figures| super::report::median(&mut figures)))
 }
 
-/// Attaches many containers at once through the guard, and checks what each of them says after
-/// its input has ended; returns how many were right.
-pub(super) fn crowd(stage: &Stage) -> Result<(usize, Duration)> {
+/// Attaches many containers at once through the guard, and checks the output of each after its
+/// input has ended. Returns how many were right.
+pub(super) fn crowd(stage: &GuardStage) -> Result<(usize, Duration)> {
     let started_at = Instant::now();
     let numbers: Vec<usize> = (0..CROWD).collect();
     let mut parrots = concurrently(&numbers, 16, |_| Parrot::attach(stage.engine(1)))?;
@@ -102,18 +102,18 @@ pub(super) fn crowd(stage: &Stage) -> Result<(usize, Duration)> {
     }
     let mut right = 0;
     for (number, parrot) in parrots.iter_mut().enumerate() {
-        let heard = parrot.hear()?;
+        let output = parrot.read_output()?;
         let mut rest = Vec::new();
         parrot.stream.read_to_end(&mut rest)?;
         let expected = format!("container {number}\n");
-        right += usize::from(heard == expected.as_bytes() && rest.is_empty());
+        right += usize::from(output == expected.as_bytes() && rest.is_empty());
     }
     let took = started_at.elapsed();
     concurrently(&parrots, 16, |parrot| parrot.engine.docker().remove_container(&parrot.id))?;
     Ok((right, took))
 }
 
-/// How many containers are attached at once.
+/// Returns the number of containers attached at once.
 pub(super) const fn crowd_size() -> usize {
     CROWD
 }

@@ -1,7 +1,7 @@
-//! What a guard costs: the same work through it and past it, on one engine.
+//! The cost of a guard: the same work with and without it, on one engine.
 //!
-//! Each part is measured in pairs, once directly and once through a guard that
-//! stands for the whole run, and the pairs begin with one or the other in turn.
+//! Each part is measured in pairs, once directly and once through a guard that runs for the whole
+//! benchmark. The pairs begin with one or the other in turn.
 
 mod attach;
 mod report;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use creel_testkit::engine::PrivateEngine;
 
-use super::machine::{self, Machine};
+use super::machine::{self, MachineInfo};
 use super::{Effort, page};
 use crate::step::step;
 use crate::{child, engine, packages};
 
-use report::{Crowd, Results, Small};
-use stage::Stage;
+use report::{Crowd, GuardResults, Small};
+use stage::GuardStage;
 use work::Work;
 
-/// The parts besides the works.
+/// The parts besides the [`Work`]s.
 const SMALL: &str = "small";
 const CROWD: &str = "crowd";
 
@@ -38,21 +38,21 @@ pub(super) fn run(effort: &Effort) -> Result<()> {
 }
 
 fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
-    let stage = Stage::set(engine, &effort.binary())?;
+    let stage = GuardStage::set(engine, &effort.binary())?;
     let mut pairs = Vec::new();
     for work in Work::ALL.into_iter().filter(|work| effort.wants(work.name())) {
         pairs.push((work, measure(&stage, work, effort.rounds)?));
     }
     let small = effort.wants(SMALL).then(|| small(&stage)).transpose()?;
     let crowd = effort.wants(CROWD).then(|| crowd(&stage)).transpose()?;
-    let results = Results {
+    let results = GuardResults {
         pairs,
         small,
         crowd,
         idle: stage.idle_processor_time()?,
         memory: stage.peak_memory()?,
         rounds: effort.rounds,
-        machine: Machine::here(),
+        machine: MachineInfo::here(),
         engine: machine::engine(&engine.engine().docker())?,
     };
     stage.end()?;
@@ -64,30 +64,36 @@ fn run_on(engine: &PrivateEngine, effort: &Effort) -> Result<()> {
     report::check(&results)
 }
 
-/// The figures of one work: directly, and through the guard.
-type Pairs = [Vec<Duration>; 2];
+/// The durations of one work: directly, and through the guard.
+type PairedFigures = [Vec<Duration>; 2];
 
-fn measure(stage: &Stage, work: Work, rounds: usize) -> Result<Pairs> {
+fn measure(stage: &GuardStage, work: Work, rounds: usize) -> Result<PairedFigures> {
     work.prepare(stage)?;
-    let mut figures = Pairs::default();
+    let mut figures = PairedFigures::default();
     for round in 0..rounds {
         for turn in 0..2 {
             child::check_interrupted()?;
-            let way = (round + turn) % 2;
-            let took = work.run(stage, stage.engine(way))?;
-            println!("{} round {}: {}: {:.2?}", work.name(), round + 1, stage::WAYS[way], took);
-            figures[way].push(took);
+            let variant = (round + turn) % 2;
+            let took = work.run(stage, stage.engine(variant))?;
+            println!(
+                "{} round {}: {}: {:.2?}",
+                work.name(),
+                round + 1,
+                stage::VARIANTS[variant],
+                took
+            );
+            figures[variant].push(took);
         }
     }
     Ok(figures)
 }
 
 /// Measures what is too short for pairs of runs: single requests and single bytes, in turn.
-fn small(stage: &Stage) -> Result<Small> {
+fn small(stage: &GuardStage) -> Result<Small> {
     Ok(Small { ping: work::pings(stage)?, echo: attach::echoes(stage)? })
 }
 
-fn crowd(stage: &Stage) -> Result<Crowd> {
+fn crowd(stage: &GuardStage) -> Result<Crowd> {
     let (count, took) = attach::crowd(stage)?;
     Ok(Crowd { count, took })
 }

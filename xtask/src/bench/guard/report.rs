@@ -1,34 +1,34 @@
-//! The measured figures as a section, and the bars they have to pass.
+//! The measured figures as a section, and the bars they have to meet.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Pairs;
+use super::PairedFigures;
 use super::attach::crowd_size;
 use super::work::Work;
-use crate::bench::machine::Machine;
+use crate::bench::machine::MachineInfo;
 use crate::bench::page;
 
-/// How much slower than directly a work may be.
+/// The maximum duration of a work, as a multiple of the direct one.
 const FACTOR: f64 = 1.08;
-/// What a ping and the echo of a byte may take longer.
+/// The maximum extra time of a ping and of the echo of a byte.
 const PING_LIMIT: Duration = Duration::from_micros(300);
 const ECHO_LIMIT: Duration = Duration::from_micros(100);
-/// What the guard may take, whatever streams through it.
+/// The maximum memory of the guard, whatever streams through it.
 const MEMORY_LIMIT: u64 = 40_000_000;
 
 /// Every figure of one run.
-pub(super) struct Results {
-    pub(super) pairs: Vec<(Work, Pairs)>,
+pub(super) struct GuardResults {
+    pub(super) pairs: Vec<(Work, PairedFigures)>,
     pub(super) small: Option<Small>,
     pub(super) crowd: Option<Crowd>,
-    /// The processor time of five idle seconds.
+    /// The processor time used in five idle seconds.
     pub(super) idle: Duration,
     pub(super) memory: u64,
     pub(super) rounds: usize,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineInfo,
     pub(super) engine: String,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Small {
 
 /// Many attached containers at once.
 pub(super) struct Crowd {
-    /// How many said what they should.
+    /// The number of containers with the right output.
     pub(super) count: usize,
     pub(super) took: Duration,
 }
@@ -51,7 +51,7 @@ pub(super) fn median(figures: &mut [Duration]) -> Duration {
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-fn medians(pairs: &Pairs) -> [Duration; 2] {
+fn medians(pairs: &PairedFigures) -> [Duration; 2] {
     pairs.clone().map(|mut figures| median(&mut figures))
 }
 
@@ -60,7 +60,7 @@ fn ratio([direct, guarded]: [Duration; 2]) -> f64 {
 }
 
 /// Returns the section.
-pub(super) fn render(results: &Results) -> Result<String> {
+pub(super) fn render(results: &GuardResults) -> Result<String> {
     let mut text = String::from("## Guard\n\n");
     writeln!(text, "{}\n", page::origin("guard"))?;
     writeln!(text, "{}, {}.\n", results.machine, results.engine)?;
@@ -103,7 +103,7 @@ pub(super) fn render(results: &Results) -> Result<String> {
 }
 
 /// Fails when a bar is missed.
-pub(super) fn check(results: &Results) -> Result<()> {
+pub(super) fn check(results: &GuardResults) -> Result<()> {
     let mut failures = Vec::new();
     for (work, pairs) in &results.pairs {
         let ratio = ratio(medians(pairs));

@@ -1,4 +1,4 @@
-//! A guard that stands, and the engine behind it.
+//! A running guard, and the engine behind it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use creel_testkit::creel::{Creel, Running};
 use creel_testkit::engine::{Engine, PrivateEngine};
 use creel_testkit::wait::eventually_some;
 
-/// What the two ways are called.
-pub(super) const WAYS: [&str; 2] = ["direct", "guarded"];
+/// The names of the two paths.
+pub(super) const VARIANTS: [&str; 2] = ["direct", "guarded"];
 
-/// A guard may take this long to stand.
+/// The time limit for a guard to start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an idle guard is watched.
+/// How long an idle guard is observed.
 const IDLE: Duration = Duration::from_secs(5);
-/// How long the whole benchmark may take.
+/// The time limit of the whole benchmark.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
 
-/// Where everything is measured.
-pub(super) struct Stage {
+/// The engine, directly and through a guard.
+pub(super) struct GuardStage {
     engines: [Engine; 2],
     guard: Running,
     directory: PathBuf,
 }
 
-impl Stage {
-    /// Starts a guard whose command does nothing but wait.
+impl GuardStage {
+    /// Starts a guard whose command only waits.
     pub(super) fn set(engine: &PrivateEngine, binary: &Path) -> Result<Self> {
         let directory = engine.directory().join("bench-guard");
         fs::create_dir_all(&directory)?;
@@ -37,24 +37,24 @@ impl Stage {
         let command = "echo \"$DOCKER_HOST\"; exec sleep 1000000";
         let guard = creel.spawn(["guard", "--", "sh", "-c", command]);
         let host = eventually_some(PATIENCE, || {
-            let told = guard.stdout();
-            told.trim().strip_prefix("unix://").map(str::to_owned)
+            let stdout = guard.stdout();
+            stdout.trim().strip_prefix("unix://").map(str::to_owned)
         });
         let Some(socket) = host else { bail!("the guard does not stand: {}", guard.stderr()) };
         Ok(Self { engines: [engine.engine(), Engine::at(socket)], guard, directory })
     }
 
-    /// Returns the way to the engine: directly, or through the guard.
-    pub(super) fn engine(&self, way: usize) -> &Engine {
-        &self.engines[way]
+    /// Returns the engine, reached directly or through the guard.
+    pub(super) fn engine(&self, variant: usize) -> &Engine {
+        &self.engines[variant]
     }
 
-    /// Returns a place for files.
+    /// Returns a directory for files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns how much processor time the guard takes while nobody asks for anything.
+    /// Returns the processor time of the guard without any requests.
     pub(super) fn idle_processor_time(&self) -> Result<Duration> {
         thread::sleep(Duration::from_secs(1));
         let before = self.ticks()?;
@@ -78,7 +78,7 @@ impl Stage {
         crate::bench::memory::resident_peak(self.guard.pid())
     }
 
-    /// Ends the guard, which must give everything back.
+    /// Ends the guard, which must release everything.
     pub(super) fn end(self) -> Result<()> {
         self.guard.signal("TERM");
         let output = self.guard.wait();

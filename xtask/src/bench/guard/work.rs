@@ -1,4 +1,4 @@
-//! Work that is done through the guard and past it.
+//! Work that is done with and without the guard.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -10,16 +10,16 @@ use creel_testkit::docker::{ContainerSpec, concurrently};
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
 
-use super::stage::Stage;
+use super::stage::GuardStage;
 
-/// How many containers live through a lifecycle, and how many at a time.
+/// The number of containers in a lifecycle, and how many run at a time.
 const CONTAINERS: usize = 100;
 const WORKERS: usize = 8;
-/// How much a load and a build move.
+/// The number of bytes that a load and a build transfer.
 const BYTES: usize = 500_000_000;
-/// How many pings are sent each way.
+/// The number of pings on each path.
 const PINGS: usize = 1000;
-/// What the loaded and built images are called.
+/// The name of the loaded and built images.
 const IMAGE: &str = "creel-bench-guard:big";
 
 /// One kind of work.
@@ -56,8 +56,8 @@ impl Work {
         }
     }
 
-    /// Makes what the work needs; not measured.
-    pub(super) fn prepare(self, stage: &Stage) -> Result<()> {
+    /// Creates the files that the work needs; not measured.
+    pub(super) fn prepare(self, stage: &GuardStage) -> Result<()> {
         let context = stage.directory().join("context");
         if self == Self::Lifecycle || context.join("data").exists() {
             return Ok(());
@@ -74,8 +74,8 @@ impl Work {
         forget(stage)
     }
 
-    /// Does it once and returns how long it took.
-    pub(super) fn run(self, stage: &Stage, engine: &Engine) -> Result<Duration> {
+    /// Does the work once, and returns how long it took.
+    pub(super) fn run(self, stage: &GuardStage, engine: &Engine) -> Result<Duration> {
         let context = stage.directory().join("context");
         let archive = stage.directory().join("image.tar");
         let started_at = Instant::now();
@@ -83,8 +83,8 @@ impl Work {
             Self::Lifecycle => lifecycle(engine)?,
             Self::Load => docker(engine, self, &["load", "-q", "-i", path(&archive)?])?,
             Self::Classic | Self::BuildKit => {
-                let words = ["build", "-q", "--no-cache", "-t", IMAGE, path(&context)?];
-                docker(engine, self, &words)?;
+                let args = ["build", "-q", "--no-cache", "-t", IMAGE, path(&context)?];
+                docker(engine, self, &args)?;
             }
         }
         let took = started_at.elapsed();
@@ -105,12 +105,12 @@ fn lifecycle(engine: &Engine) -> Result<()> {
     concurrently(&names, WORKERS, live).map(drop)
 }
 
-/// Removes the image, so that the next one is made anew.
-fn forget(stage: &Stage) -> Result<()> {
+/// Removes the image, so that the next run creates it again.
+fn forget(stage: &GuardStage) -> Result<()> {
     stage.engine(0).docker().remove_image(IMAGE)
 }
 
-/// Writes bytes that nothing compresses or shares.
+/// Writes bytes that can be neither compressed nor deduplicated.
 fn write_noise(path: &std::path::Path) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut noise = fastrand::Rng::with_seed(7);
@@ -137,8 +137,8 @@ fn docker(engine: &Engine, work: Work, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns a command line that can do the work: newer ones need a plugin for BuildKit, the
-/// package's own speaks it by itself.
+/// Returns a docker CLI that can do the work. Newer ones need a plugin for BuildKit; the one from
+/// the Debian package supports it by itself.
 fn program(work: Work) -> Result<&'static str> {
     const PACKAGED: &str = "/usr/bin/docker";
     if work != Work::BuildKit {
@@ -158,13 +158,13 @@ fn path(path: &std::path::Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
 }
 
-/// Asks for nothing, many times each way in turn; returns the medians.
-pub(super) fn pings(stage: &Stage) -> Result<[Duration; 2]> {
+/// Sends many pings on both paths in turn, and returns the medians.
+pub(super) fn pings(stage: &GuardStage) -> Result<[Duration; 2]> {
     let mut figures = [Vec::new(), Vec::new()];
     for _ in 0..PINGS {
-        for (way, figures) in figures.iter_mut().enumerate() {
+        for (variant, figures) in figures.iter_mut().enumerate() {
             let started_at = Instant::now();
-            stage.engine(way).api().request("GET", "/_ping", None)?;
+            stage.engine(variant).api().request("GET", "/_ping", None)?;
             figures.push(started_at.elapsed());
         }
     }

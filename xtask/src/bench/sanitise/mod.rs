@@ -1,8 +1,8 @@
-//! How fast text is masked: a large log through the masker, against ripgrep searching the same
+//! The speed of masking: a large log through the masker, compared with ripgrep searching the same
 //! file for the same patterns.
 //!
-//! ripgrep only counts the lines with a match. The masker finds every match, judges random
-//! text besides, which no regular expression can, and writes the whole log again.
+//! ripgrep only counts the lines with a match. The masker finds every match, also judges random
+//! text, which no regular expression can, and writes the whole log again.
 
 mod report;
 mod sample;
@@ -14,36 +14,36 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::machine::Machine;
+use super::machine::MachineInfo;
 use super::{Effort, page};
 use crate::step::step;
 use crate::{child, packages, workspace};
 
-use report::Results;
+use report::SanitiseResults;
 
 /// Measures, writes the results and checks the bar.
 pub(super) fn run(effort: &Effort) -> Result<()> {
     step("packages", packages::install_missing)?;
     let build = ["build", "--release", "--package", "creel-core", "--example", "mask"];
     step("release build", || child::run(&mut workspace::cargo(&build)))?;
-    let stage = step("sample", Stage::set)?;
+    let stage = step("sample", SanitiseStage::set)?;
     let mut figures = [Vec::new(), Vec::new()];
     for round in 0..effort.rounds {
         for turn in 0..2 {
             child::check_interrupted()?;
-            let way = (round + turn) % 2;
-            let took = stage.measure(way)?;
-            println!("round {}: {}: {took:.2?}", round + 1, report::WAYS[way]);
-            figures[way].push(took);
+            let variant = (round + turn) % 2;
+            let took = stage.measure(variant)?;
+            println!("round {}: {}: {took:.2?}", round + 1, report::VARIANTS[variant]);
+            figures[variant].push(took);
         }
     }
     stage.check_masked()?;
-    let results = Results {
+    let results = SanitiseResults {
         figures,
         bytes: sample::BYTES,
         patterns: stage.patterns,
         rounds: effort.rounds,
-        machine: Machine::here(),
+        machine: MachineInfo::here(),
         ripgrep: version()?,
     };
     let text = report::render(&results)?;
@@ -54,15 +54,15 @@ pub(super) fn run(effort: &Effort) -> Result<()> {
     report::check(&results)
 }
 
-/// The files that both ways read.
-struct Stage {
+/// The files that both programs read.
+struct SanitiseStage {
     directory: PathBuf,
     masker: PathBuf,
-    /// How many patterns are searched for.
+    /// The number of patterns searched for.
     patterns: usize,
 }
 
-impl Stage {
+impl SanitiseStage {
     /// Writes the log, the secrets in it, and the patterns.
     fn set() -> Result<Self> {
         let directory = workspace::target().join("bench-sanitise");
@@ -78,14 +78,14 @@ impl Stage {
         Ok(Self { directory, masker, patterns })
     }
 
-    /// Goes once through the log: by masking it, or by searching it.
-    fn measure(&self, way: usize) -> Result<Duration> {
-        let mut command = if way == 0 { self.mask()? } else { self.search() };
+    /// Processes the log once, by masking it or by searching it.
+    fn measure(&self, variant: usize) -> Result<Duration> {
+        let mut command = if variant == 0 { self.mask()? } else { self.search() };
         let started_at = Instant::now();
         let status = command.stdout(Stdio::null()).status()?;
         let took = started_at.elapsed();
         if !status.success() {
-            bail!("{} failed: {status}", report::WAYS[way]);
+            bail!("{} failed: {status}", report::VARIANTS[variant]);
         }
         Ok(took)
     }

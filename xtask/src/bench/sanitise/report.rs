@@ -1,53 +1,53 @@
-//! The measured figures as a section, and the bar they have to pass.
+//! The measured figures as a section, and the bar they have to meet.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::bench::machine::Machine;
+use crate::bench::machine::MachineInfo;
 use crate::bench::page;
 
-/// What the two ways are called.
-pub(super) const WAYS: [&str; 2] = ["masked", "searched by ripgrep"];
-/// Which part of ripgrep's speed is enough.
+/// The names of the two programs' runs.
+pub(super) const VARIANTS: [&str; 2] = ["masked", "searched by ripgrep"];
+/// The minimum speed, as a fraction of ripgrep's.
 const PART: f64 = 0.5;
 
 /// Every figure of one run.
-pub(super) struct Results {
-    /// Of masking, and of searching.
+pub(super) struct SanitiseResults {
+    /// The durations of masking and of searching.
     pub(super) figures: [Vec<Duration>; 2],
     pub(super) bytes: usize,
     pub(super) patterns: usize,
     pub(super) rounds: usize,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineInfo,
     pub(super) ripgrep: String,
 }
 
-impl Results {
-    fn sorted(&self, way: usize) -> Vec<Duration> {
-        let mut figures = self.figures[way].clone();
+impl SanitiseResults {
+    fn sorted(&self, variant: usize) -> Vec<Duration> {
+        let mut figures = self.figures[variant].clone();
         figures.sort_unstable();
         figures
     }
 
-    fn median(&self, way: usize) -> Duration {
-        let figures = self.sorted(way);
+    fn median(&self, variant: usize) -> Duration {
+        let figures = self.sorted(variant);
         figures.get(figures.len() / 2).copied().unwrap_or_default()
     }
 
-    /// Returns how fast masking is, as a part of ripgrep's speed.
+    /// Returns the speed of masking, as a fraction of ripgrep's speed.
     fn part(&self) -> f64 {
         self.median(1).as_secs_f64() / self.median(0).as_secs_f64().max(f64::EPSILON)
     }
 
-    fn speed(&self, way: usize) -> f64 {
-        self.bytes as f64 / 1e6 / self.median(way).as_secs_f64().max(f64::EPSILON)
+    fn speed(&self, variant: usize) -> f64 {
+        self.bytes as f64 / 1e6 / self.median(variant).as_secs_f64().max(f64::EPSILON)
     }
 }
 
 /// Returns the section.
-pub(super) fn render(results: &Results) -> Result<String> {
+pub(super) fn render(results: &SanitiseResults) -> Result<String> {
     let mut text = String::from("## Sanitiser\n\n");
     writeln!(text, "{}\n", page::origin("sanitise"))?;
     writeln!(text, "{}, {}.\n", results.machine, results.ripgrep)?;
@@ -62,10 +62,10 @@ pub(super) fn render(results: &Results) -> Result<String> {
         results.rounds
     )?;
     writeln!(text, "| way | median | fastest | slowest | speed |\n|---|---:|---:|---:|---:|")?;
-    for (way, name) in WAYS.iter().enumerate() {
-        let figures = results.sorted(way);
+    for (variant, name) in VARIANTS.iter().enumerate() {
+        let figures = results.sorted(variant);
         let (Some(fastest), Some(slowest)) = (figures.first(), figures.last()) else { continue };
-        let (median, speed) = (results.median(way), results.speed(way));
+        let (median, speed) = (results.median(variant), results.speed(variant));
         writeln!(
             text,
             "| {name} | {median:.2?} | {fastest:.2?} | {slowest:.2?} | {speed:.0} MB/s |"
@@ -76,7 +76,7 @@ pub(super) fn render(results: &Results) -> Result<String> {
 }
 
 /// Fails when the bar is missed.
-pub(super) fn check(results: &Results) -> Result<()> {
+pub(super) fn check(results: &SanitiseResults) -> Result<()> {
     let part = results.part();
     if part < PART {
         bail!("the bar is missed: {part:.2} × the speed of ripgrep");

@@ -1,4 +1,4 @@
-//! A log as agents, builds and servers write it, with some secrets in it.
+//! A log like those of agents, builds and servers, with some secrets in it.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::Result;
 use fastrand::Rng;
 
-/// How large the log is.
+/// The size of the log.
 pub(super) const BYTES: usize = 256_000_000;
-/// One line in so many holds a secret.
+/// One line in this many holds a secret.
 const SECRET_EVERY: usize = 200;
-/// The secrets that are known.
+/// The known secrets.
 const KNOWN: [(&str, &str); 6] = [
     ("GIT_TOKEN", "correct-horse-battery-staple-4711"),
     ("ACME_KEY", "acme-Zk3vQ9tXw2LmB7yRp4Ns8Hd1Gf6Jc5Ka"),
@@ -21,7 +21,7 @@ const KNOWN: [(&str, &str); 6] = [
     ("WEBHOOK", "whsec/9Jd+72kLmQw0zXcV5bN8tRyUiOp3aSd"),
     ("PIN", "pin-90210-x"),
 ];
-/// Tokens that only their shape gives away.
+/// Tokens that only their format reveals.
 const TOKENS: [&str; 6] = [
     "ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
     "sk-ant-api03-a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
@@ -38,7 +38,7 @@ const PATHS: [&str; 6] = [
     "src/main/java/org/example/orders/OrderServiceImpl.java",
     "/nix/store/3n58xw4373jp0ljirf06d8077j15pc4j-glibc-2.38/lib/libc.so.6",
 ];
-const WORDS: [&str; 12] = [
+const MESSAGES: [&str; 12] = [
     "the sandbox answered after the third try",
     "connection reset by peer",
     "Compiling serde_json v1.0.145",
@@ -53,12 +53,12 @@ const WORDS: [&str; 12] = [
     "user asked for a summary of the changes",
 ];
 
-/// Returns the known secrets as a file names them.
+/// Returns the known secrets in the format of the secrets file.
 pub(super) fn secrets() -> String {
     KNOWN.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
-/// Returns every secret in the log, as it stands there.
+/// Returns every secret in the log, exactly as it is written there.
 pub(super) fn planted() -> Vec<String> {
     let known = KNOWN.iter().map(|(_, value)| (*value).to_owned());
     known
@@ -67,7 +67,7 @@ pub(super) fn planted() -> Vec<String> {
         .collect()
 }
 
-/// Writes the log, the same each time.
+/// Writes the log, which is the same each time.
 pub(super) fn write(path: &Path) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut chance = Rng::with_seed(11);
@@ -86,14 +86,14 @@ pub(super) fn write(path: &Path) -> Result<()> {
 
 fn write_line(line: &mut String, number: usize, chance: &mut Rng) -> Result<()> {
     let (second, millisecond) = (number / 90 % 60, number % 1000);
-    let words = WORDS[chance.usize(..WORDS.len())];
+    let message = MESSAGES[chance.usize(..MESSAGES.len())];
     let path = PATHS[chance.usize(..PATHS.len())];
     match chance.u8(..6) {
-        0 => write!(line, "2026-11-15T17:48:{second:02}.{millisecond:03}Z  INFO run: {words}")?,
-        1 => write!(line, "{{\"level\":\"info\",\"seq\":{number},\"message\":\"{words}\"}}")?,
+        0 => write!(line, "2026-11-15T17:48:{second:02}.{millisecond:03}Z  INFO run: {message}")?,
+        1 => write!(line, "{{\"level\":\"info\",\"seq\":{number},\"message\":\"{message}\"}}")?,
         2 => write!(line, "  --> {path}:{}:{}", number % 900, number % 80)?,
-        3 => write!(line, "[{number}/9999] {path}: {words}")?,
-        4 => write!(line, "commit {:032x}{:08x} {words}", chance.u128(..), chance.u32(..))?,
+        3 => write!(line, "[{number}/9999] {path}: {message}")?,
+        4 => write!(line, "commit {:032x}{:08x} {message}", chance.u128(..), chance.u32(..))?,
         _ => write!(line, "fetched https://registry.example.org/{path} in {millisecond} ms")?,
     }
     if number.is_multiple_of(SECRET_EVERY) {

@@ -5,20 +5,20 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use creel_bridge::exec::Order;
+use creel_bridge::exec::ExecRequest;
 
-/// Starts the command, or says in one sentence why it cannot be.
-pub(super) fn start(order: &Order) -> Result<Child, String> {
-    let (program, arguments) = order.command.split_first().ok_or("the command is empty")?;
+/// Starts the command. The error says in one sentence why it could not be started.
+pub(super) fn start(request: &ExecRequest) -> Result<Child, String> {
+    let (program, arguments) = request.command.split_first().ok_or("the command is empty")?;
     let mut command = Command::new(program);
     command
         .args(arguments)
-        .envs(&order.env)
+        .envs(&request.env)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    if let Some(directory) = &order.directory {
+    if let Some(directory) = &request.directory {
         if !Path::new(directory).is_dir() {
             return Err(format!("no such directory: {directory}"));
         }

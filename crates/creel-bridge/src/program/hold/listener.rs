@@ -1,4 +1,4 @@
-//! The socket of a holder: a command per connection.
+//! The socket of a holder: one command per connection.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,30 +12,31 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use crate::program::failure::Failure;
+use crate::program::error::BridgeError;
 use crate::program::spawn::this_program;
 
-/// How long to wait when a connection cannot be taken, so that this does not become a busy loop.
+/// How long to wait after a connection cannot be accepted, to avoid a busy loop.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes connections; each sends the line of an order, and hears the frames.
+/// Accepts connections. Each sends a request line and receives the frames.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ExecListener {
     socket: UnixListener,
 }
 
-impl Listener {
-    /// Listens at a path, which only this user may use. An old socket there is replaced.
-    pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
-        let socket = bind(path).map_err(Failure::of(format!("listen at {}", path.display())))?;
+impl ExecListener {
+    /// Listens at a path that only this user may access. An existing socket there is replaced.
+    pub(super) fn bind(path: &Path) -> Result<Self, BridgeError> {
+        let socket =
+            bind(path).map_err(BridgeError::of(format!("listen at {}", path.display())))?;
         Ok(Self { socket })
     }
 
-    /// Takes the connections that wait.
-    pub(super) fn take(&self) {
+    /// Accepts the pending connections.
+    pub(super) fn accept_pending(&self) {
         loop {
             match self.socket.accept() {
-                // Whoever is refused sees its connection end.
+                // A refused client sees its connection end.
                 Ok((connection, _)) => {
                     let _ = start_exec(connection);
                 }
@@ -46,13 +47,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ExecListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Binds by way of the directory's handle, because the name of a socket may not be long.
+/// Binds through the directory's file descriptor, because socket paths must be short.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let directory = match path.parent() {
@@ -73,9 +74,9 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// Starts an `exec` that speaks over the connection. It is reaped like everybody else.
+/// Starts an `exec` that speaks over the connection. The holder reaps it like any other child.
 fn start_exec(connection: UnixStream) -> io::Result<()> {
-    // What the listener is, its connections are not; and `exec` relies on it.
+    // Connections do not inherit the listener's mode, and `exec` needs blocking reads.
     connection.set_nonblocking(false)?;
     let output = OwnedFd::from(connection.try_clone()?);
     let child = this_program(["exec", "--while-connected"])

@@ -1,12 +1,12 @@
 //! `hold`: the holder, first process of a container or root of a process tree.
 //!
-//! It reaps whatever becomes its child, and ends with all below it when it is asked
-//! to or when the lease was not renewed. In a container it is the first process, so
-//! its end is the container's. With a socket it starts an `exec` per connection,
-//! which lives no longer than the connection does.
+//! It reaps every process that becomes its child. When it is asked to end, or the lease is not
+//! renewed, it ends everything below it and itself. In a container it is the first process, so the
+//! container ends with it. With a socket it starts one `exec` per connection, which lives no longer
+//! than the connection.
 //!
-//! Asked to end, it asks everybody else first and waits a while: bridges close
-//! their runtime then. When the lease ran out nobody is asked.
+//! When it is asked to end, it first asks all other processes and waits for a grace period, in
+//! which bridges close their runtime. When the lease has expired, it kills them without asking.
 
 mod listener;
 
@@ -18,27 +18,27 @@ use rustix::event::PollFlags;
 use rustix::process::{getpid, set_child_subreaper};
 
 use super::arguments::Arguments;
-use super::failure::Failure;
-use super::lease::Lease;
-use super::lookout::wait_for;
-use super::processes::{self, Cleared, Scope};
+use super::error::BridgeError;
+use super::lease::FileLease;
+use super::poll::wait_for;
+use super::processes::{self, Cleared, ProcessScope};
 use super::signals::Signals;
-use listener::Listener;
+use listener::ExecListener;
 
-/// How long those who are asked to end may take.
+/// How long processes that are asked to end may take.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the killed may take to die before they are killed again.
+/// How long killed processes may take to die before they are killed again.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
-/// The exit code that says that the lease ran out.
+/// The exit code for an expired lease.
 const LEASE_RAN_OUT: u8 = 3;
 
-/// Holds until it is asked to end or the lease runs out.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+/// Runs until it is asked to end or the lease expires.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, BridgeError> {
     let lease_file = arguments.needed_path("lease-file")?;
-    let mut lease = Lease::start(lease_file, arguments.needed_duration("lease-ms")?);
-    set_child_subreaper(Some(getpid())).map_err(Failure::of("adopt orphans"))?;
+    let mut lease = FileLease::start(lease_file, arguments.needed_duration("lease-ms")?);
+    set_child_subreaper(Some(getpid())).map_err(BridgeError::of("adopt orphans"))?;
     let mut signals = Signals::catch()?;
-    let listener = arguments.path("socket").map(|path| Listener::bind(&path)).transpose()?;
+    let listener = arguments.path("socket").map(|path| ExecListener::bind(&path)).transpose()?;
     loop {
         processes::reap(|_, _| {});
         if signals.asked_to_end() {
@@ -57,31 +57,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if let Some(listener) = &listener
             && !ready[1].is_empty()
         {
-            listener.take();
+            listener.accept_pending();
         }
     }
 }
 
-/// Asks everybody to end, and kills those who have not when the grace is over.
+/// Asks all processes to end, and kills those that remain after the grace period.
 fn end_with_grace(signals: &mut Signals) {
     let deadline = Instant::now() + GRACE;
-    let mut left = processes::ask_to_end(Scope::Everything);
+    let mut left = processes::ask_to_end(ProcessScope::Everything);
     while left > 0 && Instant::now() < deadline {
-        let look_again = Instant::now() + Duration::from_millis(50);
+        let check_again_at = Instant::now() + Duration::from_millis(50);
         let watched = [(signals.as_fd(), PollFlags::IN)];
-        wait_for(&watched, Some(look_again));
+        wait_for(&watched, Some(check_again_at));
         signals.drain();
         processes::reap(|_, _| {});
-        left = processes::count(Scope::Everything);
+        left = processes::count(ProcessScope::Everything);
     }
     end_by_force();
 }
 
-/// Kills everybody, however long it takes: while something is left, somebody must answer for it.
-/// The first process of a namespace may go at once, because the kernel ends the rest with it.
+/// Kills all processes, however long it takes: while one is left, its holder must stay. The first
+/// process of a namespace may exit at once, because the kernel then kills the rest.
 fn end_by_force() {
     let is_first = getpid().as_raw_pid() == 1;
-    while let Cleared::Left(_) = processes::end(Scope::Everything, DEATH_PATIENCE, |_, _| {}) {
+    while let Cleared::Left(_) = processes::end(ProcessScope::Everything, DEATH_PATIENCE, |_, _| {})
+    {
         if is_first {
             return;
         }

@@ -1,4 +1,4 @@
-//! The bridge proper: one loop over commands, questions, the turn and the clocks.
+//! The bridge itself: one loop over commands, questions, the turn and the clocks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,91 +6,92 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use creel_bridge::event::{BridgeEvent, TurnEnding};
-use creel_bridge::serve::{Command, Order, Runtime};
+use creel_bridge::serve::{BridgeCommand, Runtime, ServeRequest};
 use rustix::event::PollFlags;
 
 use crate::program::ask::DIRECTORY_VARIABLE;
-use crate::program::directory::{Directory, Terms, write_whole};
-use crate::program::failure::Failure;
-use crate::program::lease::Lease;
-use crate::program::lookout::wait_for;
-use crate::program::processes::{self, Scope};
+use crate::program::directory::{BridgeDirectory, ReaderSettings, write_whole};
+use crate::program::error::BridgeError;
+use crate::program::lease::FileLease;
+use crate::program::poll::wait_for;
+use crate::program::processes::{self, ProcessScope};
 use crate::program::signals::Signals;
 use crate::program::spool::{Recovered, Spool};
-use crate::program::watch::Watch;
+use crate::program::watch::PathWatch;
 
-use super::commands::{Inbox, Waiting};
+use super::commands::{Inbox, InboxCommand};
 use super::questions::Questions;
-use super::turn::{Task, Turn};
+use super::turn::{RunningTurn, TurnParams};
 
-/// The variable that tells programs of a runtime which program speaks to their bridge.
+/// The variable that names the bridge program for programs of a runtime.
 const PROGRAM_VARIABLE: &str = "CREEL_BRIDGE";
-/// How long the program may take to end when the sandbox ends: less than a holder waits.
+/// How long the program may take to end when the sandbox ends; less than a holder waits.
 const LAST_GRACE: Duration = Duration::from_secs(3);
-/// How long what is left of the runtime may take to die.
+/// How long the rest of the runtime may take to die.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The bridge.
 #[derive(Debug)]
 pub(super) struct Bridge {
-    order: Order,
-    directory: Directory,
+    request: ServeRequest,
+    directory: BridgeDirectory,
     signals: Signals,
-    watch: Watch,
-    lease: Lease,
+    watch: PathWatch,
+    lease: FileLease,
     spool: Spool,
     inbox: Inbox,
     questions: Questions,
-    turn: Option<Turn>,
-    stop: Option<Stop>,
+    turn: Option<RunningTurn>,
+    stop: Option<StopRequest>,
 }
 
-/// A turn, as it was asked for.
+/// A requested turn.
 #[derive(Debug)]
-struct Asked {
-    /// What the agent is told.
+struct TurnRequest {
+    /// The prompt for the agent.
     prompt: String,
-    /// When the turn is cut off.
+    /// The time after which the turn is killed.
     limit: Duration,
-    /// How long it may say nothing.
+    /// The longest time without output.
     silence: Option<Duration>,
 }
 
-/// The end, as it was asked for.
+/// A requested stop.
 #[derive(Debug)]
-struct Stop {
-    /// The command that asked for it.
+struct StopRequest {
+    /// The key of the command that requested it.
     key: Option<String>,
-    /// In one sentence, why.
+    /// The reason, in one sentence.
     reason: String,
     /// When the program is killed.
     force_at: Instant,
 }
 
 impl Bridge {
-    /// Goes on in the directory, or begins there; the events of that are in the spool.
+    /// Opens a new or existing directory, and writes the first events to the spool.
     pub(super) fn open(
-        order: Order,
-        directory: Directory,
+        request: ServeRequest,
+        directory: BridgeDirectory,
         signals: Signals,
-    ) -> Result<Self, Failure> {
-        let open = |directory: &Directory| {
-            directory.keep_terms(Terms { heartbeat_ms: order.heartbeat_ms })?;
-            // It must be there to be watched; and whoever starts a bridge lives.
+    ) -> Result<Self, BridgeError> {
+        let open = |directory: &BridgeDirectory| {
+            directory.store_settings(ReaderSettings { heartbeat_ms: request.heartbeat_ms })?;
+            // The file must exist to be watched, and the process that starts a bridge is alive.
             directory.leave_sign()?;
             Spool::open(&directory.spool())
         };
-        let (mut spool, recovered) = open(&directory).map_err(Failure::of("open the spool"))?;
+        let (mut spool, recovered) = open(&directory).map_err(BridgeError::of("open the spool"))?;
         let (keys, requests) = paired(&recovered);
         let inbox = Inbox::open(directory.commands(), keys);
         let questions = Questions::open(directory.questions(), requests);
         let events = first_events(&recovered);
-        spool.append_durably(&events).map_err(Failure::of("write to the spool"))?;
-        let (commands, asked) = (directory.commands(), directory.questions());
-        let watch = Watch::over([directory.path(), commands.as_path(), asked.as_path()]);
-        let lease = Lease::start(directory.sign(), Duration::from_millis(order.lease_ms));
+        spool.append_durably(&events).map_err(BridgeError::of("write to the spool"))?;
+        let (commands, question_files) = (directory.commands(), directory.questions());
+        let watch =
+            PathWatch::over([directory.path(), commands.as_path(), question_files.as_path()]);
+        let lease = FileLease::start(directory.sign(), Duration::from_millis(request.lease_ms));
         let (turn, stop) = (None, None);
-        Ok(Self { order, directory, signals, watch, lease, spool, inbox, questions, turn, stop })
+        Ok(Self { request, directory, signals, watch, lease, spool, inbox, questions, turn, stop })
     }
 
     /// Returns the number of the newest event.
@@ -98,24 +99,24 @@ impl Bridge {
         self.spool.newest()
     }
 
-    /// Serves until it is told to stop, or nobody is there any more.
-    pub(super) fn serve(mut self) -> Result<(), Failure> {
+    /// Serves until a command, a signal or an expired lease stops it.
+    pub(super) fn serve(mut self) -> Result<(), BridgeError> {
         let served = self.run();
         if served.is_err()
             && let Some(turn) = self.turn.take()
         {
             turn.close();
         }
-        let _ = processes::end(Scope::Everything, DEATH_PATIENCE, |_, _| {});
-        served.map_err(Failure::of("write to the spool"))
+        let _ = processes::end(ProcessScope::Everything, DEATH_PATIENCE, |_, _| {});
+        served.map_err(BridgeError::of("write to the spool"))
     }
 
     fn run(&mut self) -> io::Result<()> {
         loop {
-            self.listen()?;
-            self.look_at_questions()?;
-            self.look_at_commands()?;
-            self.look_at_clocks();
+            self.read_output()?;
+            self.check_questions()?;
+            self.check_commands()?;
+            self.check_clocks();
             if self.turn.is_none()
                 && let Some(stop) = self.stop.take()
             {
@@ -125,25 +126,25 @@ impl Bridge {
         }
     }
 
-    /// Waits until something is to be done.
+    /// Waits for the next event.
     fn wait(&mut self) {
         let now = Instant::now();
         let mut until = now + self.watch.period().min(self.lease.period());
-        let due = self.turn.as_ref().and_then(Turn::due_at);
+        let due = self.turn.as_ref().and_then(RunningTurn::due_at);
         let force = self.stop.as_ref().map(|stop| stop.force_at).filter(|at| *at > now);
         until = [due, force].into_iter().flatten().fold(until, Instant::min);
         let mut watched = vec![(self.signals.as_fd(), PollFlags::IN)];
         watched.extend(self.watch.watched());
-        watched.extend(self.turn.as_ref().map(Turn::watched));
+        watched.extend(self.turn.as_ref().map(RunningTurn::watched));
         wait_for(&watched, Some(until));
         self.watch.drain();
         self.signals.drain();
     }
 
-    /// Reads what the turn has to say; its end makes room for the next one.
-    fn listen(&mut self) -> io::Result<()> {
+    /// Reads the output of the turn. Its end makes room for the next turn.
+    fn read_output(&mut self) -> io::Result<()> {
         let Some(turn) = &mut self.turn else { return Ok(()) };
-        let events = turn.listen();
+        let events = turn.read_output();
         if events.is_empty() {
             return Ok(());
         }
@@ -156,58 +157,58 @@ impl Bridge {
         Ok(())
     }
 
-    fn look_at_questions(&mut self) -> io::Result<()> {
-        let turn = self.turn.as_ref().map_or(self.spool.turns(), Turn::number);
-        for question in self.questions.look() {
+    fn check_questions(&mut self) -> io::Result<()> {
+        let turn = self.turn.as_ref().map_or(self.spool.turns(), RunningTurn::number);
+        for question in self.questions.scan() {
             let (request, question) = (question.request, question.text);
             self.spool.append(&[BridgeEvent::InputRequested { turn, request, question }])?;
         }
         Ok(())
     }
 
-    fn look_at_commands(&mut self) -> io::Result<()> {
+    fn check_commands(&mut self) -> io::Result<()> {
         let mut queue: Vec<String> = Vec::new();
-        for Waiting { key, command } in self.inbox.waiting() {
+        for InboxCommand { key, command } in self.inbox.pending() {
             match command {
-                Command::Turn { prompt, limit_ms, silence_ms } => {
+                BridgeCommand::Turn { prompt, limit_ms, silence_ms } => {
                     if self.turn.is_some() || self.stop.is_some() {
                         queue.push(key);
                         continue;
                     }
                     let limit = Duration::from_millis(limit_ms);
                     let silence = silence_ms.map(Duration::from_millis);
-                    self.start_turn(&key, &Asked { prompt, limit, silence })?;
+                    self.start_turn(&key, &TurnRequest { prompt, limit, silence })?;
                 }
-                Command::Answer { request, text } => self.answer(&key, request, &text)?,
-                Command::Cancel => {
+                BridgeCommand::Answer { request, text } => self.answer(&key, request, &text)?,
+                BridgeCommand::Cancel => {
                     queue.push(key);
                     self.cancel(&queue)?;
                     queue.clear();
                 }
-                Command::Stop { grace_ms } => self.begin_stop(key, grace_ms),
+                BridgeCommand::Stop { grace_ms } => self.begin_stop(key, grace_ms),
             }
         }
         Ok(())
     }
 
-    /// Starts a turn. That it was taken and began is on the disk before it does.
-    fn start_turn(&mut self, key: &str, asked: &Asked) -> io::Result<()> {
+    /// Starts a turn. The events for the command and the start are on disk before the turn starts.
+    fn start_turn(&mut self, key: &str, turn_request: &TurnRequest) -> io::Result<()> {
         let number = self.spool.turns() + 1;
         self.spool.append_durably(&[
             BridgeEvent::CommandTaken { key: key.to_owned() },
             BridgeEvent::TurnStarted { turn: number, attempt: 1, model: None },
         ])?;
         self.close(key);
-        let Runtime::Command { command } = &self.order.runtime;
-        let started = Turn::start(&Task {
+        let Runtime::Command { command } = &self.request.runtime;
+        let started = RunningTurn::start(&TurnParams {
             number,
             command,
-            prompt: &asked.prompt,
+            prompt: &turn_request.prompt,
             env: self.environment()?,
-            workspace: &self.order.workspace,
+            workspace: &self.request.workspace,
             turn_file: &self.directory.turn(),
-            limit: asked.limit,
-            silence: asked.silence,
+            limit: turn_request.limit,
+            silence: turn_request.silence,
         });
         match started {
             Ok(turn) => self.turn = Some(turn),
@@ -219,9 +220,9 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns the variables of the runtime: those of the order, and how to reach this bridge.
+    /// Returns the variables of the runtime: those of the request, and how to reach this bridge.
     fn environment(&self) -> io::Result<BTreeMap<String, String>> {
-        let mut env = self.order.env.clone();
+        let mut env = self.request.env.clone();
         let program = std::env::current_exe()?;
         env.insert(PROGRAM_VARIABLE.to_owned(), program.to_string_lossy().into_owned());
         let directory = self.directory.path().to_string_lossy().into_owned();
@@ -229,13 +230,13 @@ impl Bridge {
         Ok(env)
     }
 
-    /// Keeps that a command was taken, which is also a sign of the supervisor.
+    /// Marks a command as taken, which also renews the lease.
     fn close(&mut self, key: &str) {
         self.inbox.close(key);
         self.lease.renew();
     }
 
-    /// Gives an answer. It may be given twice without harm, so that comes first.
+    /// Writes an answer. Writing it twice does no harm, so it precedes the event.
     fn answer(&mut self, key: &str, request: String, text: &str) -> io::Result<()> {
         let is_name = !request.is_empty() && !request.contains('/') && !request.starts_with('.');
         let mut events = vec![BridgeEvent::CommandTaken { key: key.to_owned() }];
@@ -249,7 +250,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Takes what is queued, with the cancel itself, and ends the turn that is under way.
+    /// Takes the queued commands and the cancel itself, and ends the current turn.
     fn cancel(&mut self, keys: &[String]) -> io::Result<()> {
         let taken = |key: &String| BridgeEvent::CommandTaken { key: key.clone() };
         self.spool.append_durably(&keys.iter().map(taken).collect::<Vec<_>>())?;
@@ -260,8 +261,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Begins to stop. The command is taken at the end: a bridge that dies in between is told
-    /// again.
+    /// Begins to stop. The command is taken only at the end, so if the bridge dies in between, the
+    /// next one finds it again.
     fn begin_stop(&mut self, key: String, grace_ms: u64) {
         if self.stop.is_some() {
             return;
@@ -271,25 +272,28 @@ impl Bridge {
         }
         let now = Instant::now();
         let force_at = now.checked_add(Duration::from_millis(grace_ms)).unwrap_or(now);
-        self.stop =
-            Some(Stop { key: Some(key), reason: "it was told to stop".to_owned(), force_at });
+        self.stop = Some(StopRequest {
+            key: Some(key),
+            reason: "it was asked to stop".to_owned(),
+            force_at,
+        });
     }
 
-    fn look_at_clocks(&mut self) {
+    fn check_clocks(&mut self) {
         let now = Instant::now();
         processes::reap(|_, _| {});
         if let Some(turn) = &mut self.turn {
-            turn.tick(self.questions.is_somebody_waiting());
+            turn.tick(self.questions.is_any_open());
         }
         if self.stop.is_none() && self.signals.asked_to_end() {
-            // Whoever ends the sandbox has asked the program too.
+            // The process that ends the sandbox has signalled the program too.
             let reason = "the sandbox ends".to_owned();
-            self.stop = Some(Stop { key: None, reason, force_at: now + LAST_GRACE });
+            self.stop = Some(StopRequest { key: None, reason, force_at: now + LAST_GRACE });
         }
         if self.stop.is_none() && self.lease.has_run_out() {
             let seconds = self.lease.length().as_secs();
-            let reason = format!("nothing was heard of the supervisor for {seconds} s");
-            self.stop = Some(Stop { key: None, reason, force_at: now });
+            let reason = format!("no message from the supervisor for {seconds} s");
+            self.stop = Some(StopRequest { key: None, reason, force_at: now });
         }
         if let Some(stop) = &self.stop
             && stop.force_at <= now
@@ -299,8 +303,8 @@ impl Bridge {
         }
     }
 
-    /// Says that nothing more will come.
-    fn end(&mut self, stop: Stop) -> io::Result<()> {
+    /// Records that the runtime has ended.
+    fn end(&mut self, stop: StopRequest) -> io::Result<()> {
         let taken = stop.key.clone().map(|key| BridgeEvent::CommandTaken { key });
         let mut events: Vec<BridgeEvent> = taken.into_iter().collect();
         events.push(BridgeEvent::RuntimeEnded { reason: stop.reason });
@@ -312,7 +316,7 @@ impl Bridge {
     }
 }
 
-/// Returns the keys and the requests that were taken in the life before.
+/// Returns the keys and requests that were taken before the restart.
 fn paired(recovered: &Recovered) -> (Vec<String>, Vec<String>) {
     let (mut keys, mut requests) = (Vec::new(), Vec::new());
     for event in &recovered.events {
@@ -325,7 +329,7 @@ fn paired(recovered: &Recovered) -> (Vec<String>, Vec<String>) {
     (keys, requests)
 }
 
-/// Returns the events with which a life begins.
+/// Returns the first events after a start.
 fn first_events(recovered: &Recovered) -> Vec<BridgeEvent> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let mut events = vec![BridgeEvent::BridgeStarted { version }];

@@ -1,4 +1,4 @@
-//! Questions of programs in the runtime.
+//! Questions from programs in the runtime.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -6,38 +6,38 @@ use std::path::PathBuf;
 
 use crate::program::directory::is_held;
 
-/// A question that nobody has heard of yet.
+/// A question that was not reported yet.
 #[derive(Debug)]
 pub(super) struct Question {
-    /// What answers name.
+    /// The id that an answer refers to.
     pub request: String,
-    /// What is asked.
+    /// The question.
     pub text: String,
 }
 
-/// The questions that somebody waits for an answer to.
+/// The questions that wait for an answer.
 #[derive(Debug)]
 pub(super) struct Questions {
     directory: PathBuf,
-    /// Those that were told, each with the file that whoever asked holds.
+    /// Reported questions, each with the file that the asking process holds.
     open: HashMap<String, File>,
-    /// Requests that were told before a crash.
-    told: HashSet<String>,
+    /// Requests that were reported before a crash.
+    reported: HashSet<String>,
 }
 
 impl Questions {
-    /// Opens the directory; these requests were told before.
-    pub(super) fn open(directory: PathBuf, told: impl IntoIterator<Item = String>) -> Self {
-        Self { directory, open: HashMap::new(), told: told.into_iter().collect() }
+    /// Opens the directory. These requests were reported before.
+    pub(super) fn open(directory: PathBuf, reported: impl IntoIterator<Item = String>) -> Self {
+        Self { directory, open: HashMap::new(), reported: reported.into_iter().collect() }
     }
 
-    /// Looks again; returns what is new, and forgets what nobody waits for any more.
-    pub(super) fn look(&mut self) -> Vec<Question> {
+    /// Scans the directory. Returns new questions, and drops those whose process no longer waits.
+    pub(super) fn scan(&mut self) -> Vec<Question> {
         let directory = self.directory.clone();
         self.open.retain(|request, file| {
             let is_waited_for = is_held(file);
             if !is_waited_for {
-                // It is of no use to anybody; the next look tries again.
+                // The file is useless now. The next scan tries again.
                 let _ = fs::remove_file(directory.join(request));
             }
             is_waited_for
@@ -45,10 +45,10 @@ impl Questions {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let requests: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        requests.into_iter().filter_map(|request| self.take(request)).collect()
+        requests.into_iter().filter_map(|request| self.open_question(request)).collect()
     }
 
-    fn take(&mut self, request: String) -> Option<Question> {
+    fn open_question(&mut self, request: String) -> Option<Question> {
         if request.starts_with('.') || self.open.contains_key(&request) {
             return None;
         }
@@ -60,18 +60,18 @@ impl Questions {
         }
         let text = String::from_utf8_lossy(&fs::read(&path).ok()?).into_owned();
         self.open.insert(request.clone(), file);
-        self.told.insert(request.clone()).then_some(Question { request, text })
+        self.reported.insert(request.clone()).then_some(Question { request, text })
     }
 
-    /// Forgets a question that was answered.
+    /// Drops a question that was answered.
     pub(super) fn close(&mut self, request: &str) {
         if self.open.remove(request).is_some() {
             let _ = fs::remove_file(self.directory.join(request));
         }
     }
 
-    /// Returns whether somebody waits for an answer.
-    pub(super) fn is_somebody_waiting(&self) -> bool {
+    /// Returns whether a program waits for an answer.
+    pub(super) fn is_any_open(&self) -> bool {
         !self.open.is_empty()
     }
 }

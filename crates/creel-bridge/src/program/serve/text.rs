@@ -1,15 +1,15 @@
-//! Bytes of a program as text for events.
+//! Converts the bytes of a program to text for events.
 
 use std::mem;
 
-/// How long the text of one event is at most.
+/// The maximum length of the text of one event.
 const LONGEST: usize = 16 << 10;
 
-/// Makes text of one stream's bytes, however they are cut. Put together, it is what the bytes are
-/// as a whole, with bytes that are no UTF-8 replaced.
+/// Converts the bytes of one stream to text, however they are chunked. The concatenated text equals
+/// the lossy UTF-8 decoding of all bytes.
 #[derive(Debug, Default)]
 pub(super) struct TextOf {
-    /// The beginning of a character.
+    /// The beginning of an incomplete character.
     rest: Vec<u8>,
 }
 
@@ -22,7 +22,7 @@ impl TextOf {
             let error = match str::from_utf8(&bytes) {
                 Ok(valid) => {
                     text.push_str(valid);
-                    return pieces(&text);
+                    return chunks(&text);
                 }
                 Err(error) => error,
             };
@@ -30,29 +30,29 @@ impl TextOf {
             text.push_str(&String::from_utf8_lossy(&bytes));
             let Some(length) = error.error_len() else {
                 self.rest = after;
-                return pieces(&text);
+                return chunks(&text);
             };
             text.push(char::REPLACEMENT_CHARACTER);
             bytes = after[length..].to_vec();
         }
     }
 
-    /// Ends the stream; a character that was begun is none.
+    /// Ends the stream. An incomplete character is replaced.
     pub(super) fn end(&mut self) -> Vec<String> {
         let rest = mem::take(&mut self.rest);
-        pieces(&String::from_utf8_lossy(&rest))
+        chunks(&String::from_utf8_lossy(&rest))
     }
 }
 
-/// Cuts a text between characters into pieces of at most the longest length.
-fn pieces(mut text: &str) -> Vec<String> {
-    let mut pieces = Vec::new();
+/// Splits a text at character boundaries into pieces of at most [`LONGEST`] bytes.
+fn chunks(mut text: &str) -> Vec<String> {
+    let mut chunks = Vec::new();
     while !text.is_empty() {
-        let (piece, rest) = text.split_at(text.floor_char_boundary(LONGEST));
-        pieces.push(piece.to_owned());
+        let (chunk, rest) = text.split_at(text.floor_char_boundary(LONGEST));
+        chunks.push(chunk.to_owned());
         text = rest;
     }
-    pieces
+    chunks
 }
 
 #[cfg(test)]
@@ -61,11 +61,11 @@ mod tests {
 
     fn whole(bytes: &[u8], chunk: usize) -> String {
         let mut text = TextOf::default();
-        let mut pieces: Vec<String> =
+        let mut chunks: Vec<String> =
             bytes.chunks(chunk).flat_map(|bytes| text.take(bytes)).collect();
-        pieces.extend(text.end());
-        assert!(pieces.iter().all(|piece| (1..=LONGEST).contains(&piece.len())));
-        pieces.concat()
+        chunks.extend(text.end());
+        assert!(chunks.iter().all(|chunk| (1..=LONGEST).contains(&chunk.len())));
+        chunks.concat()
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! One turn: a program under an `exec` of its own.
+//! One turn: a program under its own `exec`.
 //!
-//! The `exec` dies with this process, whatever ends it, and takes the program and all
-//! below it along; and it holds the bridge's turn file until that is done, so that two
-//! turns never overlap, not even across a crash.
+//! The `exec` dies with this process, for whatever reason that ends, and takes the program and
+//! everything below it along. It holds the bridge's turn file until that is done, so two turns
+//! never overlap, not even across a crash.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,97 +14,97 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use creel_bridge::event::{BridgeEvent, Stream, TurnEnding};
-use creel_bridge::exec::{Ending, Heard, Order};
+use creel_bridge::exec::{ExecEnding, ExecEvent, ExecRequest};
 use creel_bridge::frame::Decoder;
 use rustix::event::PollFlags;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::program::processes::{self, Scope};
+use crate::program::processes::{self, ProcessScope};
 use crate::program::spawn::this_program;
 
 use super::text::TextOf;
 
-/// What stands for the prompt in a command.
+/// The placeholder for the prompt in a command.
 const PROMPT: &str = "{prompt}";
-/// How long the killed may take to die.
+/// How long killed processes may take to die.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
-/// How much is read at once.
+/// The number of bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// What a turn is to do.
+/// The parameters of a turn.
 #[derive(Debug)]
-pub(super) struct Task<'a> {
-    /// Its number.
+pub(super) struct TurnParams<'a> {
+    /// The turn's number.
     pub number: u32,
     /// The program and its arguments.
     pub command: &'a [String],
-    /// What the agent is told.
+    /// The prompt for the agent.
     pub prompt: &'a str,
     /// Variables on top of those of this process.
     pub env: BTreeMap<String, String>,
-    /// Where it starts.
+    /// The working directory.
     pub workspace: &'a str,
     /// The file that only one turn holds at a time.
     pub turn_file: &'a Path,
-    /// When it is cut off.
+    /// The time after which the turn is killed.
     pub limit: Duration,
-    /// How long it may say nothing.
+    /// The longest time without output.
     pub silence: Option<Duration>,
 }
 
-impl Task<'_> {
-    fn order(&self) -> Order {
-        let has_place = self.command.iter().any(|word| word.contains(PROMPT));
+impl TurnParams<'_> {
+    fn exec_request(&self) -> ExecRequest {
+        let has_place = self.command.iter().any(|arg| arg.contains(PROMPT));
         let input = if has_place { String::new() } else { BASE64_STANDARD.encode(self.prompt) };
-        Order {
-            command: self.command.iter().map(|word| word.replace(PROMPT, self.prompt)).collect(),
+        ExecRequest {
+            command: self.command.iter().map(|arg| arg.replace(PROMPT, self.prompt)).collect(),
             env: self.env.clone(),
             directory: Some(self.workspace.to_owned()),
             input,
-            // The clocks stand still while a person is asked, and only the bridge knows of that.
+            // The clocks pause while a person is asked, and only the bridge knows about that.
             limit_ms: u64::MAX,
             silence_ms: None,
         }
     }
 }
 
-/// A turn that is under way.
+/// A running turn.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct RunningTurn {
     number: u32,
     exec: Child,
-    /// The end of this is what kills the program.
+    /// Closing this pipe kills the program.
     line: Option<ChildStdin>,
     frames: ChildStdout,
     decoder: Decoder,
     texts: [TextOf; 2],
     /// The program's process group.
     group: Option<Pid>,
-    /// Why it is being killed.
+    /// Why the program is being killed.
     cut: Option<TurnEnding>,
-    /// Whether the `exec` is gone without a last word, and the program perhaps not.
+    /// Whether the `exec` is gone without a final frame, so the program may still run.
     is_abandoned: bool,
-    clocks: Clocks,
+    clocks: TurnClocks,
 }
 
-impl Turn {
+impl RunningTurn {
     /// Starts a turn.
-    pub(super) fn start(task: &Task<'_>) -> io::Result<Self> {
+    pub(super) fn start(params: &TurnParams<'_>) -> io::Result<Self> {
         let mut exec = this_program(["exec", "--while-connected", "--after"])
-            .arg(task.turn_file)
+            .arg(params.turn_file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = exec.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let frames = exec.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         ioctl_fionbio(&frames, true)?;
-        let mut order = serde_json::to_vec(&task.order())?;
-        order.push(b'\n');
-        // An `exec` that is gone already is found so when its frames end.
-        let _ = line.write_all(&order);
+        let mut request = serde_json::to_vec(&params.exec_request())?;
+        request.push(b'\n');
+        // If the `exec` is already gone, the end of its frames shows it.
+        let _ = line.write_all(&request);
         Ok(Self {
-            number: task.number,
+            number: params.number,
             exec,
             line: Some(line),
             frames,
@@ -113,11 +113,11 @@ impl Turn {
             group: None,
             cut: None,
             is_abandoned: false,
-            clocks: Clocks::start(task.limit, task.silence),
+            clocks: TurnClocks::start(params.limit, params.silence),
         })
     }
 
-    /// Returns its number.
+    /// Returns the turn's number.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -127,13 +127,13 @@ impl Turn {
         (self.frames.as_fd(), PollFlags::IN)
     }
 
-    /// Returns when its clocks want to be looked at.
+    /// Returns when the clocks must be checked next.
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.cut.is_some() { None } else { self.clocks.due_at() }
     }
 
-    /// Reads what was heard since the last time; the end of the turn is the last event.
-    pub(super) fn listen(&mut self) -> Vec<BridgeEvent> {
+    /// Reads the frames that arrived since the last call. The end of the turn is the last event.
+    pub(super) fn read_output(&mut self) -> Vec<BridgeEvent> {
         let mut chunk = vec![0; CHUNK];
         match self.frames.read(&mut chunk) {
             Ok(0) => {
@@ -141,33 +141,33 @@ impl Turn {
                 self.ended(TurnEnding::Killed { signal: KILLED })
             }
             Ok(count) => {
-                let mut heard = Vec::new();
-                self.decoder.feed(&chunk[..count], |frame| heard.push(frame.body));
-                heard.into_iter().flat_map(|heard| self.hear(heard)).collect()
+                let mut received = Vec::new();
+                self.decoder.feed(&chunk[..count], |frame| received.push(frame.body));
+                received.into_iter().flat_map(|event| self.handle(event)).collect()
             }
             Err(_) => Vec::new(),
         }
     }
 
-    fn hear(&mut self, heard: Heard) -> Vec<BridgeEvent> {
-        match heard {
-            Heard::Started { pid } => {
+    fn handle(&mut self, event: ExecEvent) -> Vec<BridgeEvent> {
+        match event {
+            ExecEvent::Started { pid } => {
                 self.group = i32::try_from(pid).ok().and_then(Pid::from_raw);
                 Vec::new()
             }
-            Heard::Output { stream, bytes } => {
-                self.clocks.hear();
+            ExecEvent::Output { stream, bytes } => {
+                self.clocks.reset_silence();
                 let bytes = BASE64_STANDARD.decode(bytes).unwrap_or_default();
                 let texts = self.texts[stream as usize].take(&bytes);
                 texts.into_iter().map(|text| self.text(stream, text)).collect()
             }
-            Heard::Ended(ending) => self.ended(match ending {
-                Ending::Code { code } => TurnEnding::Exited { code },
-                Ending::Signal { signal } => TurnEnding::Killed { signal },
-                Ending::TimedOut => TurnEnding::TimedOut,
-                Ending::Silent => TurnEnding::Silent,
+            ExecEvent::Ended(ending) => self.ended(match ending {
+                ExecEnding::Code { code } => TurnEnding::Exited { code },
+                ExecEnding::Signal { signal } => TurnEnding::Killed { signal },
+                ExecEnding::TimedOut => TurnEnding::TimedOut,
+                ExecEnding::Silent => TurnEnding::Silent,
             }),
-            Heard::NotStarted { reason } => self.ended(TurnEnding::NotStarted { reason }),
+            ExecEvent::NotStarted { reason } => self.ended(TurnEnding::NotStarted { reason }),
         }
     }
 
@@ -187,16 +187,17 @@ impl Turn {
         events
     }
 
-    /// Lets its clocks run, or stand still while a person is asked; cuts it when they say so.
-    pub(super) fn tick(&mut self, is_person_asked: bool) {
+    /// Advances the clocks, or pauses them while a person is asked. Kills the program when one
+    /// expires.
+    pub(super) fn tick(&mut self, is_input_pending: bool) {
         if self.cut.is_none()
-            && let Some(cut) = self.clocks.tick(is_person_asked)
+            && let Some(cut) = self.clocks.tick(is_input_pending)
         {
             self.cut(cut);
         }
     }
 
-    /// Kills the program, and says afterwards that this was why.
+    /// Kills the program, and later reports this reason.
     pub(super) fn cut(&mut self, why: TurnEnding) {
         self.cut.get_or_insert(why);
         self.line = None;
@@ -205,53 +206,53 @@ impl Turn {
     /// Asks the program to end.
     pub(super) fn ask_to_end(&self) {
         if let Some(group) = self.group {
-            // One that ended meanwhile needs no asking.
+            // The group may have ended meanwhile, which is fine.
             let _ = kill_process_group(group, Signal::TERM);
         }
     }
 
-    /// Lets go of the `exec`, and waits until it has cleared away. Where somebody has killed it,
-    /// everything below this process is ended in its place.
+    /// Releases the `exec`, and waits until it has cleaned up. If the `exec` was killed, this ends
+    /// everything below this process instead.
     pub(super) fn close(self) {
         let Self { mut exec, line, frames, is_abandoned, .. } = self;
         drop((line, frames));
-        // Orphans are reaped all the time, and it may have been among them.
+        // The bridge reaps orphans all the time, and may already have reaped the `exec`.
         let _ = exec.wait();
         if is_abandoned {
-            // What does not die now is tried again at the end of the bridge.
-            let _ = processes::end(Scope::Everything, DEATH_PATIENCE, |_, _| {});
+            // What does not die now is killed again at the end of the bridge.
+            let _ = processes::end(ProcessScope::Everything, DEATH_PATIENCE, |_, _| {});
         }
     }
 }
 
-/// The signal that nobody can refuse.
+/// The number of `SIGKILL`.
 const KILLED: i32 = 9;
 
-/// The clocks of a turn, which stand still while a person is asked.
+/// The clocks of a turn, which pause while a person is asked.
 #[derive(Debug)]
-struct Clocks {
+struct TurnClocks {
     limit: Duration,
     silence: Option<Duration>,
-    /// How long the turn has run, and how long it has said nothing, up to the last look.
+    /// How long the turn has run, and how long it has been silent, up to the last check.
     run: Duration,
     silent: Duration,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
-impl Clocks {
+impl TurnClocks {
     fn start(limit: Duration, silence: Option<Duration>) -> Self {
         let (run, silent) = (Duration::ZERO, Duration::ZERO);
-        Self { limit, silence, run, silent, looked_at: Instant::now() }
+        Self { limit, silence, run, silent, checked_at: Instant::now() }
     }
 
-    fn hear(&mut self) {
+    fn reset_silence(&mut self) {
         self.silent = Duration::ZERO;
     }
 
-    fn tick(&mut self, is_still: bool) -> Option<TurnEnding> {
-        let passed = self.looked_at.elapsed();
-        self.looked_at += passed;
-        if is_still {
+    fn tick(&mut self, is_paused: bool) -> Option<TurnEnding> {
+        let passed = self.checked_at.elapsed();
+        self.checked_at += passed;
+        if is_paused {
             self.silent = Duration::ZERO;
             return None;
         }
@@ -269,7 +270,7 @@ impl Clocks {
     fn due_at(&self) -> Option<Instant> {
         let to_limit = self.limit.saturating_sub(self.run);
         let to_silence = self.silence.map(|silence| silence.saturating_sub(self.silent));
-        self.looked_at.checked_add(to_silence.map_or(to_limit, |other| other.min(to_limit)))
+        self.checked_at.checked_add(to_silence.map_or(to_limit, |other| other.min(to_limit)))
     }
 }
 
@@ -277,8 +278,8 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    fn task<'a>(command: &'a [String]) -> Task<'a> {
-        Task {
+    fn params<'a>(command: &'a [String]) -> TurnParams<'a> {
+        TurnParams {
             number: 1,
             command,
             prompt: "Say \"hi\"",
@@ -291,25 +292,28 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_stands_in_its_place_or_on_the_standard_input() {
+    fn the_prompt_replaces_its_placeholder_or_goes_to_standard_input() {
         let in_place = ["agent".to_owned(), "--prompt={prompt}".to_owned()];
-        let order = task(&in_place).order();
-        assert_eq!((order.command[1].as_str(), order.input.as_str()), ("--prompt=Say \"hi\"", ""));
+        let request = params(&in_place).exec_request();
+        assert_eq!(
+            (request.command[1].as_str(), request.input.as_str()),
+            ("--prompt=Say \"hi\"", "")
+        );
         let without = ["agent".to_owned()];
-        let order = task(&without).order();
-        assert_eq!(BASE64_STANDARD.decode(order.input).unwrap(), b"Say \"hi\"");
+        let request = params(&without).exec_request();
+        assert_eq!(BASE64_STANDARD.decode(request.input).unwrap(), b"Say \"hi\"");
     }
 
     #[test]
-    fn the_clocks_stand_still_while_a_person_is_asked() {
-        let mut clocks = Clocks::start(Duration::from_secs(5), Some(Duration::from_secs(2)));
+    fn the_clocks_pause_while_input_is_pending() {
+        let mut clocks = TurnClocks::start(Duration::from_secs(5), Some(Duration::from_secs(2)));
         let ago = |seconds| Instant::now() - Duration::from_secs(seconds);
-        clocks.looked_at = ago(60);
+        clocks.checked_at = ago(60);
         assert_eq!(clocks.tick(true), None);
-        clocks.looked_at = ago(3);
+        clocks.checked_at = ago(3);
         assert_eq!(clocks.tick(false), Some(TurnEnding::Silent));
-        clocks.hear();
-        clocks.looked_at = ago(3);
+        clocks.reset_silence();
+        clocks.checked_at = ago(3);
         assert_eq!(clocks.tick(false), Some(TurnEnding::TimedOut));
     }
 }

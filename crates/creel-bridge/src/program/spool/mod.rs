@@ -1,21 +1,21 @@
 //! The spool: every event of a bridge, in order, in files.
 //!
-//! A *segment* is a file of frames named by the number of its first event. Its first
-//! line is a *head*, a frame with number 0, which says how things stood when the
-//! segment began; so the last segment alone tells a bridge where it was, and older
-//! ones can go as soon as they are acknowledged.
+//! A *segment* is a file of frames, named by the number of its first event. Its first line is a
+//! *head*, a frame with number 0, which records the state at the start of the segment. So a bridge
+//! can recover from the last segment alone, and older ones can be deleted once they are
+//! acknowledged.
 //!
 //! # What a crash leaves
 //!
-//! Events are appended with one write each time. A bridge that is killed leaves whole
-//! lines and perhaps the beginning of one more, which the next bridge cuts off. An event
-//! is on the disk before it is told to anybody: `tail` sees to that, because only it
-//! knows what is told. A segment appears under its name with its head in it.
+//! Each append is one write. A bridge that is killed leaves complete lines and perhaps the
+//! beginning of one more, which the next bridge cuts off. An event is on disk before any reader
+//! receives it: `tail` syncs before it prints, because only `tail` knows what it prints. A segment
+//! appears under its name only with its head in it.
 
 mod reader;
 mod segment;
 mod writer;
 
-pub(crate) use reader::Reader;
+pub(crate) use reader::SpoolReader;
 pub(crate) use segment::Segment;
 pub(crate) use writer::{Recovered, Spool};

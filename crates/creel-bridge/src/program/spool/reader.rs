@@ -1,4 +1,4 @@
-//! The end of a spool at which events are read.
+//! The reading end of a spool.
 
 use std::fs::File;
 use std::io;
@@ -10,26 +10,26 @@ use serde::de::IgnoredAny;
 
 use super::segment::Segment;
 
-/// How much is read at once.
+/// The number of bytes read at once.
 const CHUNK: usize = 256 << 10;
 
-/// Reads a spool from a number on, while somebody else adds to it.
+/// Reads a spool from a number on, while another process appends to it.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct SpoolReader {
     directory: PathBuf,
     current: Option<(Segment, File)>,
-    /// Where the first line begins that was not read as a whole. Only whole lines are ever
-    /// taken, because a bridge that comes back cuts off half ones.
+    /// The offset of the first line that was not read completely. Only complete lines are consumed,
+    /// because a restarted bridge cuts off incomplete ones.
     offset: u64,
-    /// The number of the event that is wanted next.
+    /// The number of the next wanted event.
     next: u64,
-    /// The newest number that was seen, wanted or not.
+    /// The newest number seen, wanted or not.
     newest: u64,
     buffer: Vec<u8>,
 }
 
-impl Reader {
-    /// Reads from a number on.
+impl SpoolReader {
+    /// Starts at an event number.
     pub(crate) fn new(directory: &Path, from: u64) -> Self {
         Self {
             directory: directory.to_owned(),
@@ -41,16 +41,17 @@ impl Reader {
         }
     }
 
-    /// Returns the newest number that was seen, or 0.
+    /// Returns the newest number seen, or 0.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// Hands on all lines that are there now and were not read yet, in pieces. They are on the
-    /// disk when they are handed on.
+    /// Passes on all complete lines that were not read yet, in pieces. They are on disk before they
+    /// are passed on.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         loop {
-            // First the list, then the file: one that is not the last does not grow any more.
+            // List the segments before reading the file: a segment that is not the last does not
+            // grow.
             let segments = Segment::all(&self.directory)?;
             if self.current.is_none() {
                 self.go_to(start(&segments, self.next))?;
@@ -74,7 +75,7 @@ impl Reader {
                 self.newest = self.newest.max(segment.first.saturating_sub(1));
                 self.current = Some((segment, file));
             }
-            // It was acknowledged in this very moment: the next look finds what follows it.
+            // It was acknowledged and removed just now. The next scan finds its successor.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -90,7 +91,7 @@ impl Reader {
                 if count < self.buffer.len() {
                     return Ok(());
                 }
-                // One line is longer than all of the buffer.
+                // One line is longer than the whole buffer.
                 self.buffer.resize(count * 2, 0);
                 continue;
             };
@@ -107,21 +108,21 @@ impl Reader {
     }
 }
 
-/// Returns the segment in which a number is, or the first that comes after it.
+/// Returns the segment that contains a number, or the first one after it.
 fn start(segments: &[Segment], number: u64) -> Option<Segment> {
     let before = segments.iter().rev().find(|segment| segment.first <= number);
     before.or(segments.first()).cloned()
 }
 
-/// Some lines of a segment.
+/// The result of filtering the lines of a segment.
 struct Wanted {
-    /// Those that are wanted.
+    /// The wanted lines.
     lines: Vec<u8>,
-    /// The newest number of all.
+    /// The newest number among all lines.
     newest: u64,
 }
 
-/// Picks the lines that are events from a number on.
+/// Selects the lines that are events from a number on.
 fn wanted(lines: &[u8], from: u64) -> Wanted {
     let mut wanted = Wanted { lines: Vec::new(), newest: 0 };
     for line in lines.split_inclusive(|byte| *byte == b'\n') {

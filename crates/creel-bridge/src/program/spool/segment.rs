@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What a segment's name ends with.
+/// The file extension of a segment.
 const EXTENSION: &str = "frames";
 
-/// How things stood when a segment began.
+/// The state at the start of a segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Head {
-    /// How many turns had begun.
+pub(super) struct SegmentHead {
+    /// The number of turns started so far.
     pub turns: u32,
     /// Whether the last of them had not ended.
     pub is_running: bool,
@@ -23,17 +23,17 @@ pub(super) struct Head {
 pub(crate) struct Segment {
     /// The number of its first event.
     pub first: u64,
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
 }
 
 impl Segment {
-    /// Names the segment that begins with a number.
+    /// Returns the segment that begins with a number.
     pub(super) fn new(spool: &Path, first: u64) -> Self {
         Self { first, path: spool.join(format!("{first:020}.{EXTENSION}")) }
     }
 
-    /// Returns all segments of a spool in order; a spool that does not exist has none.
+    /// Returns all segments of a spool in ascending sequence; none if the spool does not exist.
     pub(crate) fn all(spool: &Path) -> io::Result<Vec<Self>> {
         let entries = match fs::read_dir(spool) {
             Ok(entries) => entries,

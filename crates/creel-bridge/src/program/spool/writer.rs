@@ -1,4 +1,4 @@
-//! The end of a spool at which events are added.
+//! The writing end of a spool.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,12 +9,12 @@ use creel_bridge::event::BridgeEvent;
 use creel_bridge::frame;
 use serde_json::value::RawValue;
 
-use super::segment::{Head, Segment};
+use super::segment::{Segment, SegmentHead};
 
-/// How large a segment grows before the next one begins.
+/// The size at which a segment is closed and the next one begins.
 const LARGEST: u64 = 1 << 20;
 
-/// A spool to which this process alone adds.
+/// A spool to which only this process appends.
 #[derive(Debug)]
 pub(crate) struct Spool {
     directory: PathBuf,
@@ -22,41 +22,41 @@ pub(crate) struct Spool {
     size: u64,
     /// The number of the next event.
     next: u64,
-    /// How things stand.
-    head: Head,
+    /// The current state.
+    head: SegmentHead,
 }
 
-/// What the last segment says of the life before.
+/// What the last segment reveals about the previous bridge.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
-    /// The turn that was cut.
+    /// The turn that was interrupted.
     pub cut_turn: Option<u32>,
-    /// Events that go with a file outside of the spool, which the crash may have spared.
+    /// Events that belong to a file outside of the spool, which may still exist after a crash.
     pub events: Vec<BridgeEvent>,
 }
 
 impl Spool {
-    /// Opens the spool where it was left, or begins it.
+    /// Opens an existing spool, or creates it.
     pub(crate) fn open(directory: &Path) -> io::Result<(Self, Recovered)> {
         match Segment::all(directory)?.pop() {
-            Some(last) => Self::take_up(directory, &last),
+            Some(last) => Self::resume(directory, &last),
             None => {
-                let (file, size) = begin(directory, 1, Head::default())?;
+                let (file, size) = begin(directory, 1, SegmentHead::default())?;
                 let directory = directory.to_owned();
-                let spool = Self { directory, file, size, next: 1, head: Head::default() };
+                let spool = Self { directory, file, size, next: 1, head: SegmentHead::default() };
                 Ok((spool, Recovered::default()))
             }
         }
     }
 
-    fn take_up(directory: &Path, last: &Segment) -> io::Result<(Self, Recovered)> {
+    fn resume(directory: &Path, last: &Segment) -> io::Result<(Self, Recovered)> {
         let text = fs::read(&last.path)?;
         let mut spool = Self {
             directory: directory.to_owned(),
             file: OpenOptions::new().append(true).open(&last.path)?,
             size: 0,
             next: last.first,
-            head: Head::default(),
+            head: SegmentHead::default(),
         };
         let mut recovered = Recovered::default();
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -65,14 +65,14 @@ impl Spool {
             }
             spool.size += line.len() as u64;
         }
-        // What is no whole event was told to nobody.
+        // An incomplete event was never passed to a reader.
         spool.file.set_len(spool.size)?;
         spool.file.sync_data()?;
         recovered.cut_turn = spool.head.is_running.then_some(spool.head.turns);
         Ok((spool, recovered))
     }
 
-    /// Takes one line of the last segment in; returns whether it is the one that must come here.
+    /// Applies one line of the last segment. Returns whether it is the expected next line.
     fn replay(&mut self, line: &[u8], recovered: &mut Recovered) -> bool {
         let Some(frame) = frame::decode::<Box<RawValue>>(line) else { return false };
         if frame.seq == 0 {
@@ -94,18 +94,18 @@ impl Spool {
         }
     }
 
-    /// Keeps how things stand after an event.
+    /// Updates the state after an event.
     fn note(&mut self, event: &BridgeEvent) {
         match event {
             BridgeEvent::TurnStarted { turn, .. } => {
-                self.head = Head { turns: *turn, is_running: true };
+                self.head = SegmentHead { turns: *turn, is_running: true };
             }
             BridgeEvent::TurnEnded { .. } => self.head.is_running = false,
             _ => {}
         }
     }
 
-    /// Adds events: all of them at once, as far as a crash of this process is concerned.
+    /// Appends events, all in one write as far as a crash of this process is concerned.
     pub(crate) fn append(&mut self, events: &[BridgeEvent]) -> io::Result<()> {
         if self.size >= LARGEST {
             self.file.sync_data()?;
@@ -122,30 +122,30 @@ impl Spool {
         Ok(())
     }
 
-    /// Adds events, and returns when they are on the disk.
+    /// Appends events, and returns when they are on disk.
     pub(crate) fn append_durably(&mut self, events: &[BridgeEvent]) -> io::Result<()> {
         self.append(events)?;
         self.file.sync_data()
     }
 
-    /// Returns the number of the newest event; 0 is none.
+    /// Returns the number of the newest event, or 0 if there is none.
     pub(crate) fn newest(&self) -> u64 {
         self.next - 1
     }
 
-    /// Returns how many turns have begun.
+    /// Returns the number of turns started.
     pub(crate) fn turns(&self) -> u32 {
         self.head.turns
     }
 }
 
-/// Returns whether an event is followed by the renaming of a file, which must not be forgotten.
+/// Returns whether an event is followed by a file operation that recovery must repeat.
 fn is_paired(event: &BridgeEvent) -> bool {
     matches!(event, BridgeEvent::CommandTaken { .. } | BridgeEvent::InputRequested { .. })
 }
 
-/// Begins a segment: it has its name only when it has its head.
-fn begin(directory: &Path, first: u64, head: Head) -> io::Result<(File, u64)> {
+/// Creates a segment. It gets its name only after its head is written.
+fn begin(directory: &Path, first: u64, head: SegmentHead) -> io::Result<(File, u64)> {
     let segment = Segment::new(directory, first);
     let draft = segment.path.with_extension("draft");
     let mut options = OpenOptions::new();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_segment_alone_tells_how_things_stand() {
+    fn the_last_segment_is_enough_to_recover_the_state() {
         let home = tempfile::tempdir().unwrap();
         let (mut spool, _) = Spool::open(home.path()).unwrap();
         spool.append(&[started(1)]).unwrap();

@@ -10,23 +10,23 @@ use serde_json::Value;
 use tracing::warn;
 
 use crate::guard::claims::Claim;
-use crate::guard::json::Object;
+use crate::guard::json::JsonObject;
 use crate::ledger::{Record, StateName};
-use crate::provider::daytona::{Sandbox, id_in, knows_no_time_to_live};
+use crate::provider::daytona::{DaytonaSandbox, id_in, knows_no_time_to_live};
 use crate::provider::{ErrorClass, Kind, Provider, ProviderName};
 
-use super::body::{self, Armed};
-use super::forward::{self, Answer, Body, Order};
-use super::gate::{Cut, DaytonaGate};
+use super::body::{self, AddedSwitches};
+use super::forward::{self, ForwardRequest, ForwardResponse, ProxyBody};
+use super::gate::{DaytonaGate, NoResponse};
 use super::refusal::{NOT_RECORDED, refuse};
 
-/// A create that is not answered in this time has lost its answer.
+/// Maximum time for the response to a create. After it the response counts as lost.
 const LONGEST: Duration = Duration::from_secs(900);
-/// How long a create may go on after the command has ended: the service blocks half a minute.
+/// How long a create may continue after the command has ended. The service blocks half a minute.
 const GRACE: Duration = Duration::from_secs(35);
-/// How long a client waits for the record of what came of its create.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
-/// The pauses before each search for a create whose answer was lost; it may land late.
+/// How long a client waits until the outcome of its create is recorded.
+const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pauses before each search for a create whose response was lost. It may land late.
 const SEARCHES: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(200),
@@ -34,74 +34,78 @@ const SEARCHES: [Duration; 4] = [
     Duration::from_millis(800),
 ];
 
-/// What a request makes a sandbox of.
+/// What a sandbox is created from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// A snapshot or an image; it carries our labels.
-    Order,
-    /// Another sandbox; `named` says whether its name is of our making.
+pub(super) enum SandboxOrigin {
+    /// A snapshot or an image. The sandbox carries our labels.
+    Template,
+    /// Another sandbox.
     Fork {
-        /// Whether nothing else can have its name.
-        named: bool,
+        /// Whether the guard generated its name, so that nothing else can have it.
+        generated_name: bool,
     },
 }
 
-/// What came of a request that was passed on, as far as the ledger is concerned.
+/// The outcome of a forwarded request, as the ledger sees it.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// It was made, and has this id.
-    Made(String),
-    /// Nothing was made.
+pub(super) enum ForwardOutcome {
+    /// A sandbox was created, with this id.
+    Created(String),
+    /// Nothing was created.
     Nothing(String),
-    /// It was refused, which does not prove that nothing was made.
+    /// The request was refused, which does not prove that nothing was created.
     Refused(String),
-    /// Whatever was asked for may exist, now or later.
+    /// The requested sandbox may exist, now or later.
     Unknown,
 }
 
 impl DaytonaGate {
     pub(super) async fn create(
         self: &Arc<Self>,
-        order: Order,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         let gate = Arc::clone(self);
-        let work = move |body| async move { gate.create_to_the_end(order, body).await };
+        let work = move |body| async move { gate.create_to_the_end(request, body).await };
         self.finish(body, work).await
     }
 
-    /// Reads a body, and carries out in a task of its own what it asks for: a client that hangs
-    /// up must not stop it half-way.
-    pub(super) async fn finish<F, W>(&self, body: Incoming, work: F) -> Result<Response<Body>, Cut>
+    /// Reads a body, and runs the request in a task of its own. A client that disconnects must not
+    /// stop it halfway.
+    pub(super) async fn finish<F, W>(
+        &self,
+        body: Incoming,
+        work: F,
+    ) -> Result<Response<ProxyBody>, NoResponse>
     where
         F: FnOnce(Bytes) -> W,
-        W: Future<Output = Result<Response<Body>, Cut>> + Send + 'static,
+        W: Future<Output = Result<Response<ProxyBody>, NoResponse>> + Send + 'static,
     {
-        let body = forward::read(body).await.ok_or(Cut::CLOSED)?;
-        // A panic has been reported by the panic hook.
-        self.tasks.spawn(work(body)).await.unwrap_or(Err(Cut::CLOSED))
+        let body = forward::read(body).await.ok_or(NoResponse::CLOSED)?;
+        // The panic hook has reported the panic.
+        self.tasks.spawn(work(body)).await.unwrap_or(Err(NoResponse::CLOSED))
     }
 
-    /// Reads what is to be made, and records the intent; or says why it must not be made.
+    /// Parses what is to be created and records the intent, or returns why it must not be created.
     pub(super) async fn read_claimed(
         self: &Arc<Self>,
-        order: &Order,
+        request: &ForwardRequest,
         body: &[u8],
-    ) -> Result<(Object, Claim), Response<Body>> {
-        let Ok(body) = Object::parse(body) else {
+    ) -> Result<(JsonObject, Claim), Response<ProxyBody>> {
+        let Ok(body) = JsonObject::parse(body) else {
             let reason = "the body of the request is no JSON object";
-            return Err(refuse(StatusCode::BAD_REQUEST, &order.path, reason));
+            return Err(refuse(StatusCode::BAD_REQUEST, &request.path, reason));
         };
-        let claim = self.admit(order, body.text("name")).await?;
+        let claim = self.admit(request, body.text("name")).await?;
         Ok((body, claim))
     }
 
     async fn create_to_the_end(
         self: &Arc<Self>,
-        order: Order,
+        request: ForwardRequest,
         body: Bytes,
-    ) -> Result<Response<Body>, Cut> {
-        let (mut body, claim) = match self.read_claimed(&order, &body).await {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        let (mut body, claim) = match self.read_claimed(&request, &body).await {
             Ok(claimed) => claimed,
             Err(refused) => return Ok(refused),
         };
@@ -109,55 +113,74 @@ impl DaytonaGate {
             body.set("name", &claim.name());
         }
         body::add_labels(&mut body, &claim.labels);
-        let (sent, armed) = self.send(&order, body).await;
-        self.settle_soon(claim, Outcome::of(&sent), Origin::Order, armed, body_of(&sent)).await;
-        sent.map(Answer::into_response)
+        let (sent, added) = self.send(&request, body).await;
+        self.finalize_soon(
+            claim,
+            ForwardOutcome::of(&sent),
+            SandboxOrigin::Template,
+            added,
+            body_of(&sent),
+        )
+        .await;
+        sent.map(ForwardResponse::into_response)
     }
 
-    /// Sends a create, once; only one that is refused for the time to live we added, which the
-    /// service does not know, is sent again without it.
-    async fn send(&self, order: &Order, plain: Object) -> (Result<Answer, Cut>, Armed) {
+    /// Sends a create once.
+    ///
+    /// If the service refuses the time to live that we added because it does not support one, the
+    /// create is sent again without it.
+    async fn send(
+        &self,
+        request: &ForwardRequest,
+        plain: JsonObject,
+    ) -> (Result<ForwardResponse, NoResponse>, AddedSwitches) {
         loop {
             let mut body = plain.clone();
-            let armed = self.switches().map_or(Armed::NOT, |all| body::arm(&mut body, all));
-            let sent = self.exchange_in_time(order, body.to_bytes().into()).await;
-            let is_unknown = armed.renewal.minutes.is_some()
-                && sent.as_ref().is_ok_and(|answer| {
-                    knows_no_time_to_live(Some(answer.status.as_u16()), &answer.message())
+            let added = self
+                .switches()
+                .map_or(AddedSwitches::NOT, |all| body::add_switches(&mut body, all));
+            let sent = self.exchange_in_time(request, body.to_bytes().into()).await;
+            let is_unknown = added.renewal.minutes.is_some()
+                && sent.as_ref().is_ok_and(|response| {
+                    knows_no_time_to_live(Some(response.status.as_u16()), &response.message())
                 });
             if !is_unknown {
-                return (sent, armed);
+                return (sent, added);
             }
-            // From now on none is added, so this happens once.
+            // From now on no time to live is added, so this happens once.
             self.note_no_time_to_live();
         }
     }
 
-    /// Sends a request that makes something, and does not wait for ever.
-    pub(super) async fn exchange_in_time(&self, order: &Order, body: Bytes) -> Result<Answer, Cut> {
+    /// Sends a request that creates something, with a timeout.
+    pub(super) async fn exchange_in_time(
+        &self,
+        request: &ForwardRequest,
+        body: Bytes,
+    ) -> Result<ForwardResponse, NoResponse> {
         let closed = async {
             self.stop.cancelled().await;
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
-            answer = self.exchange(order, body) => answer,
-            () = closed => Err(Cut::CLOSED),
-            () = tokio::time::sleep(LONGEST) => Err(Cut::CLOSED),
+            response = self.exchange(request, body) => response,
+            () = closed => Err(NoResponse::CLOSED),
+            () = tokio::time::sleep(LONGEST) => Err(NoResponse::CLOSED),
         }
     }
 
-    /// Lets a create through and puts it on record, or answers in the place of the service.
+    /// Admits a create and records it, or responds in place of the service.
     pub(super) async fn admit(
         self: &Arc<Self>,
-        order: &Order,
+        request: &ForwardRequest,
         name: Option<String>,
-    ) -> Result<Claim, Response<Body>> {
+    ) -> Result<Claim, Response<ProxyBody>> {
         let shown = name.clone().unwrap_or_default();
         let refused = |reason: &str| {
             self.claims.refused(ProviderName::Daytona, Kind::Sandbox, &shown, reason);
-            refuse(StatusCode::FORBIDDEN, &order.path, reason)
+            refuse(StatusCode::FORBIDDEN, &request.path, reason)
         };
-        if !self.passage.is_our_login(&order.head.headers) {
+        if !self.passthrough.is_our_login(&request.head.headers) {
             return Err(refused(
                 "the command uses another login than creel, which could not give back what it \
                  makes; set DAYTONA_API_KEY for both, or let it through with --allow-untracked",
@@ -178,13 +201,13 @@ impl DaytonaGate {
             Ok(None) => Err(refused(&full(self.policy.max_sandboxes))),
             Err(error) => {
                 warn!(%error, "an intent could not be recorded");
-                Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, &order.path, NOT_RECORDED))
+                Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, &request.path, NOT_RECORDED))
             }
         }
     }
 
-    /// Returns why there is no room for one more, if so; looks at what is there when the ledger
-    /// says that it is full, because sandboxes also end by themselves.
+    /// Returns why there is no room for one more sandbox, if so. When the ledger says that the
+    /// limit is reached, it inspects the sandboxes, because they also end by themselves.
     async fn no_room(self: &Arc<Self>) -> Option<String> {
         let most = self.policy.max_sandboxes?;
         let held = self.held().await.unwrap_or_default();
@@ -221,36 +244,43 @@ impl DaytonaGate {
         Ok(records)
     }
 
-    /// Records what came of a create; when that takes long the client has its answer before.
-    pub(super) async fn settle_soon(
+    /// Records the outcome of a create. If that takes long, the client has its response before.
+    pub(super) async fn finalize_soon(
         self: &Arc<Self>,
         claim: Claim,
-        outcome: Outcome,
-        origin: Origin,
-        armed: Armed,
-        answer: Option<Bytes>,
+        outcome: ForwardOutcome,
+        origin: SandboxOrigin,
+        added: AddedSwitches,
+        response: Option<Bytes>,
     ) {
         let gate = Arc::clone(self);
-        let settled = self.tasks.spawn(async move {
-            let Some(id) = gate.settle(&claim, outcome, origin).await else { return };
+        let finalized = self.tasks.spawn(async move {
+            let Some(id) = gate.finalize(&claim, outcome, origin).await else { return };
             match origin {
-                Origin::Order => gate.check_switches(&id, armed, answer.as_deref()).await,
-                Origin::Fork { .. } => gate.mark_fork(&id, &claim).await,
+                SandboxOrigin::Template => {
+                    gate.check_switches(&id, added, response.as_deref()).await
+                }
+                SandboxOrigin::Fork { .. } => gate.mark_fork(&id, &claim).await,
             }
         });
-        // What is late goes on, and is waited for when the gate closes.
-        let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
+        // A late record is still finished: the gate waits for it when it closes.
+        let _ = tokio::time::timeout(FINALIZE_TIMEOUT, finalized).await;
     }
 
-    /// Records what came of a create, and returns the id of what was made.
-    async fn settle(&self, claim: &Claim, outcome: Outcome, origin: Origin) -> Option<String> {
+    /// Records the outcome of a create, and returns the id of the created sandbox.
+    async fn finalize(
+        &self,
+        claim: &Claim,
+        outcome: ForwardOutcome,
+        origin: SandboxOrigin,
+    ) -> Option<String> {
         let found = match outcome {
-            Outcome::Made(id) => Some(id),
-            Outcome::Nothing(evidence) => {
+            ForwardOutcome::Created(id) => Some(id),
+            ForwardOutcome::Nothing(evidence) => {
                 self.claims.refute(claim, evidence).await;
                 return None;
             }
-            Outcome::Refused(evidence) => match self.find(claim, origin).await {
+            ForwardOutcome::Refused(evidence) => match self.find(claim, origin).await {
                 Ok(Some(id)) => Some(id),
                 Ok(None) => {
                     self.claims.refute(claim, evidence).await;
@@ -258,7 +288,7 @@ impl DaytonaGate {
                 }
                 Err(()) => None,
             },
-            Outcome::Unknown => self.search(claim, origin).await,
+            ForwardOutcome::Unknown => self.search(claim, origin).await,
         };
         let Some(id) = found else {
             warn!(resource = %claim.resource, "nothing came of a create yet; it may land late");
@@ -268,7 +298,7 @@ impl DaytonaGate {
         Some(id)
     }
 
-    async fn search(&self, claim: &Claim, origin: Origin) -> Option<String> {
+    async fn search(&self, claim: &Claim, origin: SandboxOrigin) -> Option<String> {
         for pause in SEARCHES {
             tokio::time::sleep(pause).await;
             if let Ok(Some(id)) = self.find(claim, origin).await {
@@ -278,11 +308,11 @@ impl DaytonaGate {
         None
     }
 
-    /// Looks for what a create made.
-    async fn find(&self, claim: &Claim, origin: Origin) -> Result<Option<String>, ()> {
+    /// Searches for what a create made.
+    async fn find(&self, claim: &Claim, origin: SandboxOrigin) -> Result<Option<String>, ()> {
         let found = match origin {
-            Origin::Order => match self.provider.find(&claim.marks()).await {
-                // At most one of them came of this create, and nothing tells which.
+            SandboxOrigin::Template => match self.provider.find(&claim.marks()).await {
+                // At most one of them belongs to this create, and nothing shows which.
                 Ok(all) if all.len() > 1 => {
                     warn!(resource = %claim.resource, "several sandboxes carry the marks of a create");
                     return Err(());
@@ -290,28 +320,29 @@ impl DaytonaGate {
                 found => found.map(|mut all| all.pop().map(|seen| seen.id)),
             },
             // It has no label yet, but a name that nothing else can have.
-            Origin::Fork { named: true } => {
+            SandboxOrigin::Fork { generated_name: true } => {
                 let found = self.provider.inspect(Kind::Sandbox, claim.name()).await;
                 found.map(|seen| seen.map(|seen| seen.id))
             }
-            Origin::Fork { named: false } => Ok(None),
+            SandboxOrigin::Fork { generated_name: false } => Ok(None),
         };
         found.map_err(|error| warn!(resource = %claim.resource, %error, "a search failed"))
     }
 
-    /// Makes sure that a sandbox ends by itself where the service passed the time to live over,
-    /// and says how it is renewed.
-    async fn check_switches(&self, id: &str, armed: Armed, answer: Option<&[u8]>) {
-        let Armed { mut renewal, rests_for_ever } = armed;
-        let told = answer.and_then(|body| Sandbox::read(&serde_json::from_slice(body).ok()?));
-        if let (Some(minutes), Some(told)) = (renewal.minutes, told)
-            && told.auto_destroy_at.is_none()
+    /// Makes sure that a sandbox ends by itself if the service ignored the time to live, and
+    /// registers how it is renewed.
+    async fn check_switches(&self, id: &str, added: AddedSwitches, response: Option<&[u8]>) {
+        let AddedSwitches { mut renewal, rests_for_ever } = added;
+        let sandbox =
+            response.and_then(|body| DaytonaSandbox::read(&serde_json::from_slice(body).ok()?));
+        if let (Some(minutes), Some(sandbox)) = (renewal.minutes, sandbox)
+            && sandbox.auto_destroy_at.is_none()
         {
             self.note_no_time_to_live();
             renewal.minutes = None;
             let minutes = i64::try_from(minutes).unwrap_or(i64::MAX);
             if rests_for_ever
-                && let Err(error) = self.provider.wire().set_auto_delete(id, minutes).await
+                && let Err(error) = self.provider.api().set_auto_delete(id, minutes).await
             {
                 warn!(id, %error, "a sandbox that stops would stay for ever");
             }
@@ -324,22 +355,22 @@ fn full(most: Option<usize>) -> String {
     format!("{} sandboxes exist already (--max-sandboxes)", most.unwrap_or_default())
 }
 
-fn body_of(sent: &Result<Answer, Cut>) -> Option<Bytes> {
-    sent.as_ref().ok().map(|answer| answer.body.clone())
+fn body_of(sent: &Result<ForwardResponse, NoResponse>) -> Option<Bytes> {
+    sent.as_ref().ok().map(|response| response.body.clone())
 }
 
-impl Outcome {
-    pub(super) fn of(sent: &Result<Answer, Cut>) -> Self {
-        let answer = match sent {
-            Ok(answer) => answer,
-            Err(cut) if cut.is_unsent() => return Self::Nothing("it was not sent".to_owned()),
+impl ForwardOutcome {
+    pub(super) fn of(sent: &Result<ForwardResponse, NoResponse>) -> Self {
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) if error.is_unsent() => return Self::Nothing("it was not sent".to_owned()),
             Err(_) => return Self::Unknown,
         };
-        let status = answer.status.as_u16();
-        let evidence = || format!("refused with {status}: {}", answer.message());
-        match (status, id_in(&answer.body)) {
-            (200..300, Some(id)) => Self::Made(id),
-            // Refused at the door, before anything was made.
+        let status = response.status.as_u16();
+        let evidence = || format!("refused with {status}: {}", response.message());
+        match (status, id_in(&response.body)) {
+            (200..300, Some(id)) => Self::Created(id),
+            // Refused before anything was created.
             (401 | 403 | 429, _) => Self::Nothing(evidence()),
             (400..500, _) => Self::Refused(evidence()),
             _ => Self::Unknown,
@@ -347,8 +378,8 @@ impl Outcome {
     }
 }
 
-impl Answer {
-    /// Returns the service's words.
+impl ForwardResponse {
+    /// Returns the message of the service.
     pub(super) fn message(&self) -> String {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         match &body["message"] {

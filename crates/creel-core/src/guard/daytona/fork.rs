@@ -1,7 +1,7 @@
 //! Forks: a create that takes no labels.
 //!
-//! What a fork inherits of the sandbox it is made from, its labels for one, is
-//! the service's business; so it gets labels and switches of its own at once.
+//! The service decides what a fork inherits from its source sandbox, such as labels. So the fork
+//! gets labels and switches of its own at once.
 
 use std::sync::Arc;
 
@@ -11,44 +11,45 @@ use hyper::body::Incoming;
 use tracing::warn;
 
 use crate::guard::claims::Claim;
-use crate::provider::daytona::{Answered, Renewal};
+use crate::provider::daytona::{DaytonaResult, Renewal};
 
-use super::body::{self, Armed, Switches};
-use super::create::{Origin, Outcome};
-use super::forward::{Answer, Body, Order};
-use super::gate::{Cut, DaytonaGate};
+use super::body::{self, AddedSwitches, Switches};
+use super::create::{ForwardOutcome, SandboxOrigin};
+use super::forward::{ForwardRequest, ForwardResponse, ProxyBody};
+use super::gate::{DaytonaGate, NoResponse};
 
 impl DaytonaGate {
     pub(super) async fn fork(
         self: &Arc<Self>,
-        order: Order,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         let gate = Arc::clone(self);
-        let work = move |body| async move { gate.fork_to_the_end(order, body).await };
+        let work = move |body| async move { gate.fork_to_the_end(request, body).await };
         self.finish(body, work).await
     }
 
     async fn fork_to_the_end(
         self: &Arc<Self>,
-        order: Order,
+        request: ForwardRequest,
         body: Bytes,
-    ) -> Result<Response<Body>, Cut> {
-        let (mut body, claim) = match self.read_claimed(&order, &body).await {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        let (mut body, claim) = match self.read_claimed(&request, &body).await {
             Ok(claimed) => claimed,
             Err(refused) => return Ok(refused),
         };
-        let named = body::is_absent(&body, "name");
-        if named {
+        let generated_name = body::is_absent(&body, "name");
+        if generated_name {
             body.set("name", &claim.name());
         }
-        let sent = self.exchange_in_time(&order, body.to_bytes().into()).await;
-        let origin = Origin::Fork { named };
-        self.settle_soon(claim, Outcome::of(&sent), origin, Armed::NOT, None).await;
-        sent.map(Answer::into_response)
+        let sent = self.exchange_in_time(&request, body.to_bytes().into()).await;
+        let origin = SandboxOrigin::Fork { generated_name };
+        self.finalize_soon(claim, ForwardOutcome::of(&sent), origin, AddedSwitches::NOT, None)
+            .await;
+        sent.map(ForwardResponse::into_response)
     }
 
-    /// Gives a fork the labels of its claim, and switches of its own.
+    /// Sets the labels of a fork's claim on it, and switches of its own.
     pub(super) async fn mark_fork(&self, id: &str, claim: &Claim) {
         if let Err(error) = self.label_fork(id, claim).await {
             warn!(id, %error, "a fork could not be labelled; only its record leads to it");
@@ -59,27 +60,27 @@ impl DaytonaGate {
         }
     }
 
-    async fn label_fork(&self, id: &str, claim: &Claim) -> Answered<()> {
-        let mut labels = self.provider.wire().get(id).await?.labels;
+    async fn label_fork(&self, id: &str, claim: &Claim) -> DaytonaResult<()> {
+        let mut labels = self.provider.api().get(id).await?.labels;
         labels.extend(claim.labels.iter());
-        self.provider.wire().set_labels(id, &labels).await
+        self.provider.api().set_labels(id, &labels).await
     }
 
-    async fn arm_fork(&self, id: &str, switches: Switches) -> Answered<()> {
-        let (wire, minutes) = (self.provider.wire(), switches.minutes);
-        let stops_after = wire.get(id).await?.auto_stop_minutes.unwrap_or(0);
+    async fn arm_fork(&self, id: &str, switches: Switches) -> DaytonaResult<()> {
+        let (api, minutes) = (self.provider.api(), switches.minutes);
+        let stops_after = api.get(id).await?.auto_stop_minutes.unwrap_or(0);
         let never_stops = stops_after == 0;
         if never_stops {
-            wire.set_auto_stop(id, minutes).await?;
+            api.set_auto_stop(id, minutes).await?;
         }
-        let lives = match wire.set_time_to_live(id, minutes).await {
+        let lives = match api.set_time_to_live(id, minutes).await {
             Err(refusal) if refusal.is_absence() => {
                 self.note_no_time_to_live();
                 None
             }
             set => set.map(|()| Some(minutes))?,
         };
-        // The switch of the sandbox it was made from is ours too.
+        // The switch of the source sandbox is ours too.
         let activity = never_stops || u64::try_from(stops_after) == Ok(minutes);
         self.provider.renew_as(id, Renewal { activity, minutes: lives });
         Ok(())

@@ -1,4 +1,4 @@
-//! Passing on: a request goes to the service as it came, its answer comes back as it is.
+//! Forwards requests to the service, and its responses to the client, as they are.
 
 use std::error::Error;
 
@@ -14,34 +14,34 @@ use reqwest::Url;
 use tokio::io::copy_bidirectional;
 use tracing::debug;
 
-use super::gate::{Cut, DaytonaGate};
+use super::gate::{DaytonaGate, NoResponse};
 
-/// The longest body of a create that is read: the service takes no longer ones.
+/// The longest body of a create that is read. The service accepts no longer ones.
 const BODY_LIMIT: usize = 16 << 20;
 
-/// A body on its way.
-pub(super) type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+/// A body that is being forwarded.
+pub(super) type ProxyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
-/// A request that is not passed on yet.
-pub(super) struct Order {
+/// A request that is not forwarded yet.
+pub(super) struct ForwardRequest {
     pub(super) head: Parts,
-    /// Where it goes.
+    /// The URL to which it is forwarded.
     pub(super) url: Url,
-    /// Its path as the client wrote it.
+    /// The path as the client wrote it.
     pub(super) path: String,
 }
 
-/// An answer that was read to its end, or as far as it came.
+/// A response that was read to its end, or as far as it arrived.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ForwardResponse {
     pub(super) status: StatusCode,
     headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Whether it broke off.
+    /// Whether it is incomplete.
     pub(super) is_broken: bool,
 }
 
-/// Headers that speak of one connection only.
+/// Headers that apply to one connection only.
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -54,14 +54,14 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 ];
 
 impl DaytonaGate {
-    /// Passes a request on, and streams both bodies.
+    /// Forwards a request, and streams both bodies.
     pub(super) async fn forward(
         &self,
-        order: Order,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
-        let length = order.head.headers.get(header::CONTENT_LENGTH).cloned();
-        let mut request = self.request(order);
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        let length = request.head.headers.get(header::CONTENT_LENGTH).cloned();
+        let mut request = self.request(request);
         if !body.is_end_stream() {
             let data = BodyStream::new(body).filter_map(|frame| async move {
                 frame.map(|frame| frame.into_data().ok()).transpose()
@@ -72,33 +72,33 @@ impl DaytonaGate {
                 request.headers_mut().insert(header::CONTENT_LENGTH, length);
             }
         }
-        let answer = self.passage.send(request).await.map_err(Cut::from)?;
-        Ok(self.streamed(answer))
+        let upstream = self.passthrough.send(request).await.map_err(NoResponse::from)?;
+        Ok(self.streamed(upstream))
     }
 
-    /// Passes an upgrade on, and the bytes of both sides from then on.
+    /// Forwards an upgrade, and the bytes of both sides from then on.
     pub(super) async fn tunnel(
         &self,
-        order: Order,
+        request: ForwardRequest,
         client: hyper::upgrade::OnUpgrade,
-    ) -> Result<Response<Body>, Cut> {
-        let protocol = order.head.headers.get(header::UPGRADE).cloned();
-        let mut request = self.request(order);
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        let protocol = request.head.headers.get(header::UPGRADE).cloned();
+        let mut request = self.request(request);
         let upgrade = HeaderValue::from_static("Upgrade");
         request.headers_mut().insert(header::CONNECTION, upgrade.clone());
         request.headers_mut().extend(protocol.map(|protocol| (header::UPGRADE, protocol)));
-        let answer = self.passage.send_alone(request).await.map_err(Cut::from)?;
-        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(self.streamed(answer));
+        let upstream = self.passthrough.send_alone(request).await.map_err(NoResponse::from)?;
+        if upstream.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(self.streamed(upstream));
         }
         let mut response =
             Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
-        *response.status_mut() = answer.status();
-        *response.headers_mut() = answer.headers().clone();
+        *response.status_mut() = upstream.status();
+        *response.headers_mut() = upstream.headers().clone();
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let tunnel = async {
-                let service = answer.upgrade().await.map_err(std::io::Error::other)?;
+                let service = upstream.upgrade().await.map_err(std::io::Error::other)?;
                 let client = client.await.map_err(std::io::Error::other)?;
                 let (mut client, mut service) = (hyper_util::rt::TokioIo::new(client), service);
                 copy_bidirectional(&mut client, &mut service).await
@@ -111,19 +111,26 @@ impl DaytonaGate {
         Ok(response)
     }
 
-    /// Sends a request whose body is complete, once, and reads the answer.
-    pub(super) async fn exchange(&self, order: &Order, body: Bytes) -> Result<Answer, Cut> {
-        let order =
-            Order { head: order.head.clone(), url: order.url.clone(), path: order.path.clone() };
-        let mut request = self.request(order);
+    /// Sends a request whose body is complete, once, and reads the response.
+    pub(super) async fn exchange(
+        &self,
+        request: &ForwardRequest,
+        body: Bytes,
+    ) -> Result<ForwardResponse, NoResponse> {
+        let request = ForwardRequest {
+            head: request.head.clone(),
+            url: request.url.clone(),
+            path: request.path.clone(),
+        };
+        let mut request = self.request(request);
         request.headers_mut().remove(header::CONTENT_LENGTH);
         *request.body_mut() = Some(body.into());
-        let mut answer = self.passage.send_alone(request).await.map_err(Cut::from)?;
-        let (status, headers) = (answer.status(), answer.headers().clone());
+        let mut upstream = self.passthrough.send_alone(request).await.map_err(NoResponse::from)?;
+        let (status, headers) = (upstream.status(), upstream.headers().clone());
         let (mut body, mut is_broken) = (Vec::new(), false);
         loop {
-            match answer.chunk().await {
-                Ok(Some(piece)) => body.extend_from_slice(&piece),
+            match upstream.chunk().await {
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => break,
                 Err(error) => {
                     debug!(%error, "an answer broke off");
@@ -132,13 +139,13 @@ impl DaytonaGate {
                 }
             }
         }
-        let headers = self.answered(headers);
-        Ok(Answer { status, headers, body: body.into(), is_broken })
+        let headers = self.response_headers(headers);
+        Ok(ForwardResponse { status, headers, body: body.into(), is_broken })
     }
 
     /// Returns a request for the service, without a body.
-    fn request(&self, order: Order) -> reqwest::Request {
-        let Order { head, url, .. } = order;
+    fn request(&self, request: ForwardRequest) -> reqwest::Request {
+        let ForwardRequest { head, url, .. } = request;
         let mut request = reqwest::Request::new(head.method, url);
         let mut headers = without_hops(head.headers);
         headers.remove(header::HOST);
@@ -152,20 +159,20 @@ impl DaytonaGate {
         request
     }
 
-    /// Makes an answer of the service one of ours, with a body that streams.
-    fn streamed(&self, answer: reqwest::Response) -> Response<Body> {
-        let answer: hyper::http::Response<reqwest::Body> = answer.into();
-        let (mut head, body) = answer.into_parts();
-        head.headers = self.answered(head.headers);
+    /// Converts a response of the service into one of ours, with a streaming body.
+    fn streamed(&self, upstream: reqwest::Response) -> Response<ProxyBody> {
+        let upstream: hyper::http::Response<reqwest::Body> = upstream.into();
+        let (mut head, body) = upstream.into_parts();
+        head.headers = self.response_headers(head.headers);
         head.extensions.clear();
         head.version = hyper::Version::HTTP_11;
         Response::from_parts(head, body.map_err(Into::into).boxed_unsync())
     }
 
-    /// Returns the headers of an answer as the client gets them.
-    fn answered(&self, headers: HeaderMap) -> HeaderMap {
+    /// Returns the headers of a response as the client receives them.
+    fn response_headers(&self, headers: HeaderMap) -> HeaderMap {
         let mut headers = without_hops(headers);
-        // A redirect to the service itself would lead around the guard.
+        // A redirect to the service itself would bypass the guard.
         let inside = headers.get(header::LOCATION).and_then(|place| {
             let rest = place.to_str().ok()?.strip_prefix(self.origin.as_str())?;
             rest.starts_with('/').then(|| HeaderValue::from_str(rest).ok())?
@@ -174,16 +181,16 @@ impl DaytonaGate {
         headers
     }
 
-    /// Returns where a request goes.
+    /// Returns the URL to which a request is forwarded.
     pub(super) fn place(&self, uri: &Uri) -> Option<Url> {
         let target = uri.path_and_query()?.as_str();
         Url::parse(&format!("{}{target}", self.origin)).ok()
     }
 }
 
-impl Answer {
-    /// Makes it the client's; one that broke off breaks off there too.
-    pub(super) fn into_response(self) -> Response<Body> {
+impl ForwardResponse {
+    /// Converts it into the client's response. An incomplete one breaks off there too.
+    pub(super) fn into_response(self) -> Response<ProxyBody> {
         let mut frames = vec![Ok(Frame::data(self.body))];
         if self.is_broken {
             frames.push(Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()));
@@ -196,32 +203,32 @@ impl Answer {
     }
 }
 
-/// Reads the body of a request that is looked into.
+/// Reads the whole body of a request that the guard inspects.
 pub(super) async fn read(body: Incoming) -> Option<Bytes> {
     let read = Limited::new(body, BODY_LIMIT).collect().await;
     read.ok().map(http_body_util::Collected::to_bytes)
 }
 
-/// Returns whether a request asks for another protocol on its connection.
+/// Returns whether a request asks to upgrade its connection.
 pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
     let connection = headers.get_all(header::CONNECTION).into_iter();
-    let mut words =
+    let mut tokens =
         connection.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
     headers.contains_key(header::UPGRADE)
-        && words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+        && tokens.any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Returns whether an origin is this machine, as it is for what talks to the gate.
+/// Returns whether an origin is this machine, as it is for clients of the gate.
 fn is_local(origin: &str) -> bool {
     let host = Url::parse(origin).ok().and_then(|url| url.host_str().map(str::to_owned));
     host.is_some_and(|host| LOCAL.contains(&host.as_str()))
 }
 
-/// The names by which clients may reach the gate.
+/// The host names by which clients may reach the gate.
 const LOCAL: [&str; 3] = ["127.0.0.1", "localhost", "[::1]"];
 
-/// Returns whether a request was meant for this machine: a web page that gives its own name our
-/// address is not.
+/// Returns whether a request was meant for this machine. One from a web page whose own name
+/// resolves to our address is not.
 pub(super) fn is_for_us(head: &Parts) -> bool {
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let name = host.and_then(|host| {
@@ -231,14 +238,14 @@ pub(super) fn is_for_us(head: &Parts) -> bool {
 }
 
 fn without_hops(mut headers: HeaderMap) -> HeaderMap {
-    let named: Vec<HeaderName> = headers
+    let listed: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .into_iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|text| text.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
+    for name in HOP_BY_HOP.iter().chain(&listed) {
         headers.remove(name);
     }
     headers
@@ -268,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_by_two_headers() {
+    fn an_upgrade_needs_two_headers() {
         let both = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
         assert!(is_upgrade(&both));
         assert!(!is_upgrade(&headers(&[("upgrade", "h2c")])));
@@ -277,7 +284,7 @@ mod tests {
 
     #[test]
     fn only_names_of_this_machine_are_let_in() {
-        let named = |host: Option<&str>| {
+        let accepts = |host: Option<&str>| {
             let mut request = hyper::Request::builder();
             if let Some(host) = host {
                 request = request.header(header::HOST, host);
@@ -285,11 +292,11 @@ mod tests {
             is_for_us(&request.body(()).unwrap().into_parts().0)
         };
         for host in ["127.0.0.1:4000", "localhost", "LocalHost:1", "[::1]:80"] {
-            assert!(named(Some(host)), "{host}");
+            assert!(accepts(Some(host)), "{host}");
         }
         for host in ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80", "", "[::2]"] {
-            assert!(!named(Some(host)), "{host}");
+            assert!(!accepts(Some(host)), "{host}");
         }
-        assert!(!named(None));
+        assert!(!accepts(None));
     }
 }

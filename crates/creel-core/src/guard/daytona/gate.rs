@@ -1,4 +1,4 @@
-//! One request: decide, and pass on.
+//! Handles one request: decides, and forwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,69 +12,69 @@ use tracing::{debug, warn};
 
 use crate::guard::{Claims, Policy};
 use crate::provider::daytona::{
-    DaytonaEnvironment, DaytonaProvider, InvalidAccess, Passage, minutes_of,
+    DaytonaEnvironment, DaytonaProvider, InvalidAccess, PassthroughClient, minutes_of,
 };
 
 use super::body::Switches;
-use super::forward::{self, Body, Order};
+use super::forward::{self, ForwardRequest, ProxyBody};
 use super::refusal::refuse;
-use super::route::{self, Route};
+use super::route::{self, DaytonaRoute};
 
-/// What a gate is made of.
+/// The parts of a gate.
 #[derive(Debug)]
-pub struct GateOrder<'a> {
-    /// Where the service is, and who we are to it.
+pub struct GateConfig<'a> {
+    /// The address of the service, and our credentials.
     pub environment: &'a DaytonaEnvironment,
-    /// Finds what creates made; the one that renews it too.
+    /// Finds what creates made. The same provider renews it.
     pub provider: Arc<DaytonaProvider>,
-    /// Puts things on the ledger.
+    /// Records resources on the ledger.
     pub claims: Claims,
     /// What the command may create.
     pub policy: Policy,
-    /// How long a sandbox may live without a renewal; without it none ends by itself unless the
-    /// command says so.
+    /// How long a sandbox may live without a renewal. Without it, no sandbox ends by itself unless
+    /// the command says so.
     pub lease: Option<Duration>,
 }
 
-/// Stands between a command and Daytona.
+/// A proxy between a command and Daytona.
 #[derive(Debug)]
 pub struct DaytonaGate {
-    pub(super) passage: Passage,
+    pub(super) passthrough: PassthroughClient,
     pub(super) provider: Arc<DaytonaProvider>,
     pub(super) claims: Claims,
     pub(super) policy: Policy,
-    /// Scheme, name and port of the service.
+    /// Scheme, host and port of the service.
     pub(super) origin: String,
-    /// The minutes a sandbox may live without a renewal.
+    /// How many minutes a sandbox may live without a renewal.
     minutes: Option<u64>,
-    /// Set once the service was seen to know no time to live.
+    /// Set once the service is known to support no time to live.
     no_time_to_live: AtomicBool,
-    /// Counting and recording belong together: two creates must not both be the last one.
+    /// Held while counting and recording, so that two creates cannot both take the last place.
     pub(super) admission: tokio::sync::Mutex<()>,
-    /// Cuts what streams; creates are finished.
+    /// Cuts streams when cancelled. Creates are finished.
     pub(super) stop: CancellationToken,
-    /// Connections, tunnels, and creates that go on when their client is gone.
+    /// Connections, tunnels, and creates that continue after their client disconnects.
     pub(super) tasks: TaskTracker,
 }
 
-/// Ends the connection without an answer, as it ended for us.
+/// The connection to the client ends without a response, as the one to the service did.
 #[derive(Debug, thiserror::Error)]
 #[error("Daytona gave no answer")]
-pub(super) struct Cut {
-    /// Why.
+pub(super) struct NoResponse {
+    /// The cause, if there is one.
     #[source]
     source: Option<reqwest::Error>,
 }
 
-impl From<reqwest::Error> for Cut {
+impl From<reqwest::Error> for NoResponse {
     fn from(error: reqwest::Error) -> Self {
-        // The address may hold what is nobody's business.
+        // The URL may contain confidential values.
         Self { source: Some(error.without_url()) }
     }
 }
 
-impl Cut {
-    /// The gate closed before an answer came.
+impl NoResponse {
+    /// The gate closed before a response arrived.
     pub(super) const CLOSED: Self = Self { source: None };
 
     /// Returns whether nothing was sent at all.
@@ -82,15 +82,20 @@ impl Cut {
         self.source.as_ref().is_some_and(reqwest::Error::is_connect)
     }
 
-    /// Returns what went wrong, down to the first cause.
+    /// Returns the error with its whole chain of causes.
     fn why(&self) -> String {
         let first = self as &dyn std::error::Error;
         let chain = std::iter::successors(Some(first), |error| error.source());
         chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
     }
 
-    /// Makes an answer of it where nobody could be reached: whoever reads it should know.
-    pub(super) fn into_response(self, path: &str, origin: &str) -> Result<Response<Body>, Self> {
+    /// Converts it into a response if the service could not be reached, so that the client learns
+    /// why.
+    pub(super) fn into_response(
+        self,
+        path: &str,
+        origin: &str,
+    ) -> Result<Response<ProxyBody>, Self> {
         let why = self.why();
         warn!(why, "a request was not answered");
         if !self.is_unsent() {
@@ -102,20 +107,20 @@ impl Cut {
 }
 
 impl DaytonaGate {
-    /// Makes a gate in front of the service.
+    /// Creates a gate in front of the service.
     ///
     /// # Errors
     ///
-    /// Fails when there is no key, or an address that is none.
-    pub fn new(order: GateOrder<'_>) -> Result<Self, InvalidAccess> {
-        let passage = Passage::of(order.environment)?;
+    /// Fails when there is no key, or when the address is invalid.
+    pub fn new(config: GateConfig<'_>) -> Result<Self, InvalidAccess> {
+        let passthrough = PassthroughClient::of(config.environment)?;
         Ok(Self {
-            origin: passage.url().origin().ascii_serialization(),
-            passage,
-            provider: order.provider,
-            claims: order.claims,
-            policy: order.policy,
-            minutes: order.lease.map(minutes_of),
+            origin: passthrough.url().origin().ascii_serialization(),
+            passthrough,
+            provider: config.provider,
+            claims: config.claims,
+            policy: config.policy,
+            minutes: config.lease.map(minutes_of),
             no_time_to_live: AtomicBool::new(false),
             admission: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
@@ -123,7 +128,8 @@ impl DaytonaGate {
         })
     }
 
-    /// Returns what stops it: streams are cut, creates that were begun are finished.
+    /// Returns the token that stops the gate. Streams are cut, and creates that were begun are
+    /// finished.
     pub fn stopper(&self) -> CancellationToken {
         self.stop.clone()
     }
@@ -141,14 +147,14 @@ impl DaytonaGate {
 
     /// Returns the path of the API itself.
     pub(super) fn prefix(&self) -> &str {
-        self.passage.url().path()
+        self.passthrough.url().path()
     }
 
-    /// Answers one request.
+    /// Handles one request.
     pub(super) async fn handle(
         self: Arc<Self>,
         mut request: Request<Incoming>,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         let upgrade =
             forward::is_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
@@ -162,46 +168,48 @@ impl DaytonaGate {
         };
         let route = route::route(&head.method, url.path(), self.prefix());
         debug!(method = %head.method, path, ?route, "request");
-        let order = Order { head, url, path: path.clone() };
-        let answered = match (upgrade, &route) {
-            (Some(client), Route::Other) => self.tunnel(order, client).await,
-            _ => self.dispatch(route, order, body).await,
+        let request = ForwardRequest { head, url, path: path.clone() };
+        let response = match (upgrade, &route) {
+            (Some(client), DaytonaRoute::Other) => self.tunnel(request, client).await,
+            _ => self.dispatch(route, request, body).await,
         };
-        answered.or_else(|cut| cut.into_response(&path, &self.origin))
+        response.or_else(|error| error.into_response(&path, &self.origin))
     }
 
     async fn dispatch(
         self: &Arc<Self>,
-        route: Route,
-        order: Order,
+        route: DaytonaRoute,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         match route {
-            Route::Create | Route::Fork if !self.is_tracked(&order) => {
-                self.forward(order, body).await
+            DaytonaRoute::Create | DaytonaRoute::Fork if !self.is_tracked(&request) => {
+                self.forward(request, body).await
             }
-            Route::Create => self.create(order, body).await,
-            Route::Fork => self.fork(order, body).await,
-            Route::Delete(key) => self.delete(&key, order, body).await,
-            Route::Labels(key) => self.replace_labels(&key, order, body).await,
-            Route::AutoStop(key, minutes) => self.set_auto_stop(&key, minutes, order, body).await,
-            Route::TimeToLive(key, minutes) => {
-                self.set_time_to_live(&key, minutes, order, body).await
+            DaytonaRoute::Create => self.create(request, body).await,
+            DaytonaRoute::Fork => self.fork(request, body).await,
+            DaytonaRoute::Delete(key) => self.delete(&key, request, body).await,
+            DaytonaRoute::Labels(key) => self.replace_labels(&key, request, body).await,
+            DaytonaRoute::AutoStop(key, minutes) => {
+                self.set_auto_stop(&key, minutes, request, body).await
             }
-            Route::Untracked(what) if !self.policy.allow_untracked => {
+            DaytonaRoute::TimeToLive(key, minutes) => {
+                self.set_time_to_live(&key, minutes, request, body).await
+            }
+            DaytonaRoute::Untracked(what) if !self.policy.allow_untracked => {
                 let reason = format!(
                     "{what} cannot be tracked and given back; --allow-untracked lets it through"
                 );
                 warn!(what, "refused");
-                Ok(refuse(StatusCode::FORBIDDEN, &order.path, &reason))
+                Ok(refuse(StatusCode::FORBIDDEN, &request.path, &reason))
             }
-            Route::Untracked(_) | Route::Other => self.forward(order, body).await,
+            DaytonaRoute::Untracked(_) | DaytonaRoute::Other => self.forward(request, body).await,
         }
     }
 
-    /// Returns whether a create is to be tracked: one with another login is not, where that is
-    /// allowed.
-    fn is_tracked(&self, order: &Order) -> bool {
-        !self.policy.allow_untracked || self.passage.is_our_login(&order.head.headers)
+    /// Returns whether a create is tracked. One with another login is not, where the policy allows
+    /// that.
+    fn is_tracked(&self, request: &ForwardRequest) -> bool {
+        !self.policy.allow_untracked || self.passthrough.is_our_login(&request.head.headers)
     }
 }

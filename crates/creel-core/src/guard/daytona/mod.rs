@@ -6,18 +6,18 @@
 //!                                               └─▶ forward        everything else, as it is
 //! ```
 //!
-//! A create gets its intent on the ledger, a name of ours where it has none,
-//! our labels, and switches by which the sandbox ends itself when nobody
-//! renews it. It is sent once, in a task of its own: a client that hangs up
-//! does not stop it half-way. What came of it is on record before the client
-//! has its answer. A crash at any place leaves an open intent, and a sandbox
-//! that a search by name or label finds.
+//! For a create, the gate records the intent on the ledger. It adds a generated name where there is
+//! none, our labels, and switches by which the sandbox ends itself when it is not renewed. The
+//! create is sent once, in a task of its own, so a client that disconnects does not stop it
+//! halfway. The outcome is recorded before the client has its response. A crash at any point leaves
+//! an open intent, and a sandbox that a search by name or label finds.
 //!
-//! A fork takes no labels. It gets a name of ours where it has none, is claimed by the id in the
-//! answer, and is labelled then; a crash in between leaves one that only its time to live ends.
+//! A fork takes no labels. It gets a generated name where it has none, is claimed by the id in the
+//! response, and is labelled then. A crash in between leaves a sandbox that only its time to live
+//! ends.
 //!
-//! Toolbox calls do not come by here: clients send them where the sandbox's
-//! own record says, and they create no sandboxes.
+//! Toolbox calls do not pass through the gate. Clients send them to the address in the sandbox's
+//! own record, and they create no sandboxes.
 
 mod body;
 mod create;
@@ -29,5 +29,5 @@ mod refusal;
 mod route;
 mod serve;
 
-pub use gate::{DaytonaGate, GateOrder};
+pub use gate::{DaytonaGate, GateConfig};
 pub use serve::GateListener;

@@ -1,5 +1,7 @@
-//! What a command does to sandboxes of its guard: labels stay, "never" is no answer, and what it
-//! deletes is verified gone.
+//! Handles what a command does to sandboxes of its guard.
+//!
+//! The guard's labels stay, a setting of "never" is replaced, and what the command deletes is
+//! verified gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +11,18 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use tracing::{debug, warn};
 
-use crate::guard::json::Object;
+use crate::guard::json::JsonObject;
 use crate::ledger::Record;
 use crate::provider::daytona::SandboxState;
 use crate::provider::{Kind, Provider, ProviderName};
 
 use super::body;
-use super::forward::{self, Answer, Body, Order};
-use super::gate::{Cut, DaytonaGate};
+use super::forward::{self, ForwardRequest, ForwardResponse, ProxyBody};
+use super::gate::{DaytonaGate, NoResponse};
 
-/// The pauses before each look whether a deleted sandbox is gone; after them the end of the
-/// guard looks again.
-const LOOKS: [Duration; 5] = [
+/// The pauses before each check whether a deleted sandbox is gone. After them, the guard checks
+/// again at its end.
+const CHECK_PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
@@ -29,76 +31,76 @@ const LOOKS: [Duration; 5] = [
 ];
 
 impl DaytonaGate {
-    /// Replaces the labels of a sandbox; ours stay.
+    /// Replaces the labels of a sandbox, and keeps ours.
     pub(super) async fn replace_labels(
         &self,
         key: &str,
-        order: Order,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
-        let mut bytes = forward::read(body).await.ok_or(Cut::CLOSED)?;
-        if let (Some(record), Ok(mut body)) = (self.record_of(key).await, Object::parse(&bytes))
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        let mut bytes = forward::read(body).await.ok_or(NoResponse::CLOSED)?;
+        if let (Some(record), Ok(mut body)) = (self.record_of(key).await, JsonObject::parse(&bytes))
             && body.get("labels").is_some_and(|labels| labels.is_object())
         {
             body::add_labels(&mut body, &record.labels);
             bytes = body.to_bytes().into();
         }
-        self.exchange(&order, bytes).await.map(Answer::into_response)
+        self.exchange(&request, bytes).await.map(ForwardResponse::into_response)
     }
 
-    /// Sets after how many idle minutes a sandbox stops; "never" means when nobody renews it.
+    /// Sets after how many idle minutes a sandbox stops. "Never" becomes: when it is not renewed.
     pub(super) async fn set_auto_stop(
         &self,
         key: &str,
         minutes: i64,
-        mut order: Order,
+        mut request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         let object = self.object_of(key).await;
         if let (Some(_), 0, Some(switches)) = (&object, minutes, self.switches()) {
-            replace_last(&mut order, switches.minutes);
+            replace_last(&mut request, switches.minutes);
         }
-        let response = self.forward(order, body).await?;
+        let response = self.forward(request, body).await?;
         if let Some(id) = object.filter(|_| response.status().is_success()) {
             self.provider.change_renewal(&id, |renewal| renewal.activity = minutes == 0);
         }
         Ok(response)
     }
 
-    /// Sets when a sandbox is destroyed; "never" means when nobody renews it.
+    /// Sets when a sandbox is destroyed. "Never" becomes: when it is not renewed.
     pub(super) async fn set_time_to_live(
         &self,
         key: &str,
         minutes: i64,
-        mut order: Order,
+        mut request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Result<Response<ProxyBody>, NoResponse> {
         let object = self.object_of(key).await;
         let mut renewed = None;
         if let (Some(_), 0, Some(switches)) = (&object, minutes, self.switches()) {
-            replace_last(&mut order, switches.minutes);
+            replace_last(&mut request, switches.minutes);
             renewed = Some(switches.minutes);
         }
-        let response = self.forward(order, body).await?;
+        let response = self.forward(request, body).await?;
         if let Some(id) = object.filter(|_| response.status().is_success()) {
             self.provider.change_renewal(&id, |renewal| renewal.minutes = renewed);
         }
         Ok(response)
     }
 
-    /// Passes a delete on, and looks after it.
+    /// Forwards a delete, and verifies in the background that the sandbox is gone.
     pub(super) async fn delete(
         self: &Arc<Self>,
         key: &str,
-        order: Order,
+        request: ForwardRequest,
         body: Incoming,
-    ) -> Result<Response<Body>, Cut> {
-        // Before it is sent: a delete takes the name away.
+    ) -> Result<Response<ProxyBody>, NoResponse> {
+        // Read before the delete is sent, which frees the name.
         let record = self.record_of(key).await;
-        let response = self.forward(order, body).await?;
-        let is_ordered =
+        let response = self.forward(request, body).await?;
+        let is_accepted =
             response.status().is_success() || response.status() == StatusCode::NOT_FOUND;
-        if let Some(record) = record.filter(|_| is_ordered) {
+        if let Some(record) = record.filter(|_| is_accepted) {
             self.watch_end(record);
         }
         Ok(response)
@@ -107,7 +109,7 @@ impl DaytonaGate {
     /// Returns whether a sandbox has ended, or is about to.
     pub(super) async fn is_leaving(&self, record: &Record) -> bool {
         let Some(id) = record.state.object() else { return false };
-        match self.provider.wire().get(id).await {
+        match self.provider.api().get(id).await {
             Ok(seen) => {
                 matches!(seen.state, SandboxState::Destroying | SandboxState::Destroyed)
             }
@@ -115,14 +117,14 @@ impl DaytonaGate {
         }
     }
 
-    /// Closes the record of a sandbox that was deleted, once it is proven gone: until the end of
-    /// the guard there may be thousands.
+    /// Closes the record of a deleted sandbox once it is verified gone. Until the end of the guard
+    /// there may be thousands.
     pub(super) fn watch_end(self: &Arc<Self>, record: Record) {
         let gate = Arc::clone(self);
         self.tasks.spawn(async move {
             let Some(id) = record.state.object().map(str::to_owned) else { return };
             gate.claims.leaving(&record).await;
-            for pause in LOOKS {
+            for pause in CHECK_PAUSES {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = gate.stop.cancelled() => {}
@@ -132,7 +134,7 @@ impl DaytonaGate {
                     Ok(Some(seen)) => debug!(id, state = seen.state, "it is still there"),
                     Err(error) => debug!(id, %error, "it cannot be looked at"),
                 }
-                // This was the last look: what is not gone now, the end of the guard releases.
+                // This was the last check. The guard releases what is not gone now at its end.
                 if gate.stop.is_cancelled() {
                     return;
                 }
@@ -162,8 +164,8 @@ impl DaytonaGate {
 }
 
 /// Replaces the number at the end of a path.
-fn replace_last(order: &mut Order, minutes: u64) {
-    if let Ok(mut parts) = order.url.path_segments_mut() {
+fn replace_last(request: &mut ForwardRequest, minutes: u64) {
+    if let Ok(mut parts) = request.url.path_segments_mut() {
         parts.pop_if_empty().pop().push(&minutes.to_string());
     }
 }

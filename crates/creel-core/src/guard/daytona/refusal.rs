@@ -1,4 +1,4 @@
-//! Refusals in the service's own shape.
+//! Refusals in the service's own format.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -7,13 +7,13 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::forward::Body;
+use super::forward::ProxyBody;
 
-/// What clients are told when an intent could not be recorded.
+/// The message that clients receive when an intent could not be recorded.
 pub(super) const NOT_RECORDED: &str = "nothing was created, because the ledger could not record it";
 
-/// Answers in the place of the service.
-pub(super) fn refuse(status: StatusCode, path: &str, reason: &str) -> Response<Body> {
+/// Responds in place of the service.
+pub(super) fn refuse(status: StatusCode, path: &str, reason: &str) -> Response<ProxyBody> {
     let body = json!({
         "path": path,
         "timestamp": format!("{:.3}", Timestamp::now()),

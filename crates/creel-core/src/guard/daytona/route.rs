@@ -1,20 +1,19 @@
-//! Which requests create or change what the guard answers for.
+//! Classifies requests: which ones create or change what the guard owns.
 //!
-//! The service reads paths without regard to case and to slashes at their end,
-//! and decodes them. So does this, and rather takes one request too many for
-//! a create.
+//! The service ignores the case of paths and slashes at their end, and decodes them. The guard does
+//! the same. In doubt it takes a request for a create.
 
 use hyper::Method;
 use percent_encoding::percent_decode_str;
 
-/// What a request is to the guard.
+/// What a request means to the guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
-    /// Makes a sandbox.
+pub(super) enum DaytonaRoute {
+    /// Creates a sandbox.
     Create,
-    /// Makes a sandbox of another one.
+    /// Creates a sandbox from another one.
     Fork,
-    /// Ends this sandbox.
+    /// Deletes this sandbox.
     Delete(String),
     /// Replaces the labels of this sandbox.
     Labels(String),
@@ -22,13 +21,13 @@ pub(super) enum Route {
     AutoStop(String, i64),
     /// Sets when this sandbox is destroyed.
     TimeToLive(String, i64),
-    /// It makes something that is not tracked.
+    /// Creates something that is not tracked.
     Untracked(&'static str),
-    /// Everything else streams through.
+    /// Everything else, which streams through.
     Other,
 }
 
-/// What is made by a POST to a collection of this name.
+/// What a POST to each of these collections creates.
 const COLLECTIONS: [(&str, &str); 5] = [
     ("snapshots", "a snapshot"),
     ("volumes", "a volume"),
@@ -37,88 +36,90 @@ const COLLECTIONS: [(&str, &str); 5] = [
     ("docker-registry", "a registry"),
 ];
 
-/// Sorts a request; `prefix` is the path of the API itself.
-pub(super) fn route(method: &Method, path: &str, prefix: &str) -> Route {
-    let (words, prefix) = (words(path), words(prefix));
-    let is_ours = words.len() >= prefix.len()
-        && words.iter().zip(&prefix).all(|(word, part)| word.eq_ignore_ascii_case(part));
+/// Classifies a request. `prefix` is the path of the API itself.
+pub(super) fn route(method: &Method, path: &str, prefix: &str) -> DaytonaRoute {
+    let (segments, prefix) = (segments(path), segments(prefix));
+    let is_ours = segments.len() >= prefix.len()
+        && segments.iter().zip(&prefix).all(|(segment, part)| segment.eq_ignore_ascii_case(part));
     if !is_ours {
-        return Route::Other;
+        return DaytonaRoute::Other;
     }
-    let words: Vec<&str> = words[prefix.len()..].iter().map(String::as_str).collect();
-    // Names keep their case; the words of the API have none.
-    let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
-    match (method, words.as_slice()) {
-        (&Method::POST, [all]) if is(all, "sandbox") => Route::Create,
+    let segments: Vec<&str> = segments[prefix.len()..].iter().map(String::as_str).collect();
+    // Names are case-sensitive; the API's own path segments are not.
+    let is = |segment: &str, name: &str| segment.eq_ignore_ascii_case(name);
+    match (method, segments.as_slice()) {
+        (&Method::POST, [all]) if is(all, "sandbox") => DaytonaRoute::Create,
         (&Method::POST, [all]) => {
-            let made = COLLECTIONS.iter().find(|(name, _)| is(all, name));
-            made.map_or(Route::Other, |(_, what)| Route::Untracked(what))
+            let collection = COLLECTIONS.iter().find(|(name, _)| is(all, name));
+            collection.map_or(DaytonaRoute::Other, |(_, what)| DaytonaRoute::Untracked(what))
         }
-        (&Method::DELETE, [all, id]) if is(all, "sandbox") => Route::Delete((*id).to_owned()),
-        (_, [all, id, act]) if is(all, "sandbox") => of_sandbox(method, id, act),
-        (&Method::POST, [all, id, act, minutes]) if is(all, "sandbox") => {
+        (&Method::DELETE, [all, id]) if is(all, "sandbox") => {
+            DaytonaRoute::Delete((*id).to_owned())
+        }
+        (_, [all, id, action]) if is(all, "sandbox") => of_sandbox(method, id, action),
+        (&Method::POST, [all, id, action, minutes]) if is(all, "sandbox") => {
             let (id, minutes) = ((*id).to_owned(), minutes.parse().ok());
             match minutes {
-                Some(minutes) if is(act, "autostop") => Route::AutoStop(id, minutes),
-                Some(minutes) if is(act, "ttl") => Route::TimeToLive(id, minutes),
-                _ => Route::Other,
+                Some(minutes) if is(action, "autostop") => DaytonaRoute::AutoStop(id, minutes),
+                Some(minutes) if is(action, "ttl") => DaytonaRoute::TimeToLive(id, minutes),
+                _ => DaytonaRoute::Other,
             }
         }
-        _ => Route::Other,
+        _ => DaytonaRoute::Other,
     }
 }
 
-fn of_sandbox(method: &Method, id: &str, act: &str) -> Route {
-    match (method, act.to_ascii_lowercase().as_str()) {
-        (&Method::POST, "fork") => Route::Fork,
-        (&Method::POST, "snapshot") => Route::Untracked("a snapshot"),
-        (&Method::PUT, "labels") => Route::Labels(id.to_owned()),
-        _ => Route::Other,
+fn of_sandbox(method: &Method, id: &str, action: &str) -> DaytonaRoute {
+    match (method, action.to_ascii_lowercase().as_str()) {
+        (&Method::POST, "fork") => DaytonaRoute::Fork,
+        (&Method::POST, "snapshot") => DaytonaRoute::Untracked("a snapshot"),
+        (&Method::PUT, "labels") => DaytonaRoute::Labels(id.to_owned()),
+        _ => DaytonaRoute::Other,
     }
 }
 
-fn words(path: &str) -> Vec<String> {
-    let words = path.split('/').filter(|word| !word.is_empty());
-    words.map(|word| percent_decode_str(word).decode_utf8_lossy().into_owned()).collect()
+fn segments(path: &str) -> Vec<String> {
+    let segments = path.split('/').filter(|segment| !segment.is_empty());
+    segments.map(|segment| percent_decode_str(segment).decode_utf8_lossy().into_owned()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(method: &str, path: &str) -> Route {
+    fn of(method: &str, path: &str) -> DaytonaRoute {
         route(&method.parse().unwrap(), path, "/api")
     }
 
     #[test]
     fn creates_are_known_however_they_are_written() {
         for path in ["/api/sandbox", "/api/sandbox/", "/API/Sandbox", "//api/%73andbox"] {
-            assert_eq!(of("POST", path), Route::Create, "{path}");
-            assert_eq!(of("GET", path), Route::Other, "{path}");
+            assert_eq!(of("POST", path), DaytonaRoute::Create, "{path}");
+            assert_eq!(of("GET", path), DaytonaRoute::Other, "{path}");
         }
-        assert_eq!(of("POST", "/other/sandbox"), Route::Other);
-        assert_eq!(of("POST", "/api/sandbox/x/fork"), Route::Fork);
-        assert_eq!(route(&Method::POST, "/sandbox", "/"), Route::Create);
+        assert_eq!(of("POST", "/other/sandbox"), DaytonaRoute::Other);
+        assert_eq!(of("POST", "/api/sandbox/x/fork"), DaytonaRoute::Fork);
+        assert_eq!(route(&Method::POST, "/sandbox", "/"), DaytonaRoute::Create);
     }
 
     #[test]
-    fn what_is_not_tracked_is_named() {
+    fn untracked_creates_are_recognised() {
         for path in ["snapshots", "volumes", "secret", "warm-pools", "docker-registry"] {
-            let made = of("POST", &format!("/api/{path}"));
-            assert!(matches!(made, Route::Untracked(_)), "{path}: {made:?}");
-            assert_eq!(of("GET", &format!("/api/{path}")), Route::Other);
+            let route = of("POST", &format!("/api/{path}"));
+            assert!(matches!(route, DaytonaRoute::Untracked(_)), "{path}: {route:?}");
+            assert_eq!(of("GET", &format!("/api/{path}")), DaytonaRoute::Other);
         }
-        assert_eq!(of("POST", "/api/sandbox/x/snapshot"), Route::Untracked("a snapshot"));
+        assert_eq!(of("POST", "/api/sandbox/x/snapshot"), DaytonaRoute::Untracked("a snapshot"));
     }
 
     #[test]
     fn acts_on_a_sandbox_carry_its_id() {
         let id = || "My Box".to_owned();
-        assert_eq!(of("DELETE", "/api/sandbox/My%20Box"), Route::Delete(id()));
-        assert_eq!(of("PUT", "/api/sandbox/My%20Box/labels"), Route::Labels(id()));
-        assert_eq!(of("POST", "/api/sandbox/My%20Box/autostop/0"), Route::AutoStop(id(), 0));
-        assert_eq!(of("POST", "/api/sandbox/My%20Box/ttl/30"), Route::TimeToLive(id(), 30));
-        assert_eq!(of("POST", "/api/sandbox/My%20Box/autostop/x"), Route::Other);
-        assert_eq!(of("POST", "/api/sandbox/x/start"), Route::Other);
+        assert_eq!(of("DELETE", "/api/sandbox/My%20Box"), DaytonaRoute::Delete(id()));
+        assert_eq!(of("PUT", "/api/sandbox/My%20Box/labels"), DaytonaRoute::Labels(id()));
+        assert_eq!(of("POST", "/api/sandbox/My%20Box/autostop/0"), DaytonaRoute::AutoStop(id(), 0));
+        assert_eq!(of("POST", "/api/sandbox/My%20Box/ttl/30"), DaytonaRoute::TimeToLive(id(), 30));
+        assert_eq!(of("POST", "/api/sandbox/My%20Box/autostop/x"), DaytonaRoute::Other);
+        assert_eq!(of("POST", "/api/sandbox/x/start"), DaytonaRoute::Other);
     }
 }

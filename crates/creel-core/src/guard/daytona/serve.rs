@@ -13,10 +13,10 @@ use tracing::{debug, warn};
 
 use super::gate::DaytonaGate;
 
-/// How long to wait when there are no descriptors left.
+/// How long to wait when no file descriptors are left.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
-/// A listening port of this machine, on loopback only.
+/// A listening port on loopback only.
 #[derive(Debug)]
 pub struct GateListener {
     listener: TcpListener,
@@ -24,7 +24,7 @@ pub struct GateListener {
 }
 
 impl GateListener {
-    /// Takes a free port.
+    /// Binds a free port.
     ///
     /// # Errors
     ///
@@ -37,13 +37,12 @@ impl GateListener {
 }
 
 impl DaytonaGate {
-    /// Returns the address of the API at a listener: the path is that of the service.
+    /// Returns the URL of the API at a listener. The path is that of the service.
     pub fn url(&self, listener: &GateListener) -> String {
         format!("http://{}{}", listener.address, self.prefix().trim_end_matches('/'))
     }
 
-    /// Serves until its stopper is cancelled; returns when the creates that were under way are
-    /// on record.
+    /// Serves until its stopper is cancelled. Returns when the creates in progress are recorded.
     pub async fn serve(self: Arc<Self>, listener: GateListener) {
         loop {
             let accepted = tokio::select! {
@@ -66,12 +65,12 @@ impl DaytonaGate {
     }
 
     async fn connection(self: Arc<Self>, client: TcpStream) {
-        // Without it small answers wait for one another; failing costs only time.
+        // Without it small responses are delayed. A failure costs only time.
         let _ = client.set_nodelay(true);
         let stop = self.stop.clone();
-        let answer = service_fn(move |request| Arc::clone(&self).handle(request));
+        let service = service_fn(move |request| Arc::clone(&self).handle(request));
         let served =
-            http1::Builder::new().serve_connection(TokioIo::new(client), answer).with_upgrades();
+            http1::Builder::new().serve_connection(TokioIo::new(client), service).with_upgrades();
         tokio::select! {
             ended = served => {
                 if let Err(error) = ended {

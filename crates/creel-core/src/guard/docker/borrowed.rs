@@ -1,8 +1,8 @@
 //! Volumes that a container uses without owning them.
 //!
-//! A volume that nobody named goes with the container it was made for, but a
-//! container may share those of another one, or name one by its long id. Such
-//! a volume must not be taken for the command's own.
+//! An anonymous volume is removed with the container it was made for. But a container may share the
+//! volumes of another one, or name a volume by its long id. Such a volume must not be taken for the
+//! command's own.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,11 +18,11 @@ use super::gate::DockerGate;
 #[derive(Debug)]
 pub(super) enum Borrowed {
     These(HashSet<String>),
-    /// It could not be found out: none of its volumes may be taken for its own.
+    /// The volumes could not be determined, so none may be taken for its own.
     Anything,
 }
 
-/// The containers that use what is not their own.
+/// The containers that use volumes which are not their own.
 #[derive(Debug, Default)]
 pub(super) struct Borrowers {
     by_container: Mutex<HashMap<String, Borrowed>>,

@@ -7,19 +7,19 @@ use serde_json::Value;
 use crate::guard::Policy;
 use crate::labels::Labels;
 
-use super::json::Object;
+use super::json::JsonObject;
 
-/// The rights that make a container as mighty as the host.
+/// The capabilities that give a container the rights of the host.
 const MIGHTY: [&str; 4] = ["ALL", "CAP_ALL", "SYS_ADMIN", "CAP_SYS_ADMIN"];
 
 /// A container create.
 #[derive(Debug)]
 pub(super) struct ContainerBody {
-    body: Object,
-    host: Object,
+    body: JsonObject,
+    host: JsonObject,
 }
 
-/// A named volume that a bind makes when it is absent.
+/// A named volume that a bind creates when it is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedVolume {
     pub(super) name: String,
@@ -28,12 +28,12 @@ pub(super) struct NamedVolume {
 
 impl ContainerBody {
     pub(super) fn parse(text: &[u8]) -> serde_json::Result<Self> {
-        let body = Object::parse(text)?;
+        let body = JsonObject::parse(text)?;
         let host = body.object("HostConfig");
         Ok(Self { body, host })
     }
 
-    /// Returns the body as it is to be passed on.
+    /// Returns the body to forward.
     pub(super) fn into_bytes(mut self) -> Vec<u8> {
         if self.host.keys().next().is_some() {
             self.body.set("HostConfig", &self.host);
@@ -45,7 +45,7 @@ impl ContainerBody {
         add_labels(&mut self.body, labels);
     }
 
-    /// Returns why the policy forbids it, if it does.
+    /// Returns why the policy forbids the create, if it does.
     pub(super) fn refusal(&self, policy: &Policy) -> Option<String> {
         if policy.deny_privileged && self.is_privileged() {
             return Some("privileged containers are denied (--deny-privileged)".to_owned());
@@ -55,10 +55,10 @@ impl ContainerBody {
         {
             return Some(format!("mounting {source} of the host is denied (--deny-host-mounts)"));
         }
-        let asked = self.host.get("Memory").and_then(|memory| memory.as_u64());
-        match (policy.max_memory, asked) {
-            (Some(most), Some(asked)) if asked > most => Some(format!(
-                "the container asks for {asked} bytes of memory, {most} are allowed (--max-memory)"
+        let requested = self.host.get("Memory").and_then(|memory| memory.as_u64());
+        match (policy.max_memory, requested) {
+            (Some(most), Some(requested)) if requested > most => Some(format!(
+                "the container asks for {requested} bytes of memory, {most} are allowed (--max-memory)"
             )),
             _ => None,
         }
@@ -80,7 +80,7 @@ impl ContainerBody {
         self.host_mounts().into_iter().next()
     }
 
-    /// Returns a directory of the host that it mounts and in which this socket is, if any.
+    /// Returns a host directory that it mounts and that contains this socket, if any.
     pub(super) fn mount_around(&self, socket: &str) -> Option<String> {
         let socket = Path::new(socket);
         let holds = |source: &String| socket.parent().is_some_and(|up| up.starts_with(source));
@@ -98,10 +98,11 @@ impl ContainerBody {
         bound.chain(mounted).filter(|source| source.starts_with('/')).collect()
     }
 
-    /// Gives a container without a limit this one.
+    /// Sets a memory limit on a container that has none.
     pub(super) fn limit_memory(&mut self, most: u64) {
-        let asked = self.host.get("Memory").and_then(|memory| memory.as_u64()).unwrap_or_default();
-        if asked == 0 {
+        let requested =
+            self.host.get("Memory").and_then(|memory| memory.as_u64()).unwrap_or_default();
+        if requested == 0 {
             self.host.set("Memory", &most);
         }
     }
@@ -123,7 +124,7 @@ impl ContainerBody {
             .collect()
     }
 
-    /// Returns for each mount that makes a volume the name it asks for.
+    /// Returns, for each mount that creates a volume, its index and the requested name.
     pub(super) fn mounted_volumes(&self) -> Vec<(usize, Option<String>)> {
         let mounts = self.host.objects("Mounts").into_iter().enumerate();
         let volumes = mounts.filter(|(_, mount)| mount.text("Type").as_deref() == Some("volume"));
@@ -132,7 +133,7 @@ impl ContainerBody {
             .collect()
     }
 
-    /// Returns the volumes that it names itself, in binds and mounts.
+    /// Returns the volumes that it names in binds and mounts.
     pub(super) fn volume_names(&self) -> Vec<String> {
         let bound = self.named_volumes().into_iter().map(|volume| volume.name);
         let mounted = self.mounted_volumes().into_iter().filter_map(|(_, name)| name);
@@ -147,7 +148,7 @@ impl ContainerBody {
         texts.map(|text| text.split(':').next().unwrap_or(text).to_owned()).collect()
     }
 
-    /// Sets the labels of the volume that a mount makes.
+    /// Sets the labels of the volume that a mount creates.
     pub(super) fn label_mount(&mut self, place: usize, labels: &Labels) {
         let mut mounts = self.host.objects("Mounts");
         if let Some(mount) = mounts.get_mut(place) {
@@ -158,8 +159,8 @@ impl ContainerBody {
         self.host.set("Mounts", &mounts);
     }
 
-    /// Gives the container another socket where it asks for the engine's own; returns whether
-    /// it did.
+    /// Replaces the engine's own socket with another one where the container asks for it. Returns
+    /// whether it did.
     pub(super) fn replace_socket(&mut self, theirs: &str, ours: &str) -> bool {
         let binds = self.binds();
         let replaced: Vec<String> = binds
@@ -191,8 +192,8 @@ impl ContainerBody {
     }
 }
 
-/// Adds labels to the map under `Labels`, over those of the same name.
-pub(super) fn add_labels(object: &mut Object, labels: &Labels) {
+/// Adds labels to the map under `Labels`, and replaces those with the same name.
+pub(super) fn add_labels(object: &mut JsonObject, labels: &Labels) {
     let mut all = object.object("Labels");
     for (key, value) in labels.iter() {
         all.put(key, value);
@@ -200,8 +201,8 @@ pub(super) fn add_labels(object: &mut Object, labels: &Labels) {
     object.set("Labels", &all);
 }
 
-/// Returns the directory of the host that a volume is, if it is one.
-pub(super) fn device_of(object: &Object, key: &str) -> Option<String> {
+/// Returns the host directory that backs a volume, if there is one.
+pub(super) fn device_of(object: &JsonObject, key: &str) -> Option<String> {
     object.object(key).text("device").filter(|device| device.starts_with('/'))
 }
 
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_told_apart_from_directories() {
+    fn volumes_are_distinguished_from_directories() {
         let mut body = body(json!({ "HostConfig": {
             "Binds": ["data:/data:ro", "/etc:/etc", "/anonymous", "more:/more"],
             "VolumeDriver": "local",
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_refuses_what_it_says() {
+    fn a_policy_refuses_what_it_denies() {
         let strict = Policy {
             deny_privileged: true,
             deny_host_mounts: true,

@@ -1,7 +1,7 @@
 //! Creates of containers, networks and volumes: intent, labels, request, outcome.
 //!
-//! The outcome is recorded after the client has its answer: a crash in between
-//! leaves an open intent, which a search by label settles.
+//! The outcome is recorded after the client has its response. A crash in between leaves an open
+//! intent, which a search by label resolves.
 
 use std::io;
 use std::sync::Arc;
@@ -16,50 +16,53 @@ use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderName};
 
 use super::chunked::Dechunker;
 use super::container::{ContainerBody, NamedVolume, add_labels, device_of};
-use super::gate::{DockerGate, Request, unreachable};
-use super::head::{Framing, Head, find};
-use super::json::Object;
+use super::gate::{ClientRequest, DockerGate, unreachable};
+use super::head::{Framing, HttpHead, find};
+use super::json::JsonObject;
 use super::route;
 
-/// The longest answer to a create that is read.
-const ANSWER_LIMIT: u64 = 4 << 20;
+/// The longest response to a create that is read.
+const RESPONSE_LIMIT: u64 = 4 << 20;
 
-/// The answer to a create, complete.
-struct Answer {
-    /// As it came.
+/// A complete response to a create.
+struct CreateResponse {
+    /// The response as received.
     bytes: Vec<u8>,
     status: u16,
-    body: Object,
+    body: JsonObject,
 }
 
-/// What came of a request that was passed on.
-enum Outcome {
-    /// The engine answered.
-    Answered(Answer),
-    /// It did not, or not to the end: whatever was asked for may exist.
+/// The outcome of a request that was forwarded.
+enum CreateOutcome {
+    /// The engine responded.
+    Responded(CreateResponse),
+    /// The response is missing or incomplete, so the requested object may exist.
     Unknown(io::Error),
 }
 
-impl Outcome {
-    /// Returns the id of what was made, if something was.
-    fn made(&self, key: &str) -> Option<String> {
+impl CreateOutcome {
+    /// Returns the id of the created object, if there is one.
+    fn created_id(&self, key: &str) -> Option<String> {
         match self {
-            Self::Answered(answer) if answer.status / 100 == 2 => answer.body.text(key),
-            Self::Answered(_) | Self::Unknown(_) => None,
+            Self::Responded(response) if response.status / 100 == 2 => response.body.text(key),
+            Self::Responded(_) | Self::Unknown(_) => None,
         }
     }
 
-    /// Returns a refusal with what to do about it, where there is something to add.
+    /// Returns a refusal with advice on what to do about it, if there is any.
     fn advised(&self) -> Option<(u16, String)> {
-        let Self::Answered(answer) = self else { return None };
-        let said = answer.body.text("message").filter(|_| answer.status / 100 != 2)?;
-        let advice = advice(&said)?;
-        Some((answer.status, format!("{said} ({advice}; creel sweep --kind network lists them)")))
+        let Self::Responded(response) = self else { return None };
+        let message = response.body.text("message").filter(|_| response.status / 100 != 2)?;
+        let advice = advice(&message)?;
+        Some((
+            response.status,
+            format!("{message} ({advice}; creel sweep --kind network lists them)"),
+        ))
     }
 }
 
 impl DockerGate {
-    pub(super) async fn create_network(&self, mut request: Request) -> io::Result<()> {
+    pub(super) async fn create_network(&self, mut request: ClientRequest) -> io::Result<()> {
         let Some(mut body) = request.read_object().await? else {
             return request.refuse(400, "the body of the request is no JSON object").await;
         };
@@ -70,16 +73,16 @@ impl DockerGate {
         add_labels(&mut body, &claim.labels);
         request.set_body(body.to_bytes());
         let outcome = self.send(&mut request).await;
-        let answered = match outcome.advised() {
-            // The one refusal whose words lead nobody to what to do.
-            Some((status, words)) => request.refuse(status, &words).await,
+        let forwarded = match outcome.advised() {
+            // The engine's message for this refusal does not say what to do.
+            Some((status, text)) => request.refuse(status, &text).await,
             None => request.forward(&outcome).await,
         };
-        self.settle(&claim, &outcome, "Id").await;
-        answered
+        self.finalize(&claim, &outcome, "Id").await;
+        forwarded
     }
 
-    pub(super) async fn create_volume(&self, mut request: Request) -> io::Result<()> {
+    pub(super) async fn create_volume(&self, mut request: ClientRequest) -> io::Result<()> {
         let Some(mut body) = request.read_object().await? else {
             return request.refuse(400, "the body of the request is no JSON object").await;
         };
@@ -98,12 +101,12 @@ impl DockerGate {
         add_labels(&mut body, &claim.labels);
         request.set_body(body.to_bytes());
         let outcome = self.send(&mut request).await;
-        let answered = request.forward(&outcome).await;
-        self.settle_volume(&claim, &outcome).await;
-        answered
+        let forwarded = request.forward(&outcome).await;
+        self.finalize_volume(&claim, &outcome).await;
+        forwarded
     }
 
-    pub(super) async fn create_container(&self, mut request: Request) -> io::Result<()> {
+    pub(super) async fn create_container(&self, mut request: ClientRequest) -> io::Result<()> {
         let body = request.read_body().await?;
         let Ok(mut body) = ContainerBody::parse(&body) else {
             return request.refuse(400, "the body of the request is no JSON object").await;
@@ -118,7 +121,7 @@ impl DockerGate {
         let mut volumes = Vec::new();
         for volume in body.named_volumes() {
             match self.make_volume_first(&volume).await {
-                Ok(made) => volumes.extend(made),
+                Ok(created) => volumes.extend(created),
                 Err(reason) => return request.refuse(500, &reason).await,
             }
         }
@@ -131,28 +134,28 @@ impl DockerGate {
         let borrowed = self.borrowed_by(&body).await;
         request.set_body(body.into_bytes());
         let outcome = self.send(&mut request).await;
-        if let Some(id) = outcome.made("Id") {
-            // Before the client knows of the container, and may end it.
+        if let Some(id) = outcome.created_id("Id") {
+            // Recorded before the client knows of the container and can remove it.
             self.borrowed.note(id, borrowed);
         }
-        let answered = request.forward(&outcome).await;
-        let id = self.settle(&claim, &outcome, "Id").await;
+        let forwarded = request.forward(&outcome).await;
+        let id = self.finalize(&claim, &outcome, "Id").await;
         match id {
             Some(id) => {
-                self.settle_mounts(&mounts).await;
+                self.finalize_mounts(&mounts).await;
                 self.note_volumes(&id).await;
             }
             None => {
                 for mount in &mounts {
-                    self.settle(mount, &outcome, "Id").await;
+                    self.finalize(mount, &outcome, "Id").await;
                 }
-                self.give_back_unused(volumes).await;
+                self.release_unused(volumes).await;
             }
         }
-        answered
+        forwarded
     }
 
-    /// Returns why a container must not be made, if so.
+    /// Returns why a container must not be created, if so.
     async fn refusal(&self, body: &ContainerBody) -> Option<String> {
         let limit = self.policy.max_containers;
         if let Some(most) = limit
@@ -163,7 +166,7 @@ impl DockerGate {
         body.refusal(&self.policy)
     }
 
-    /// Counts the containers of this guard that exist; those that left by themselves do not.
+    /// Counts the existing containers of this guard. Those that removed themselves do not count.
     async fn container_count(&self) -> usize {
         match self.engine.containers_labelled(&self.claims.run_label()).await {
             Ok(ids) => ids.len(),
@@ -174,7 +177,7 @@ impl DockerGate {
         }
     }
 
-    /// Changes what must be changed besides labels.
+    /// Applies the changes to a body other than labels.
     fn adapt(&self, body: &mut ContainerBody) {
         if let Some(most) = self.policy.max_memory {
             body.limit_memory(most);
@@ -207,9 +210,9 @@ impl DockerGate {
         Some((claim, mounts))
     }
 
-    /// Makes a volume that a container create would make by itself, without a label; one that
-    /// is there already is somebody else's. What the engine would not make is left to the
-    /// container create, whose refusal says why.
+    /// Creates a volume that a container create would otherwise create without a label. A volume
+    /// that exists already belongs to another client. If the engine refuses the volume, the
+    /// container create reports why.
     async fn make_volume_first(&self, volume: &NamedVolume) -> Result<Option<Claim>, String> {
         match self.engine.inspect(Kind::Volume, &volume.name).await {
             Ok(None) => {}
@@ -220,13 +223,13 @@ impl DockerGate {
         let claim = self.claim(Kind::Volume, Some(volume.name.clone())).await;
         let claim = claim.ok_or_else(|| NOT_RECORDED.to_owned())?;
         let driver = volume.driver.as_deref();
-        let made = self.engine.make_volume(&volume.name, driver, &claim.labels).await;
-        match made {
+        let created = self.engine.make_volume(&volume.name, driver, &claim.labels).await;
+        match created {
             Ok(labels) if labels.get(labels::RESOURCE) == claim.labels.get(labels::RESOURCE) => {
                 self.confirm_volume(&claim, &volume.name).await;
                 Ok(Some(claim))
             }
-            // Somebody was quicker, and it is theirs.
+            // Another client was faster, and owns the volume.
             Ok(_) => {
                 self.claims.refute(&claim, "it existed already".to_owned()).await;
                 Ok(None)
@@ -239,17 +242,17 @@ impl DockerGate {
         }
     }
 
-    /// Takes back volumes that were made for a container which came to nothing.
-    async fn give_back_unused(&self, volumes: Vec<Claim>) {
+    /// Releases volumes that were created for a container which was not created.
+    async fn release_unused(&self, volumes: Vec<Claim>) {
         for volume in volumes {
             let engine = Arc::clone(&self.engine);
-            if let Err(error) = self.claims.give_back(engine, &volume).await {
+            if let Err(error) = self.claims.release(engine, &volume).await {
                 warn!(resource = %volume.resource, %error, "an unused volume stays until the end");
             }
         }
     }
 
-    /// Records an intent; a request whose intent is not on disk is not passed on.
+    /// Records an intent. A request whose intent is not on disk is not forwarded.
     async fn claim(&self, kind: Kind, name: Option<String>) -> Option<Claim> {
         match self.claims.intend(ProviderName::Docker, kind, name).await {
             Ok(claim) => Some(claim),
@@ -260,71 +263,72 @@ impl DockerGate {
         }
     }
 
-    /// Sends a request whose body is complete, and reads the answer to its end.
-    async fn send(&self, request: &mut Request) -> Outcome {
+    /// Sends a request whose body is complete, and reads the whole response.
+    async fn send(&self, request: &mut ClientRequest) -> CreateOutcome {
         let exchange = async {
             let mut engine = self.open().await?;
             let bytes = [request.head.to_bytes(), std::mem::take(&mut request.rest)].concat();
             engine.write_all(&bytes).await?;
-            let mut answer = Vec::new();
-            engine.take(ANSWER_LIMIT + 1).read_to_end(&mut answer).await?;
-            if answer.len() as u64 > ANSWER_LIMIT {
+            let mut response = Vec::new();
+            engine.take(RESPONSE_LIMIT + 1).read_to_end(&mut response).await?;
+            if response.len() as u64 > RESPONSE_LIMIT {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long"));
             }
-            Answer::parse(answer)
+            CreateResponse::parse(response)
         };
         match exchange.await {
-            Ok(answer) => Outcome::Answered(answer),
-            Err(error) => Outcome::Unknown(error),
+            Ok(response) => CreateOutcome::Responded(response),
+            Err(error) => CreateOutcome::Unknown(error),
         }
     }
 
-    /// Records what came of a create, and returns the id of what was made.
-    async fn settle(&self, claim: &Claim, outcome: &Outcome, key: &str) -> Option<String> {
+    /// Records the outcome of a create, and returns the id of the created object.
+    async fn finalize(&self, claim: &Claim, outcome: &CreateOutcome, key: &str) -> Option<String> {
         match outcome {
-            Outcome::Answered(answer) if answer.status / 100 == 2 => {
-                let id = answer.body.text(key)?;
+            CreateOutcome::Responded(response) if response.status / 100 == 2 => {
+                let id = response.body.text(key)?;
                 self.claims.confirm(claim, &id).await;
                 Some(id)
             }
-            Outcome::Answered(answer) if answer.status <= 500 => {
-                self.settle_refusal(claim, answer).await;
+            CreateOutcome::Responded(response) if response.status <= 500 => {
+                self.finalize_refusal(claim, response).await;
                 None
             }
-            // It may exist all the same: the intent stays open.
-            Outcome::Answered(_) | Outcome::Unknown(_) => None,
+            // The object may exist nevertheless, so the intent stays open.
+            CreateOutcome::Responded(_) | CreateOutcome::Unknown(_) => None,
         }
     }
 
-    /// Records that the engine refused. One that failed inside has answered too, but only a look
-    /// proves that it left nothing.
-    async fn settle_refusal(&self, claim: &Claim, answer: &Answer) {
-        if answer.status == 500 {
+    /// Records that the engine refused. After an internal error, only a search proves that nothing
+    /// was left behind.
+    async fn finalize_refusal(&self, claim: &Claim, response: &CreateResponse) {
+        if response.status == 500 {
             match self.engine.find(&claim.marks()).await.as_deref() {
                 Ok([]) => {}
                 // The intent stays open, and is searched for at the end.
                 Ok([..]) | Err(_) => return,
             }
         }
-        let said = answer.body.text("message").unwrap_or_default();
-        self.claims.refute(claim, format!("refused with {}: {said}", answer.status)).await;
+        let message = response.body.text("message").unwrap_or_default();
+        self.claims.refute(claim, format!("refused with {}: {message}", response.status)).await;
     }
 
-    /// Records a volume as ours only if it carries this very claim's label: one that existed
-    /// already answers in the same way.
-    async fn settle_volume(&self, claim: &Claim, outcome: &Outcome) {
-        let Outcome::Answered(answer) = outcome else { return };
-        let nonce = answer.body.object("Labels").text(labels::RESOURCE);
+    /// Records a volume as ours only if it carries the label of this claim. The response is the
+    /// same for a volume that existed already.
+    async fn finalize_volume(&self, claim: &Claim, outcome: &CreateOutcome) {
+        let CreateOutcome::Responded(response) = outcome else { return };
+        let nonce = response.body.object("Labels").text(labels::RESOURCE);
         let is_ours = nonce.as_deref() == claim.labels.get(labels::RESOURCE);
-        match answer.body.text("Name") {
-            _ if answer.status / 100 != 2 => drop(self.settle(claim, outcome, "Name").await),
+        match response.body.text("Name") {
+            _ if response.status / 100 != 2 => drop(self.finalize(claim, outcome, "Name").await),
             Some(name) if is_ours => self.confirm_volume(claim, &name).await,
             _ => self.claims.refute(claim, "it existed already".to_owned()).await,
         }
     }
 
-    /// Records a volume of this claim with what tells it from a replacement. One that was replaced
-    /// already, or cannot be looked at, is known by the label of the claim alone.
+    /// Records a volume of this claim with what distinguishes it from a replacement. A volume that
+    /// was already replaced, or that cannot be inspected, is identified by the label of the claim
+    /// alone.
     async fn confirm_volume(&self, claim: &Claim, name: &str) {
         let is_ours = |seen: &Observed| {
             seen.labels.get(labels::RESOURCE) == claim.labels.get(labels::RESOURCE)
@@ -339,8 +343,8 @@ impl DockerGate {
         self.claims.confirm_as(claim, name, seen.and_then(|seen| seen.identity())).await;
     }
 
-    /// Records the volumes that the mounts of a container made.
-    async fn settle_mounts(&self, mounts: &[Claim]) {
+    /// Records the volumes that the mounts of a container created.
+    async fn finalize_mounts(&self, mounts: &[Claim]) {
         for mount in mounts {
             match self.engine.find(&mount.marks()).await.as_deref() {
                 Ok([volume]) => {
@@ -353,8 +357,8 @@ impl DockerGate {
         }
     }
 
-    /// Records the volumes of a container that nobody named: they stay behind when it is
-    /// removed without them.
+    /// Records the anonymous volumes of a container. They stay behind when it is removed without
+    /// them.
     pub(super) async fn note_volumes(&self, container: &str) {
         let seen = match self.engine.inspect(Kind::Container, container).await {
             Ok(Some(seen)) => seen,
@@ -389,33 +393,33 @@ impl DockerGate {
     }
 }
 
-/// What clients are told when an intent could not be recorded.
+/// The message that clients receive when an intent could not be recorded.
 const NOT_RECORDED: &str = "nothing was created, because the ledger could not record it";
 
-impl Request {
-    async fn read_object(&mut self) -> io::Result<Option<Object>> {
-        Ok(Object::parse(&self.read_body().await?).ok())
+impl ClientRequest {
+    async fn read_object(&mut self) -> io::Result<Option<JsonObject>> {
+        Ok(JsonObject::parse(&self.read_body().await?).ok())
     }
 
-    /// Passes the answer on to the client, who may be gone.
-    async fn forward(self, outcome: &Outcome) -> io::Result<()> {
+    /// Forwards the response to the client, which may have disconnected.
+    async fn forward(self, outcome: &CreateOutcome) -> io::Result<()> {
         match outcome {
-            Outcome::Answered(answer) => {
+            CreateOutcome::Responded(response) => {
                 let mut client = self.client;
-                client.write_all(&answer.bytes).await?;
+                client.write_all(&response.bytes).await?;
                 client.shutdown().await
             }
-            Outcome::Unknown(error) => self.refuse(502, &unreachable(error)).await,
+            CreateOutcome::Unknown(error) => self.refuse(502, &unreachable(error)).await,
         }
     }
 }
 
-impl Answer {
-    /// Takes an answer apart; one that broke off is an error.
+impl CreateResponse {
+    /// Parses a response. One that is incomplete is an error.
     fn parse(bytes: Vec<u8>) -> io::Result<Self> {
         let broken = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let end = find(&bytes, b"\r\n\r\n").ok_or_else(broken)?;
-        let (head, rest) = (Head::parse(&bytes[..end]), &bytes[end + 4..]);
+        let (head, rest) = (HttpHead::parse(&bytes[..end]), &bytes[end + 4..]);
         let body = match head.framing() {
             Framing::Empty => Vec::new(),
             Framing::Length(length) => {
@@ -431,18 +435,18 @@ impl Answer {
                 body
             }
         };
-        // An engine's answer that is no object names nothing.
-        let body = Object::parse(&body).unwrap_or_default();
+        // A response that is not an object names nothing.
+        let body = JsonObject::parse(&body).unwrap_or_default();
         Ok(Self { status: head.status(), body, bytes })
     }
 }
 
-/// Returns whether an engine that answered so has made nothing, and would not.
+/// Returns whether an error of this class proves that the engine made nothing and will not.
 fn is_refusal(class: ErrorClass) -> bool {
     matches!(class, ErrorClass::Invalid | ErrorClass::Gone | ErrorClass::Denied)
 }
 
-/// Returns whether nobody gave a volume its name.
+/// Returns whether a volume has a generated name.
 fn is_anonymous(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

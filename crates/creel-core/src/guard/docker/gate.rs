@@ -1,4 +1,4 @@
-//! One connection: read the head, decide, pass on.
+//! Handles one connection: reads the head, decides, and forwards.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ use crate::provider::{Kind, ProviderName};
 
 use super::borrowed::Borrowers;
 use super::chunked::Dechunker;
-use super::head::{self, Framing, Head};
+use super::head::{self, Framing, HttpHead};
 use super::references::UnprovenReferences;
-use super::route::{self, Pruned, Route};
-use super::stream::{self, Foresight};
+use super::route::{self, DockerRoute, Pruned};
+use super::stream::{self, ChunkHook, Cutoff};
 use super::tag_times::TagTimes;
 
-/// The longest body of a create that is read; an engine refuses such long ones too.
+/// The longest body of a create that is read. Engines refuse longer ones too.
 const BODY_LIMIT: usize = 16 << 20;
 
-/// How often a container that seems to be a stranger's is looked for on the ledger.
-const LOOKS: usize = 5;
-/// The pause between two such looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How many times the ledger is checked for a container that seems to be foreign.
+const CHECKS: usize = 5;
+/// The pause between two such checks.
+const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Stands between a command and an engine.
+/// A proxy between a command and an engine.
 #[derive(Debug)]
 pub struct DockerGate {
     pub(super) engine: Arc<DockerProvider>,
@@ -40,28 +40,28 @@ pub struct DockerGate {
     pub(super) policy: Policy,
     /// The socket that clients are given.
     pub(super) socket: PathBuf,
-    /// Cuts what streams; creates are finished.
+    /// Cuts streams when cancelled. Creates are finished.
     pub(super) stop: CancellationToken,
-    /// Whose volumes are somebody else's.
+    /// The containers that use volumes of other owners.
     pub(super) borrowed: Borrowers,
     /// When the command put names on images.
     pub(super) tag_times: TagTimes,
-    /// How many requests that make images are under way.
+    /// The number of requests in progress that make images.
     pub(super) making: AtomicUsize,
     /// References whose requests ended without proof that they made them.
     pub(super) unproven: UnprovenReferences,
 }
 
 /// A request whose head is read.
-pub(super) struct Request {
-    pub(super) head: Head,
-    /// What came after the head already.
+pub(super) struct ClientRequest {
+    pub(super) head: HttpHead,
+    /// The bytes already received after the head.
     pub(super) rest: Vec<u8>,
     pub(super) client: UnixStream,
 }
 
 impl DockerGate {
-    /// Makes a gate in front of an engine; `socket` is where clients will find it.
+    /// Creates a gate in front of an engine. `socket` is the path at which clients find it.
     pub fn new(engine: DockerProvider, claims: Claims, policy: Policy, socket: PathBuf) -> Self {
         let (stop, borrowed) = (CancellationToken::new(), Borrowers::default());
         let (engine, tag_times) = (Arc::new(engine), TagTimes::default());
@@ -70,7 +70,8 @@ impl DockerGate {
         Self { engine, claims, policy, socket, stop, borrowed, tag_times, making, unproven }
     }
 
-    /// Returns what stops it: streams are cut, creates that were begun are finished.
+    /// Returns the token that stops the gate. Streams are cut, and creates that were begun are
+    /// finished.
     pub fn stopper(&self) -> CancellationToken {
         self.stop.clone()
     }
@@ -83,75 +84,78 @@ impl DockerGate {
         }
         let route = route::route(head.method(), head.target());
         debug!(method = head.method(), target = head.target(), ?route, "request");
-        let request = Request { head, rest, client };
+        let request = ClientRequest { head, rest, client };
         match route {
-            Route::CreateContainer => self.create_container(request).await,
-            Route::CreateNetwork => self.create_network(request).await,
-            Route::CreateVolume => self.create_volume(request).await,
-            Route::Exec if self.policy.deny_privileged => self.exec(request).await,
-            Route::RemoveContainer(id) => {
+            DockerRoute::CreateContainer => self.create_container(request).await,
+            DockerRoute::CreateNetwork => self.create_network(request).await,
+            DockerRoute::CreateVolume => self.create_volume(request).await,
+            DockerRoute::Exec if self.policy.deny_privileged => self.exec(request).await,
+            DockerRoute::RemoveContainer(id) => {
                 self.note_volumes(&id).await;
                 self.pass(request).await
             }
-            Route::Prune(Pruned::Containers) => self.prune_containers(request).await,
-            Route::Prune(Pruned::Labelled) => self.pass(self.scoped(request)).await,
-            Route::Prune(Pruned::BuildCache) => {
+            DockerRoute::Prune(Pruned::Containers) => self.prune_containers(request).await,
+            DockerRoute::Prune(Pruned::Labelled) => self.pass(self.scoped(request)).await,
+            DockerRoute::Prune(Pruned::BuildCache) => {
                 let nothing = r#"{"CachesDeleted":null,"SpaceReclaimed":0}"#;
-                request.answer(200, nothing.as_bytes()).await
+                request.respond(200, nothing.as_bytes()).await
             }
-            Route::Untracked(what) if !self.policy.allow_untracked => {
+            DockerRoute::Untracked(what) if !self.policy.allow_untracked => {
                 let reason = format!(
                     "{what} cannot be tracked and given back; --allow-untracked lets it through"
                 );
                 request.refuse(403, &reason).await
             }
-            Route::Build
-            | Route::BuildSession
-            | Route::CreateImage
-            | Route::LoadImages
-            | Route::Commit
-            | Route::Tag(_) => self.make_images(route, request).await,
-            Route::Exec | Route::Untracked(_) | Route::Other => self.pass(request).await,
+            DockerRoute::Build
+            | DockerRoute::BuildSession
+            | DockerRoute::CreateImage
+            | DockerRoute::LoadImages
+            | DockerRoute::Commit
+            | DockerRoute::Tag(_) => self.make_images(route, request).await,
+            DockerRoute::Exec | DockerRoute::Untracked(_) | DockerRoute::Other => {
+                self.pass(request).await
+            }
         }
     }
 
-    /// Passes a request on, and everything that follows in both directions.
-    pub(super) async fn pass(&self, request: Request) -> io::Result<()> {
-        self.pass_watched(request, (), ()).await
+    /// Forwards a request, and everything that follows in both directions.
+    pub(super) async fn pass(&self, request: ClientRequest) -> io::Result<()> {
+        self.pass_watched(request, (), (), Duration::ZERO).await
     }
 
-    /// As [`DockerGate::pass`]; what is sent in each direction is seen before it is passed on.
+    /// Forwards like [`DockerGate::pass`], and shows each chunk to its hook before it is forwarded.
+    ///
+    /// When the client no longer reads the response, its hook still receives it for `drain_for`.
     pub(super) async fn pass_watched(
         &self,
-        request: Request,
-        mut requests: impl Foresight,
-        answers: impl Foresight,
+        request: ClientRequest,
+        mut requests: impl ChunkHook,
+        responses: impl ChunkHook,
+        drain_for: Duration,
     ) -> io::Result<()> {
-        let Request { head, rest, client } = request;
-        requests.foresee(&rest).await;
+        let ClientRequest { head, rest, client } = request;
+        requests.before_chunk(&rest).await;
         let mut engine = match self.open().await {
             Ok(engine) => engine,
             Err(error) => return refuse(client, 502, &unreachable(&error)).await,
         };
         engine.write_all(&[head.to_bytes(), rest].concat()).await?;
-        tokio::select! {
-            passed = stream::pass(client, engine, requests, answers) => passed,
-            () = self.stop.cancelled() => Ok(()),
-        }
+        let cutoff = Cutoff { stop: &self.stop, drain_for };
+        stream::pass(client, engine, requests, responses, cutoff).await
     }
 
     pub(super) async fn open(&self) -> io::Result<Box<dyn RawStream>> {
         self.engine.open_raw().await
     }
 
-    /// Prunes containers only while none but this guard's carry its label: an image that
-    /// somebody committed from one of them hands it on.
-    async fn prune_containers(&self, request: Request) -> io::Result<()> {
-        for _ in 0..LOOKS {
+    /// Prunes containers only while no foreign container carries this guard's label. An image that
+    /// another client committed from one of ours passes the label on.
+    async fn prune_containers(&self, request: ClientRequest) -> io::Result<()> {
+        for _ in 0..CHECKS {
             match self.stranger().await {
                 Ok(None) => return self.pass(self.scoped(request)).await,
-                // One that was made just now is on record in a moment.
-                Ok(Some(_)) => tokio::time::sleep(LOOK_AGAIN).await,
+                // A container that was created just now is on record in a moment.
+                Ok(Some(_)) => tokio::time::sleep(CHECK_PAUSE).await,
                 Err(reason) => return request.refuse(500, &reason).await,
             }
         }
@@ -160,7 +164,7 @@ impl DockerGate {
         request.refuse(409, reason).await
     }
 
-    /// Returns a container that carries this guard's label without being its own.
+    /// Returns a container that carries this guard's label but is not its own.
     async fn stranger(&self) -> Result<Option<String>, String> {
         let labelled = self.engine.containers_labelled(&self.claims.run_label()).await;
         let labelled = labelled.map_err(|error| error.to_string())?;
@@ -171,7 +175,7 @@ impl DockerGate {
     }
 
     /// Narrows a prune to what this guard made.
-    fn scoped(&self, mut request: Request) -> Request {
+    fn scoped(&self, mut request: ClientRequest) -> ClientRequest {
         let target = request.head.target();
         let filters = route::parameter(target, "filters").unwrap_or_default();
         let filters = narrowed(&filters, &self.claims.run_label());
@@ -180,11 +184,14 @@ impl DockerGate {
         request
     }
 
-    /// Refuses commands with the rights of the host, where that is denied.
-    async fn exec(&self, mut request: Request) -> io::Result<()> {
+    /// Refuses privileged commands where the policy denies them.
+    async fn exec(&self, mut request: ClientRequest) -> io::Result<()> {
         let body = request.read_body().await?;
-        let asks = super::json::Object::parse(&body).ok().and_then(|body| body.get("Privileged"));
-        if asks != Some(false.into()) && asks.is_some_and(|asks| !asks.is_null()) {
+        let privileged =
+            super::json::JsonObject::parse(&body).ok().and_then(|body| body.get("Privileged"));
+        if privileged != Some(false.into())
+            && privileged.is_some_and(|privileged| !privileged.is_null())
+        {
             let reason = "privileged commands are denied (--deny-privileged)";
             self.claims.refused(ProviderName::Docker, Kind::Container, "exec", reason);
             return request.refuse(403, reason).await;
@@ -194,7 +201,7 @@ impl DockerGate {
     }
 }
 
-impl Request {
+impl ClientRequest {
     /// Reads the body of a create, which is short.
     pub(super) async fn read_body(&mut self) -> io::Result<Vec<u8>> {
         if self.head.header("expect").is_some() {
@@ -239,27 +246,27 @@ impl Request {
         }
     }
 
-    /// Gives the request another body.
+    /// Replaces the body of the request.
     pub(super) fn set_body(&mut self, body: Vec<u8>) {
         self.head.remove("Transfer-Encoding");
         self.head.set("Content-Length", &body.len().to_string());
         self.rest = body;
     }
 
-    /// Answers in the engine's own shape for errors.
+    /// Responds in the engine's own format for errors.
     pub(super) async fn refuse(self, status: u16, reason: &str) -> io::Result<()> {
         refuse(self.client, status, reason).await
     }
 
-    pub(super) async fn answer(self, status: u16, body: &[u8]) -> io::Result<()> {
-        answer(self.client, status, body).await
+    pub(super) async fn respond(self, status: u16, body: &[u8]) -> io::Result<()> {
+        respond(self.client, status, body).await
     }
 }
 
 /// Returns filters with one more label.
 ///
-/// Two forms are in use, lists and maps whose values say nothing; an engine takes either, but
-/// not both at once.
+/// Clients use two formats: lists, and maps whose values carry no meaning. An engine accepts
+/// either, but not both at once.
 fn narrowed(filters: &str, label: &str) -> String {
     let mut filters = match serde_json::from_str(filters) {
         Ok(Value::Object(filters)) => filters,
@@ -273,24 +280,24 @@ fn narrowed(filters: &str, label: &str) -> String {
     match labels {
         Value::Array(labels) => labels.push(label.into()),
         Value::Object(labels) => drop(labels.insert(label.to_owned(), true.into())),
-        // No engine would understand it; this one it does.
+        // No engine would understand the original value; it does understand this one.
         other => *other = serde_json::json!({ label: true }),
     }
     Value::Object(filters).to_string()
 }
 
-/// Says that the engine cannot be reached.
+/// Returns the message for an engine that cannot be reached.
 pub(super) fn unreachable(error: &io::Error) -> String {
     format!("cannot reach the Docker Engine: {error}")
 }
 
 async fn refuse(client: UnixStream, status: u16, reason: &str) -> io::Result<()> {
     let body = serde_json::json!({ "message": format!("creel guard: {reason}") }).to_string();
-    answer(client, status, body.as_bytes()).await
+    respond(client, status, body.as_bytes()).await
 }
 
-async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<()> {
-    let words = match status {
+async fn respond(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<()> {
+    let phrase = match status {
         200 => "OK",
         400 => "Bad Request",
         403 => "Forbidden",
@@ -300,7 +307,7 @@ async fn answer(mut client: UnixStream, status: u16, body: &[u8]) -> io::Result<
         _ => "Internal Server Error",
     };
     let head = format!(
-        "HTTP/1.1 {status} {words}\r\nContent-Type: application/json\r\n\
+        "HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );

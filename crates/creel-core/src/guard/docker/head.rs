@@ -1,40 +1,39 @@
-//! The head of a request or an answer, read and written without touching what is not ours.
+//! The head of a request or response, parsed and written without changing what is not ours.
 //!
-//! Clients send what HTTP libraries refuse: hundreds of headers, quotes in a
-//! query, an empty host. So lines are kept as they came, and only those that
-//! the guard must change are looked at.
+//! Clients send what HTTP libraries refuse: hundreds of headers, quotes in a query, an empty host.
+//! So lines are kept as received, and only those that the guard must change are parsed.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest head that is read; engines allow a megabyte.
+/// The longest head that is read. Engines allow a megabyte.
 const HEAD_LIMIT: usize = 1 << 20;
 const END: &[u8] = b"\r\n\r\n";
 
-/// The first line and the header lines, as they came.
+/// The first line and the header lines, as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct HttpHead {
     first: Vec<u8>,
     lines: Vec<Vec<u8>>,
 }
 
-/// How long a body is.
+/// How the length of a body is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// So many bytes.
+    /// The body has this many bytes.
     Length(u64),
-    /// In chunks.
+    /// The body is chunked.
     Chunked,
 }
 
-/// Reads a head, and returns it with the bytes that came after it; `None` when the peer left
-/// without a word.
+/// Reads a head, and returns it with the bytes that follow it. Returns `None` when the peer
+/// disconnects without sending anything.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
-) -> io::Result<Option<(Head, Vec<u8>)>> {
+) -> io::Result<Option<(HttpHead, Vec<u8>)>> {
     let mut bytes = Vec::with_capacity(4096);
     loop {
         let seen = bytes.len().saturating_sub(END.len() - 1);
@@ -47,7 +46,7 @@ pub(super) async fn read(
         if let Some(place) = find(&bytes[seen..], END) {
             let rest = bytes.split_off(seen + place + END.len());
             bytes.truncate(seen + place);
-            return Ok(Some((Head::parse(&bytes), rest)));
+            return Ok(Some((HttpHead::parse(&bytes), rest)));
         }
         if bytes.len() > HEAD_LIMIT {
             return Err(io::Error::other("the head of the request is too long"));
@@ -55,13 +54,13 @@ pub(super) async fn read(
     }
 }
 
-/// Returns where a short text begins in a longer one.
+/// Returns the position of a short text in a longer one.
 pub(super) fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|window| window == wanted)
 }
 
-impl Head {
-    /// Takes a head apart; the empty line at its end is left out.
+impl HttpHead {
+    /// Parses a head. The input does not include the empty line at its end.
     pub(super) fn parse(bytes: &[u8]) -> Self {
         let mut lines = bytes
             .split(|&byte| byte == b'\n')
@@ -69,17 +68,17 @@ impl Head {
         Self { first: lines.next().unwrap_or_default(), lines: lines.collect() }
     }
 
-    /// Returns the words of the first line.
-    fn word(&self, place: usize) -> &str {
-        let word = self.first.split(|&byte| byte == b' ').nth(place).unwrap_or_default();
-        std::str::from_utf8(word).unwrap_or_default()
+    /// Returns one space-separated field of the first line.
+    fn field(&self, place: usize) -> &str {
+        let field = self.first.split(|&byte| byte == b' ').nth(place).unwrap_or_default();
+        std::str::from_utf8(field).unwrap_or_default()
     }
 
     pub(super) fn method(&self) -> &str {
-        self.word(0)
+        self.field(0)
     }
 
-    /// Returns path and query, whatever stands between method and version.
+    /// Returns path and query: everything between method and version.
     pub(super) fn target(&self) -> &str {
         let text = std::str::from_utf8(&self.first).unwrap_or_default();
         let target = text.split_once(' ').map_or("", |(_, rest)| rest);
@@ -92,12 +91,12 @@ impl Head {
         self.first = format!("{} {target} {version}", self.method()).into_bytes();
     }
 
-    /// Returns the status of an answer.
+    /// Returns the status of a response.
     pub(super) fn status(&self) -> u16 {
-        self.word(1).parse().unwrap_or_default()
+        self.field(1).parse().unwrap_or_default()
     }
 
-    /// Returns the value of the first header of that name.
+    /// Returns the value of the first header with this name.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.lines.iter().find_map(|line| value_of(line, name))
     }
@@ -111,13 +110,13 @@ impl Head {
         self.lines.push(format!("{name}: {value}").into_bytes());
     }
 
-    /// Returns whether the connection becomes something else after this request.
+    /// Returns whether the request upgrades its connection.
     pub(super) fn is_upgrade(&self) -> bool {
-        let asks = |value: &str| value.to_ascii_lowercase().contains("upgrade");
-        self.header("upgrade").is_some() || self.header("connection").is_some_and(asks)
+        let upgrades = |value: &str| value.to_ascii_lowercase().contains("upgrade");
+        self.header("upgrade").is_some() || self.header("connection").is_some_and(upgrades)
     }
 
-    /// Returns how long the body is that follows.
+    /// Returns the framing of the body that follows.
     pub(super) fn framing(&self) -> Framing {
         let is_chunked = |value: &str| value.to_ascii_lowercase().contains("chunked");
         if self.header("transfer-encoding").is_some_and(is_chunked) {
@@ -140,7 +139,7 @@ impl Head {
     }
 }
 
-/// Returns the value of a header line, if it has that name.
+/// Returns the value of a header line, if it has this name.
 fn value_of<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(line).ok()?;
     let (key, value) = text.split_once(':')?;
@@ -163,16 +162,17 @@ mod tests {
 
     #[test]
     fn headers_are_found_whatever_their_case() {
-        let mut head = Head::parse(b"POST /build HTTP/1.0\r\ncontent-LENGTH: 12\r\nConnection: x");
+        let mut head =
+            HttpHead::parse(b"POST /build HTTP/1.0\r\ncontent-LENGTH: 12\r\nConnection: x");
         assert_eq!(head.framing(), Framing::Length(12));
         head.set("Connection", "close");
         head.set_target("/v1.41/build?forcerm=1");
         let text =
             "POST /v1.41/build?forcerm=1 HTTP/1.0\r\ncontent-LENGTH: 12\r\nConnection: close";
-        assert_eq!(head, Head::parse(text.as_bytes()));
+        assert_eq!(head, HttpHead::parse(text.as_bytes()));
         head.set("Transfer-Encoding", "Chunked");
         assert_eq!(head.framing(), Framing::Chunked);
-        assert!(Head::parse(b"POST / HTTP/1.1\r\nConnection: Upgrade").is_upgrade());
-        assert_eq!(Head::parse(b"HTTP/1.1 409 Conflict").status(), 409);
+        assert!(HttpHead::parse(b"POST / HTTP/1.1\r\nConnection: Upgrade").is_upgrade());
+        assert_eq!(HttpHead::parse(b"HTTP/1.1 409 Conflict").status(), 409);
     }
 }

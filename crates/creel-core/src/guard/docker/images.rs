@@ -1,14 +1,13 @@
-//! Images: what a build, a pull, a load, an import, a commit or a tag adds.
+//! Tracks the images that builds, pulls, loads, imports, commits and tags add.
 //!
-//! Images are never labelled: containers would inherit it. They are known by
-//! what the engine's answers tell: ids that were not there before, and
-//! references (see `references`). Names that others gave the same image stay.
+//! Images are never labelled, because containers would inherit the label. They are identified from
+//! the engine's responses: by ids that did not exist before, and by references (see `references`).
+//! Names that other clients gave the same image stay.
 //!
-//! What the request names is on record before it is passed on; what only the
-//! answer names is put on record before that part of the answer is passed on, so
-//! that the command never knows of an image that is not on record. A crash in the
-//! middle of a build leaves at most the images of its last steps, which are found
-//! by the images they are built upon.
+//! What the request names is recorded before the request is forwarded. What only the response names
+//! is recorded before that part of the response is forwarded, so the command never knows of an
+//! image that is not on record. A crash in the middle of a build leaves at most the images of its
+//! last steps. They are found through the images they are built upon.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -24,34 +23,37 @@ use crate::labels;
 use crate::provider::docker::{ImageNames, familiar, joined, step_name};
 use crate::provider::{Kind, Provider, ProviderName};
 
-use super::answer::{AnswerWatch, Asks, Named, SessionWatch, SessionWishes, Watch, Watched};
-use super::archive::ArchiveWishes;
-use super::gate::{DockerGate, Request};
-use super::references::{Answer, Asked, asked_again};
-use super::route::{self, Route};
-use super::stream::Foresight;
+use super::archive::ArchiveRequests;
+use super::gate::{ClientRequest, DockerGate};
+use super::references::{Certainty, RequestedReference, with_retry};
+use super::response::{
+    ImageWatch, ReportedImages, RequestReader, ResponseEnding, ResponseWatch, SessionRequests,
+    SessionWatch,
+};
+use super::route::{self, DockerRoute};
+use super::stream::ChunkHook;
 
 /// A request that makes images.
-pub(super) struct Work {
-    /// What existed before, or is claimed since.
+pub(super) struct ImageWork {
+    /// The images that existed before. Images that a build took from the cache are added.
     pub(super) before: Before,
-    /// The references it asks for that are not settled.
-    pub(super) asked: Vec<Asked>,
-    /// The references that are.
-    pub(super) settled: HashSet<String>,
-    /// The ids of images that the answer told, in whole or in part.
-    pub(super) told: HashSet<String>,
-    /// Of those, the ids that a build took from the cache.
+    /// The requested references whose outcome is not known yet.
+    pub(super) requested: Vec<RequestedReference>,
+    /// The references whose outcome is recorded.
+    pub(super) recorded: HashSet<String>,
+    /// The full or abbreviated ids of the images that the response named.
+    pub(super) reported_ids: HashSet<String>,
+    /// The ids among these that a build took from the cache.
     cached: HashSet<String>,
-    /// The ids that were claimed since it began.
+    /// The ids claimed since the request began.
     claimed: HashSet<String>,
-    /// The steps of a build that were begun last: what they make has no name yet.
+    /// The most recently started steps of a build. Their images have no name yet.
     steps: Vec<BegunStep>,
-    /// Whether it is a session of BuildKit, which tells images when their names are in place.
+    /// Whether it is a BuildKit session, which names images once their references are in place.
     is_session: bool,
     /// Whether it loads an archive.
     is_load: bool,
-    /// Whether its end is on record.
+    /// Whether the end of the request is recorded.
     is_over: bool,
 }
 
@@ -63,32 +65,36 @@ struct BegunStep {
 
 /// How a request that makes images ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// With the whole answer, which says that it was carried out.
-    Made,
-    /// With the whole answer, which says that it failed.
+enum RequestEnding {
+    /// The response is complete and reports success.
+    Succeeded,
+    /// The response is complete and reports failure.
     Failed,
-    /// Without it, and the engine gives such work up when its client is gone.
-    GivenUp,
-    /// Without it, and the engine may go on.
+    /// The response is incomplete, and the engine abandons such work when its client disconnects.
+    Abandoned,
+    /// The response is incomplete, and the engine may continue.
     Unknown,
 }
 
-/// How long an engine may take to notice that nobody waits for a build any more.
+/// How long an engine may take to notice that the client of a build has disconnected.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// How long a builder may take to commit or give up a step after that.
+/// How long a builder may then take to commit or abandon a step.
 const STEP_END: Duration = Duration::from_secs(10);
 
 /// The images that existed before a request.
 pub(super) struct Before {
-    /// Each reference with the id of the image that it named.
+    /// Maps each reference to the id of the image that it named.
     pub(super) references: HashMap<String, String>,
     pub(super) ids: HashSet<String>,
 }
 
 impl DockerGate {
-    pub(super) async fn make_images(&self, route: Route, mut request: Request) -> io::Result<()> {
+    pub(super) async fn make_images(
+        &self,
+        route: DockerRoute,
+        mut request: ClientRequest,
+    ) -> io::Result<()> {
         let target = adapted(&route, request.head.target());
         request.head.set_target(&target);
         if self.policy.keep_images {
@@ -100,24 +106,25 @@ impl DockerGate {
             Err(reason) => return request.refuse(500, &reason).await,
         };
         let without_end = match route {
-            Route::Build | Route::BuildSession => Ending::GivenUp,
-            _ => Ending::Unknown,
+            DockerRoute::Build | DockerRoute::BuildSession => RequestEnding::Abandoned,
+            _ => RequestEnding::Unknown,
         };
         let passed = match route {
-            Route::BuildSession => {
-                let wishes = Wishes { gate: self, work: &work, asks: SessionWishes::default() };
-                self.watch_images::<SessionWatch>(request, wishes, &work).await
+            DockerRoute::BuildSession => {
+                let recorder =
+                    BodyRecorder { gate: self, work: &work, reader: SessionRequests::default() };
+                self.watch_images::<SessionWatch>(request, recorder, &work).await
             }
-            Route::LoadImages => {
-                let asks = ArchiveWishes::of(request.head.framing());
-                let wishes = Wishes { gate: self, work: &work, asks };
-                self.watch_images::<AnswerWatch>(request, wishes, &work).await
+            DockerRoute::LoadImages => {
+                let reader = ArchiveRequests::of(request.head.framing());
+                let recorder = BodyRecorder { gate: self, work: &work, reader };
+                self.watch_images::<ResponseWatch>(request, recorder, &work).await
             }
-            Route::Build => {
+            DockerRoute::Build => {
                 let upload = Upload { gate: self, work: &work, read_at: Instant::now() };
-                self.watch_images::<AnswerWatch>(request, upload, &work).await
+                self.watch_images::<ResponseWatch>(request, upload, &work).await
             }
-            _ => self.watch_images::<AnswerWatch>(request, (), &work).await,
+            _ => self.watch_images::<ResponseWatch>(request, (), &work).await,
         };
         let mut work = work.into_inner();
         if !work.is_over {
@@ -126,73 +133,74 @@ impl DockerGate {
         passed
     }
 
-    /// Passes a request on, and puts on record what the answer says before the client has it.
-    async fn watch_images<W: Watch>(
+    /// Forwards a request, and records what the response says before the client receives it.
+    async fn watch_images<W: ImageWatch>(
         &self,
-        request: Request,
-        wishes: impl Foresight,
-        work: &Mutex<Work>,
+        request: ClientRequest,
+        recorder: impl ChunkHook,
+        work: &Mutex<ImageWork>,
     ) -> io::Result<()> {
-        let (tell, heard) = channel(1);
-        let passing = self.pass_watched(request, wishes, Recorded { watch: W::default(), tell });
-        let (passed, ()) = tokio::join!(passing, self.record(work, heard));
+        let (sender, parts) = channel(1);
+        let recorded = Recorded { watch: W::default(), sender };
+        let passing = self.pass_watched(request, recorder, recorded, W::DRAIN_TIME);
+        let (passed, ()) = tokio::join!(passing, self.record(work, parts));
         passed
     }
 
-    async fn begin(&self, route: &Route, target: &str) -> Result<Work, String> {
+    async fn begin(&self, route: &DockerRoute, target: &str) -> Result<ImageWork, String> {
         self.check_tag_times().await;
         let names = self.engine.image_names().await.map_err(|error| error.to_string())?;
-        let mut work = Work::upon(Before::of(&names));
-        if let Route::Tag(source) = route
+        let mut work = ImageWork::upon(Before::of(&names));
+        if let DockerRoute::Tag(source) = route
             && let Ok(Some(seen)) = self.engine.inspect(Kind::Image, source).await
         {
-            // The answer to such a request has no words: this is what it will name.
-            work.told.extend(seen.references().last().map(str::to_owned));
+            // The response to a tag request has no body. This is the image it will name.
+            work.reported_ids.extend(seen.references().last().map(str::to_owned));
         }
-        work.is_session = *route == Route::BuildSession;
-        work.is_load = *route == Route::LoadImages;
-        self.intend_references(&mut work, asked_for(route, target)).await?;
+        work.is_session = *route == DockerRoute::BuildSession;
+        work.is_load = *route == DockerRoute::LoadImages;
+        self.intend_references(&mut work, requested_references(route, target)).await?;
         Ok(work)
     }
 
-    /// Records what an answer says, as it is said. What was begun is finished when the connection
-    /// is cut.
-    async fn record(&self, work: &Mutex<Work>, mut heard: Receiver<Heard>) {
-        while let Some(Heard { named, ending, done }) = heard.recv().await {
+    /// Records what a response says while it streams. A record that was begun is finished even if
+    /// the connection is cut.
+    async fn record(&self, work: &Mutex<ImageWork>, mut parts: Receiver<ResponsePart>) {
+        while let Some(ResponsePart { reported, ending, done }) = parts.recv().await {
             let mut work = work.lock().await;
-            if let Some(named) = named {
-                self.claim_named(&mut work, &named).await;
+            if let Some(reported) = reported {
+                self.claim_response(&mut work, &reported).await;
             }
             if let Some(ending) = ending.filter(|_| !work.is_over) {
                 self.end(&mut work, ending).await;
             }
-            // The connection may be cut meanwhile.
+            // The connection may have been cut meanwhile.
             let _ = done.send(());
         }
     }
 
-    /// Reads what is there before a build once more. Where another request of the command makes
-    /// images at the same time, they would seem foreign.
-    async fn read_before_again(&self, work: &mut Work) {
+    /// Reads the images that exist before a build once more. Does nothing while another request of
+    /// the command makes images, because those would seem foreign.
+    async fn read_before_again(&self, work: &mut ImageWork) {
         if self.making.load(Ordering::SeqCst) > 1 {
             return;
         }
         match self.engine.image_names().await {
             Ok(names) => {
                 work.before = Before::of(&names);
-                for asked in &mut work.asked {
-                    asked.set_before(work.before.references.get(&asked.reference));
+                for requested in &mut work.requested {
+                    requested.set_before(work.before.references.get(&requested.reference));
                 }
             }
             Err(error) => debug!(%error, "images cannot be listed again"),
         }
     }
 
-    /// Claims what is named.
-    async fn claim_named(&self, work: &mut Work, named: &Named) {
-        let over = self.begin_steps(work, named).await;
-        if !self.claim_new(work, named).await {
-            // They are still needed: by them the images are found in the end.
+    /// Claims the images, references and steps that a response named.
+    async fn claim_response(&self, work: &mut ImageWork, reported: &ReportedImages) {
+        let over = self.begin_steps(work, reported).await;
+        if !self.claim_new(work, reported).await {
+            // The step claims are still needed: they lead to the images at the end.
             work.steps.extend(over);
             return;
         }
@@ -202,13 +210,13 @@ impl DockerGate {
         }
     }
 
-    /// Puts steps of a build on record that have begun; returns those that are over with it.
-    async fn begin_steps(&self, work: &mut Work, named: &Named) -> Vec<BegunStep> {
-        if named.ids.is_empty() && named.steps.is_empty() {
+    /// Records the build steps that have begun, and returns the steps that are finished by them.
+    async fn begin_steps(&self, work: &mut ImageWork, reported: &ReportedImages) -> Vec<BegunStep> {
+        if reported.ids.is_empty() && reported.steps.is_empty() {
             return Vec::new();
         }
         let over = std::mem::take(&mut work.steps);
-        for step in &named.steps {
+        for step in &reported.steps {
             let name = step_name(&step.container, step.upon.as_deref());
             match self.claims.claim_existing(ProviderName::Docker, Kind::Image, name).await {
                 Ok(claim) => {
@@ -221,38 +229,39 @@ impl DockerGate {
         over
     }
 
-    /// Claims what was named and is new; returns whether all of it is on record.
-    async fn claim_new(&self, work: &mut Work, named: &Named) -> bool {
-        work.told.extend(named.ids.iter().cloned());
-        work.cached.extend(named.cached.iter().cloned());
-        let are_recorded = named.ids.is_empty() || self.claim_unnamed(work).await;
-        self.claim_told(work, &named.references).await;
-        if work.is_session && !named.ids.is_empty() {
-            self.claim_asked(work, Answer::TellsImages).await;
+    /// Claims what was named and is new, and returns whether all of it is recorded.
+    async fn claim_new(&self, work: &mut ImageWork, reported: &ReportedImages) -> bool {
+        work.reported_ids.extend(reported.ids.iter().cloned());
+        work.cached.extend(reported.cached.iter().cloned());
+        let are_recorded = reported.ids.is_empty() || self.claim_unnamed(work).await;
+        self.claim_reported(work, &reported.references).await;
+        if work.is_session && !reported.ids.is_empty() {
+            self.claim_requested(work, Certainty::ImagesOnly).await;
         }
         are_recorded
     }
 
-    /// Claims images that the answer told, that are new and have no name: steps of a build, and
-    /// images whose name another request of the command moved on. Returns whether all of them are
-    /// on record.
-    async fn claim_unnamed(&self, work: &mut Work) -> bool {
-        let names = match asked_again(|| self.engine.image_names()).await {
+    /// Claims new images without a name whose ids the response reported.
+    ///
+    /// These are steps of a build, and images whose name another request of the command moved.
+    /// Returns whether all of them are recorded.
+    async fn claim_unnamed(&self, work: &mut ImageWork) -> bool {
+        let names = match with_retry(|| self.engine.image_names()).await {
             Ok(names) => names,
             Err(error) => {
                 warn!(%error, "images cannot be listed");
                 return false;
             }
         };
-        // Who made an image from which a build goes on may want it, too.
+        // An image from the cache may still be wanted by the client that made it.
         let is_cached = |image: &&ImageNames| work.cached.iter().any(|id| is_id_of(id, &image.id));
         let cached: Vec<String> =
             names.iter().filter(is_cached).map(|one| one.id.clone()).collect();
         work.before.ids.extend(cached);
         let steps = new_steps_below(work, &names);
-        work.told.extend(steps);
+        work.reported_ids.extend(steps);
         let mut are_recorded = true;
-        for id in newly_named(work, &names) {
+        for id in newly_reported(work, &names) {
             match self.adopt_image(&id).await {
                 Ok(()) => _ = work.claimed.insert(id),
                 Err(error) => {
@@ -264,11 +273,12 @@ impl DockerGate {
         are_recorded
     }
 
-    /// Records what came of steps whose images nobody named; the engine is done with them.
-    async fn settle_steps(&self, steps: Vec<BegunStep>) {
+    /// Records the outcome of steps whose images no response named, once the engine is done with
+    /// them.
+    async fn finalize_steps(&self, steps: Vec<BegunStep>) {
         for BegunStep { claim, container } in steps {
             self.await_end_of_step(&container).await;
-            let found = asked_again(|| async { self.engine.find(&claim.marks()).await }).await;
+            let found = with_retry(|| async { self.engine.find(&claim.marks()).await }).await;
             match found.as_deref() {
                 Ok([image, ..]) => {
                     self.claims.confirm_as(&claim, &image.id, image.identity()).await;
@@ -279,8 +289,8 @@ impl DockerGate {
         }
     }
 
-    /// Waits until a builder has removed the container of a step: then it has committed it, or
-    /// never will.
+    /// Waits until a builder has removed the container of a step. By then it has committed the
+    /// step, or never will.
     async fn await_end_of_step(&self, container: &str) {
         let deadline = Instant::now() + STEP_END;
         while Instant::now() < deadline {
@@ -292,28 +302,28 @@ impl DockerGate {
         warn!(container, "a step of a build does not end");
     }
 
-    /// Records what came of the references that were asked for.
-    async fn end(&self, work: &mut Work, ending: Ending) {
+    /// Records the outcome of the requested references.
+    async fn end(&self, work: &mut ImageWork, ending: RequestEnding) {
         work.is_over = true;
-        if ending == Ending::GivenUp {
+        if ending == RequestEnding::Abandoned {
             tokio::time::sleep(NOTICE).await;
         }
-        self.settle_steps(std::mem::take(&mut work.steps)).await;
+        self.finalize_steps(std::mem::take(&mut work.steps)).await;
         match ending {
-            Ending::Made => self.claim_asked(work, Answer::Made).await,
-            Ending::GivenUp if self.is_any_unmade(work).await => {
+            RequestEnding::Succeeded => self.claim_requested(work, Certainty::Reported).await,
+            RequestEnding::Abandoned if self.is_any_unmade(work).await => {
                 tokio::time::sleep(NOTICE).await;
             }
-            Ending::Failed | Ending::GivenUp | Ending::Unknown => {}
+            RequestEnding::Failed | RequestEnding::Abandoned | RequestEnding::Unknown => {}
         }
-        if !work.told.is_empty() {
+        if !work.reported_ids.is_empty() {
             self.claim_unnamed(work).await;
         }
-        self.refute_asked(work, ending == Ending::Unknown).await;
+        self.refute_requested(work, ending == RequestEnding::Unknown).await;
     }
 }
 
-/// Counts a request that makes images, for as long as it lasts.
+/// Counts a request that makes images for as long as it lasts.
 struct Making<'a>(&'a AtomicUsize);
 
 impl<'a> Making<'a> {
@@ -329,98 +339,99 @@ impl Drop for Making<'_> {
     }
 }
 
-/// A part of an answer that is held back until it is on record.
-struct Heard {
-    named: Option<Named>,
-    /// How the answer ends, where this is its last part.
-    ending: Option<Ending>,
+/// A part of a response that is held back until it is recorded.
+struct ResponsePart {
+    reported: Option<ReportedImages>,
+    /// How the response ended, if this is its last part.
+    ending: Option<RequestEnding>,
     done: oneshot::Sender<()>,
 }
 
-/// Holds an answer back until what it says is on record.
+/// Holds a response back until what it says is recorded.
 struct Recorded<W> {
     watch: W,
-    tell: Sender<Heard>,
+    sender: Sender<ResponsePart>,
 }
 
-impl<W: Watch> Foresight for Recorded<W> {
-    async fn foresee(&mut self, bytes: &[u8]) {
+impl<W: ImageWatch> ChunkHook for Recorded<W> {
+    async fn before_chunk(&mut self, bytes: &[u8]) {
         self.watch.feed(bytes);
-        let named = self.watch.named();
-        let ending = match self.watch.watched() {
-            Watched::Made => Some(Ending::Made),
-            Watched::Failed => Some(Ending::Failed),
-            Watched::Cut => None,
+        let reported = self.watch.reported();
+        let ending = match self.watch.ending() {
+            ResponseEnding::Succeeded => Some(RequestEnding::Succeeded),
+            ResponseEnding::Failed => Some(RequestEnding::Failed),
+            ResponseEnding::Incomplete => None,
         };
-        if named.is_none() && ending.is_none() {
+        if reported.is_none() && ending.is_none() {
             return;
         }
         let (done, is_done) = oneshot::channel();
-        // The other end lives until this one is dropped.
-        if self.tell.send(Heard { named, ending, done }).await.is_ok() {
+        // The receiver lives until this sender is dropped.
+        if self.sender.send(ResponsePart { reported, ending, done }).await.is_ok() {
             let _ = is_done.await;
         }
     }
 }
 
-/// How old the list of images may be when a part of the context of a build is passed on.
+/// Maximum age of the list of images when a part of a build context is forwarded.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Keeps what is known to be there before a build up to date while its context is uploaded, which
-/// may take long: the build begins only when the engine has all of it.
+/// Refreshes the list of existing images while the context of a build is uploaded.
+///
+/// The upload may take long, and the build begins only when the engine has all of it.
 struct Upload<'a> {
     gate: &'a DockerGate,
-    work: &'a Mutex<Work>,
+    work: &'a Mutex<ImageWork>,
     read_at: Instant,
 }
 
-impl Foresight for Upload<'_> {
-    async fn foresee(&mut self, _: &[u8]) {
+impl ChunkHook for Upload<'_> {
+    async fn before_chunk(&mut self, _: &[u8]) {
         if self.read_at.elapsed() < FRESH {
             return;
         }
         let mut work = self.work.lock().await;
-        // An engine that answers already needs no more of it.
-        if !work.is_over && work.told.is_empty() {
+        // Once the engine responds, no refresh is needed.
+        if !work.is_over && work.reported_ids.is_empty() {
             self.gate.read_before_again(&mut work).await;
         }
         self.read_at = Instant::now();
     }
 }
 
-/// Puts what only the body of a request asks for on record, before the engine hears of it.
-struct Wishes<'a, A> {
+/// Records what only the body of a request asks for, before the engine receives it.
+struct BodyRecorder<'a, A> {
     gate: &'a DockerGate,
-    work: &'a Mutex<Work>,
-    asks: A,
+    work: &'a Mutex<ImageWork>,
+    reader: A,
 }
 
-impl<A: Asks> Foresight for Wishes<'_, A> {
-    async fn foresee(&mut self, bytes: &[u8]) {
-        let asked = self.asks.feed(bytes);
-        if asked.is_empty() {
+impl<A: RequestReader> ChunkHook for BodyRecorder<'_, A> {
+    async fn before_chunk(&mut self, bytes: &[u8]) {
+        let requested = self.reader.feed(bytes);
+        if requested.is_empty() {
             return;
         }
-        let asked = asked.iter().map(|name| familiar(name)).collect();
+        let requested = requested.iter().map(|name| familiar(name)).collect();
         let mut work = self.work.lock().await;
-        // Such a request takes long: somebody may have made a reference since it began.
+        // Such a request takes long, and another client may have made a reference since it began.
         match self.gate.engine.image_names().await {
             Ok(names) => work.before.references = Before::of(&names).references,
             Err(error) => return warn!(%error, "images cannot be listed"),
         }
-        // If it fails, the answer names it once more.
-        if let Err(error) = self.gate.intend_references(&mut work, asked).await {
+        // If this fails, the response names the reference again.
+        if let Err(error) = self.gate.intend_references(&mut work, requested).await {
             warn!(error, "an image is not on record before it is built");
         }
     }
 }
 
-/// Returns the ids that the answer told, that are there now without a name, were not there
-/// before, and are not claimed yet.
-fn newly_named(work: &Work, now: &[ImageNames]) -> Vec<String> {
-    let is_named = |image: &&ImageNames| work.tells(&image.id);
+/// Returns the ids that the response named, that exist now without a name, did not exist before,
+/// and are not claimed yet.
+fn newly_reported(work: &ImageWork, now: &[ImageNames]) -> Vec<String> {
+    let is_reported = |image: &&ImageNames| work.reports(&image.id);
     let is_new = |id: &String| !work.before.ids.contains(id) && !work.claimed.contains(id);
-    let nameless = now.iter().filter(|image| image.references.is_empty()).filter(is_named);
+    let nameless = now.iter().filter(|image| image.references.is_empty()).filter(is_reported);
     let mut ids: Vec<String> = nameless.map(|image| image.id.clone()).filter(is_new).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -429,12 +440,12 @@ fn newly_named(work: &Work, now: &[ImageNames]) -> Vec<String> {
 
 /// Returns the new untagged parents of the images that the response named: the response to a
 /// quiet build names only the last one.
-fn new_steps_below(work: &Work, now: &[ImageNames]) -> Vec<String> {
+fn new_steps_below(work: &ImageWork, now: &[ImageNames]) -> Vec<String> {
     let images: HashMap<&str, &ImageNames> =
         now.iter().map(|image| (image.id.as_str(), image)).collect();
     let mut steps = Vec::new();
-    for told in now.iter().filter(|image| !work.before.ids.contains(&image.id)) {
-        let mut below = images.get(told.parent.as_str()).filter(|_| work.tells(&told.id));
+    for image in now.iter().filter(|image| !work.before.ids.contains(&image.id)) {
+        let mut below = images.get(image.parent.as_str()).filter(|_| work.reports(&image.id));
         while let Some(step) = below {
             if work.before.ids.contains(&step.id) || !step.references.is_empty() {
                 break;
@@ -446,28 +457,39 @@ fn new_steps_below(work: &Work, now: &[ImageNames]) -> Vec<String> {
     steps
 }
 
-/// Returns whether an id, in whole or in part, is that of an image.
-fn is_id_of(told: &str, image: &str) -> bool {
-    let (told, image) = (told.trim_start_matches("sha256:"), image.trim_start_matches("sha256:"));
-    !told.is_empty() && image.starts_with(told)
+/// Returns whether a full or abbreviated id is that of an image.
+fn is_id_of(id: &str, image: &str) -> bool {
+    let (id, image) = (id.trim_start_matches("sha256:"), image.trim_start_matches("sha256:"));
+    !id.is_empty() && image.starts_with(id)
 }
 
-impl Work {
+impl ImageWork {
     fn upon(before: Before) -> Self {
-        let (asked, settled, told, cached, claimed, steps) = Default::default();
+        let (requested, recorded, reported_ids, cached, claimed, steps) = Default::default();
         let (is_session, is_load, is_over) = Default::default();
-        Self { before, asked, settled, told, cached, claimed, steps, is_session, is_load, is_over }
+        Self {
+            before,
+            requested,
+            recorded,
+            reported_ids,
+            cached,
+            claimed,
+            steps,
+            is_session,
+            is_load,
+            is_over,
+        }
     }
 
-    /// Returns whether the answer told the images that its references name. That to a load tells
-    /// only those that have no reference.
-    pub(super) fn has_told_images(&self) -> bool {
-        !self.is_load && !self.told.is_empty()
+    /// Returns whether the response names the images behind its references. The response to a load
+    /// names only images without a reference.
+    pub(super) fn has_reported_images(&self) -> bool {
+        !self.is_load && !self.reported_ids.is_empty()
     }
 
-    /// Returns whether the answer told the id of an image.
-    pub(super) fn tells(&self, image: &str) -> bool {
-        self.told.iter().any(|told| is_id_of(told, image))
+    /// Returns whether the response named an image id.
+    pub(super) fn reports(&self, image: &str) -> bool {
+        self.reported_ids.iter().any(|id| is_id_of(id, image))
     }
 }
 
@@ -476,39 +498,39 @@ impl Before {
         let mut before = Self { references: HashMap::new(), ids: HashSet::new() };
         for image in names {
             before.ids.insert(image.id.clone());
-            let named = image.references.iter().map(|name| (name.clone(), image.id.clone()));
-            before.references.extend(named);
+            let references = image.references.iter().map(|name| (name.clone(), image.id.clone()));
+            before.references.extend(references);
         }
         before
     }
 }
 
 /// Returns the references that a request asks for.
-fn asked_for(route: &Route, target: &str) -> Vec<String> {
+fn requested_references(route: &DockerRoute, target: &str) -> Vec<String> {
     let tag = route::parameter(target, "tag");
     let with_tag = |name: Option<String>| name.map(|name| joined(&name, tag.as_deref()));
     let one = match route {
-        Route::Build => {
+        DockerRoute::Build => {
             let tags = route::parameters(target, "t");
             return tags.iter().filter(|tag| !tag.is_empty()).map(|tag| familiar(tag)).collect();
         }
-        Route::CreateImage => with_tag(
+        DockerRoute::CreateImage => with_tag(
             route::parameter(target, "fromImage").or_else(|| route::parameter(target, "repo")),
         ),
-        Route::Commit | Route::Tag(_) => with_tag(route::parameter(target, "repo")),
+        DockerRoute::Commit | DockerRoute::Tag(_) => with_tag(route::parameter(target, "repo")),
         _ => None,
     };
     one.into_iter().collect()
 }
 
-/// Returns the target as it is to be passed on.
-fn adapted(route: &Route, target: &str) -> String {
+/// Returns the target to forward.
+fn adapted(route: &DockerRoute, target: &str) -> String {
     match route {
-        // A step that fails leaves its container behind otherwise, and nothing labels it.
-        Route::Build => route::with_parameter(target, "forcerm", "1"),
-        // The container's labels are copied into the image, and from there into the containers
-        // of whoever uses it. They can only be emptied.
-        Route::Commit => {
+        // Otherwise a step that fails leaves its container behind, and nothing labels it.
+        DockerRoute::Build => route::with_parameter(target, "forcerm", "1"),
+        // The container's labels are copied into the image, and from there into every container
+        // made from it. They can only be emptied.
+        DockerRoute::Commit => {
             let keys = [labels::RESOURCE, labels::LEDGER, labels::OWNER, labels::RUN];
             keys.iter().fold(target.to_owned(), |target, key| {
                 route::with_one_more(&target, "changes", &format!("LABEL {key}=\"\""))
@@ -524,12 +546,18 @@ mod tests {
 
     #[test]
     fn requests_name_what_they_make() {
-        let asked = |route: Route, target: &str| asked_for(&route, target);
-        assert_eq!(asked(Route::Build, "/build?t=a&t=b:2&t="), ["a:latest", "b:2"]);
-        assert_eq!(asked(Route::CreateImage, "/images/create?fromImage=a&tag=3"), ["a:3"]);
-        assert_eq!(asked(Route::CreateImage, "/images/create?fromSrc=-&repo=x"), ["x:latest"]);
-        assert_eq!(asked(Route::Commit, "/commit?container=c"), [""; 0]);
-        assert_eq!(asked(Route::Tag("x".into()), "/images/x/tag?repo=y&tag=1"), ["y:1"]);
+        let requested = |route: DockerRoute, target: &str| requested_references(&route, target);
+        assert_eq!(requested(DockerRoute::Build, "/build?t=a&t=b:2&t="), ["a:latest", "b:2"]);
+        assert_eq!(
+            requested(DockerRoute::CreateImage, "/images/create?fromImage=a&tag=3"),
+            ["a:3"]
+        );
+        assert_eq!(
+            requested(DockerRoute::CreateImage, "/images/create?fromSrc=-&repo=x"),
+            ["x:latest"]
+        );
+        assert_eq!(requested(DockerRoute::Commit, "/commit?container=c"), [""; 0]);
+        assert_eq!(requested(DockerRoute::Tag("x".into()), "/images/x/tag?repo=y&tag=1"), ["y:1"]);
     }
 
     #[test]
@@ -539,7 +567,7 @@ mod tests {
             parent: String::new(),
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
-        let mut work = Work::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
+        let mut work = ImageWork::upon(Before::of(&[image("11", &["old:1"]), image("22", &[])]));
         let now = [
             image("11", &["old:1", "new:1"]),
             image("22", &[]),
@@ -547,8 +575,8 @@ mod tests {
             image("44", &[]),
             image("55", &["named:1"]),
         ];
-        work.told.extend(["22", "sha256:33", "11", "55"].map(str::to_owned));
-        assert_eq!(newly_named(&work, &now), ["sha256:33"]);
+        work.reported_ids.extend(["22", "sha256:33", "11", "55"].map(str::to_owned));
+        assert_eq!(newly_reported(&work, &now), ["sha256:33"]);
     }
 
     #[test]
@@ -559,7 +587,7 @@ mod tests {
             references: references.iter().map(|&name| name.to_owned()).collect(),
         };
         let before = [image("base", "", &["base:1"]), image("theirs", "base", &[])];
-        let mut work = Work::upon(Before::of(&before));
+        let mut work = ImageWork::upon(Before::of(&before));
         let mut now = before.to_vec();
         now.extend([
             image("first", "theirs", &[]),
@@ -567,7 +595,7 @@ mod tests {
             image("last", "second", &["app:1"]),
             image("foreign", "first", &[]),
         ]);
-        work.told.insert("last".to_owned());
+        work.reported_ids.insert("last".to_owned());
         assert_eq!(new_steps_below(&work, &now), ["second", "first"]);
     }
 }

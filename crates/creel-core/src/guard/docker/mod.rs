@@ -1,16 +1,16 @@
 //! The Docker gate: a private socket in front of an engine.
 //!
-//! It handles one request a connection: it reads the head, asks the engine to
-//! close after its answer unless the connection is upgraded, and copies bytes
-//! both ways. Only the bodies of creates are read and changed. A server in the
-//! middle would break what clients do with a hijacked connection.
+//! It handles one request per connection. It reads the head, asks the engine to close after its
+//! response unless the connection is upgraded, and copies bytes in both directions. Only the bodies
+//! of creates are read and changed. An HTTP server in the middle would break what clients do with a
+//! hijacked connection.
 //!
 //! - `serve` accepts, `gate` decides, `stream` copies.
-//! - `create` passes containers, networks and volumes on, each with its claim.
-//! - `images` attributes what builds, pulls, loads, commits and tags make, `references` the names
-//!   among it, and `tag_times` tells names of the command from those that others moved.
+//! - `create` forwards containers, networks and volumes, each with its claim.
+//! - `images` attributes what builds, pulls, loads, commits and tags make. `references` attributes
+//!   the names among it. `tag_times` distinguishes names of the command from those that others
+//!   moved.
 
-mod answer;
 mod archive;
 mod borrowed;
 mod chunked;
@@ -20,6 +20,7 @@ mod gate;
 mod head;
 mod images;
 mod references;
+mod response;
 mod route;
 mod serve;
 mod stream;

@@ -1,21 +1,21 @@
-//! Which requests create or destroy: the table that everything else follows.
+//! Classifies requests: which ones create or destroy.
 //!
-//! The engine accepts any version in front of a path, and percent-encoded
-//! letters in it, so the path is decoded before it is compared.
+//! The engine accepts any version in front of a path, and percent-encoded letters in it. So the
+//! path is decoded before it is compared.
 
 use percent_encoding::percent_decode_str;
 
-/// What a request is to the guard.
+/// What a request means to the guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum DockerRoute {
     CreateContainer,
     CreateNetwork,
     CreateVolume,
-    /// Ends a container: its volumes are looked at first.
+    /// Removes a container. Its volumes are inspected first.
     RemoveContainer(String),
     /// A build by the engine itself.
     Build,
-    /// A session of BuildKit, in which images may be built.
+    /// A BuildKit session, in which images may be built.
     BuildSession,
     /// A pull, or an import.
     CreateImage,
@@ -26,59 +26,61 @@ pub(super) enum Route {
     Exec,
     /// A prune of this kind of object.
     Prune(Pruned),
-    /// It makes something that is not tracked.
+    /// Creates something that is not tracked.
     Untracked(&'static str),
-    /// Everything else streams through.
+    /// Everything else, which streams through.
     Other,
 }
 
-/// What a prune is about.
+/// The objects of a prune.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pruned {
-    /// Containers: a filter narrows it, and their labels may be inherited.
+    /// Containers. A filter narrows the prune, but labels may be inherited.
     Containers,
-    /// Networks, volumes or images: a filter narrows it.
+    /// Networks, volumes or images. A filter narrows the prune.
     Labelled,
-    /// The build cache, which nobody owns.
+    /// The build cache, which has no owner.
     BuildCache,
 }
 
-/// Sorts a request by its method and target.
-pub(super) fn route(method: &str, target: &str) -> Route {
+/// Classifies a request by its method and target.
+pub(super) fn route(method: &str, target: &str) -> DockerRoute {
     let path = target.split_once('?').map_or(target, |(path, _)| path);
     let path = percent_decode_str(path).decode_utf8_lossy();
-    let words: Vec<&str> = path.split('/').skip(1).collect();
-    let words = match words.split_first() {
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    let segments = match segments.split_first() {
         Some((version, rest)) if is_version(version) => rest,
-        _ => &words[..],
+        _ => &segments[..],
     };
-    match (method, words) {
-        ("POST", ["containers", "create"]) => Route::CreateContainer,
-        ("POST", ["networks", "create"]) => Route::CreateNetwork,
-        ("POST", ["volumes", "create"]) => Route::CreateVolume,
-        ("DELETE", ["containers", id]) => Route::RemoveContainer((*id).to_owned()),
-        ("POST", ["containers", _, "exec"]) => Route::Exec,
-        ("POST", ["build"]) => Route::Build,
-        ("POST", ["grpc"]) => Route::BuildSession,
-        ("POST", ["images", "create"]) => Route::CreateImage,
-        ("POST", ["images", "load"]) => Route::LoadImages,
-        ("POST", ["commit"]) => Route::Commit,
-        // The name of an image may have slashes of its own.
-        ("POST", ["images", name @ .., "tag"]) => Route::Tag(name.join("/")),
-        ("POST", ["containers", "prune"]) => Route::Prune(Pruned::Containers),
-        ("POST", ["networks" | "volumes" | "images", "prune"]) => Route::Prune(Pruned::Labelled),
-        ("POST", ["build", "prune"]) => Route::Prune(Pruned::BuildCache),
-        ("POST", ["swarm", "init" | "join"]) => Route::Untracked("a swarm"),
-        ("POST", ["services", "create"]) => Route::Untracked("a service"),
-        ("POST", ["secrets", "create"]) => Route::Untracked("a secret"),
-        ("POST", ["configs", "create"]) => Route::Untracked("a config"),
-        ("POST", ["plugins", "create" | "pull"]) => Route::Untracked("a plugin"),
-        _ => Route::Other,
+    match (method, segments) {
+        ("POST", ["containers", "create"]) => DockerRoute::CreateContainer,
+        ("POST", ["networks", "create"]) => DockerRoute::CreateNetwork,
+        ("POST", ["volumes", "create"]) => DockerRoute::CreateVolume,
+        ("DELETE", ["containers", id]) => DockerRoute::RemoveContainer((*id).to_owned()),
+        ("POST", ["containers", _, "exec"]) => DockerRoute::Exec,
+        ("POST", ["build"]) => DockerRoute::Build,
+        ("POST", ["grpc"]) => DockerRoute::BuildSession,
+        ("POST", ["images", "create"]) => DockerRoute::CreateImage,
+        ("POST", ["images", "load"]) => DockerRoute::LoadImages,
+        ("POST", ["commit"]) => DockerRoute::Commit,
+        // The name of an image may contain slashes.
+        ("POST", ["images", name @ .., "tag"]) => DockerRoute::Tag(name.join("/")),
+        ("POST", ["containers", "prune"]) => DockerRoute::Prune(Pruned::Containers),
+        ("POST", ["networks" | "volumes" | "images", "prune"]) => {
+            DockerRoute::Prune(Pruned::Labelled)
+        }
+        ("POST", ["build", "prune"]) => DockerRoute::Prune(Pruned::BuildCache),
+        ("POST", ["swarm", "init" | "join"]) => DockerRoute::Untracked("a swarm"),
+        ("POST", ["services", "create"]) => DockerRoute::Untracked("a service"),
+        ("POST", ["secrets", "create"]) => DockerRoute::Untracked("a secret"),
+        ("POST", ["configs", "create"]) => DockerRoute::Untracked("a config"),
+        ("POST", ["plugins", "create" | "pull"]) => DockerRoute::Untracked("a plugin"),
+        _ => DockerRoute::Other,
     }
 }
 
-fn is_version(word: &str) -> bool {
-    word.strip_prefix('v').is_some_and(|digits| {
+fn is_version(segment: &str) -> bool {
+    segment.strip_prefix('v').is_some_and(|digits| {
         !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     })
 }
@@ -88,12 +90,12 @@ pub(super) fn parameters(target: &str, name: &str) -> Vec<String> {
     pairs(target).into_iter().filter(|(key, _)| key == name).map(|(_, value)| value).collect()
 }
 
-/// Returns the value of a parameter that counts: the first one, which is not empty.
+/// Returns the effective value of a parameter: the first one, unless it is empty.
 pub(super) fn parameter(target: &str, name: &str) -> Option<String> {
     parameters(target, name).into_iter().next().filter(|value| !value.is_empty())
 }
 
-/// Returns the target with a parameter set, in place of all of that name.
+/// Returns the target with a parameter set, in place of all with that name.
 pub(super) fn with_parameter(target: &str, name: &str, value: &str) -> String {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let kept = query.split('&').filter(|pair| {
@@ -129,16 +131,19 @@ mod tests {
             "/v1.51.0/containers/%63reate",
             "/%76%31.41/containers/create",
         ] {
-            assert_eq!(route("POST", target), Route::CreateContainer, "{target}");
+            assert_eq!(route("POST", target), DockerRoute::CreateContainer, "{target}");
         }
-        assert_eq!(route("GET", "/containers/create"), Route::Other);
-        assert_eq!(route("POST", "/vx/containers/create"), Route::Other);
+        assert_eq!(route("GET", "/containers/create"), DockerRoute::Other);
+        assert_eq!(route("POST", "/vx/containers/create"), DockerRoute::Other);
         assert_eq!(
             route("POST", "/v1.41/images/localhost:5000/a/b/tag?repo=c"),
-            Route::Tag("localhost:5000/a/b".to_owned())
+            DockerRoute::Tag("localhost:5000/a/b".to_owned())
         );
-        assert_eq!(route("DELETE", "/v1/containers/ab"), Route::RemoveContainer("ab".to_owned()));
-        assert_eq!(route("POST", "/volumes/prune"), Route::Prune(Pruned::Labelled));
+        assert_eq!(
+            route("DELETE", "/v1/containers/ab"),
+            DockerRoute::RemoveContainer("ab".to_owned())
+        );
+        assert_eq!(route("POST", "/volumes/prune"), DockerRoute::Prune(Pruned::Labelled));
     }
 
     #[test]

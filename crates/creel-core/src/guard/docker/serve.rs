@@ -12,10 +12,10 @@ use tracing::{debug, warn};
 
 use super::gate::DockerGate;
 
-/// How long to wait when there are no descriptors left.
+/// How long to wait when no file descriptors are left.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
-/// A socket that listens, and is gone when this is dropped.
+/// A listening socket that is removed when dropped.
 #[derive(Debug)]
 pub struct GateSocket {
     listener: UnixListener,
@@ -23,19 +23,21 @@ pub struct GateSocket {
 }
 
 impl GateSocket {
-    /// Listens; like the engine's own socket, so that a container whose user may use that one
-    /// may use this one. The directory keeps strangers out.
+    /// Listens on a socket with the group and mode of the engine's own.
+    ///
+    /// A container whose user may use that one may then use this one. The directory keeps other
+    /// users out.
     ///
     /// # Errors
     ///
-    /// Fails when no socket can be made there.
+    /// Fails when the socket cannot be created.
     pub fn bind(path: &Path, like: Option<&Path>) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         let socket = Self { listener, path: path.to_owned() };
         let like = like.and_then(|like| std::fs::metadata(like).ok());
         let mode = like.as_ref().map_or(0o600, |like| like.mode() & 0o777);
         if let Some(like) = like {
-            // Only root may give it to any group; without it the mode says less, never more.
+            // Only root may set any group. Without it the mode grants less, never more.
             let _ = std::os::unix::fs::chown(path, None, Some(like.gid()));
         }
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
@@ -45,12 +47,13 @@ impl GateSocket {
 
 impl Drop for GateSocket {
     fn drop(&mut self) {
-        // The directory goes later, and takes it along.
+        // If this fails, the directory is removed later, and the socket with it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Serves until its [`DockerGate::stopper`] is cancelled; returns when the creates that were under way are on record.
+/// Serves until its [`DockerGate::stopper`] is cancelled. Returns when the creates in progress are
+/// recorded.
 pub async fn serve(gate: Arc<DockerGate>, socket: GateSocket) {
     let tasks = TaskTracker::new();
     loop {

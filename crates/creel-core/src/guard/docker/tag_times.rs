@@ -1,11 +1,10 @@
-//! When the command put names on images.
+//! Records when the command put names on images.
 //!
-//! An engine keeps one time for an image: when a name was put on it last. The
-//! names of a command prove to be its own by that time, so when the command
-//! puts a second name on the same image, the first one is recorded with the new
-//! time. If another client named the image in between, nothing shows any more
-//! which of its names they mean: those that were there stay as recorded, and
-//! are kept at the end.
+//! An engine keeps one time for an image: when a name was last put on it. That time proves which
+//! names belong to the command. So when the command puts a second name on the same image, the first
+//! one is recorded with the new time. If another client named the image in between, nothing shows
+//! any more which of its names are the command's. Then the earlier names stay as recorded, and are
+//! kept at the end.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,10 +17,10 @@ use crate::provider::{Identity, Kind};
 
 use super::gate::DockerGate;
 
-/// How long a name that was just put on an image may take to be noted here.
+/// How long it may take until a name that was just put on an image is noted here.
 const NOTED: Duration = Duration::from_millis(300);
 
-/// For each image that the command named: when it did so last.
+/// Maps each image that the command named to the time when it last did so.
 #[derive(Debug, Default)]
 pub(super) struct TagTimes(Mutex<HashMap<String, Timestamp>>);
 
@@ -30,7 +29,7 @@ impl TagTimes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a new time; returns the one before.
+    /// Notes a new time, and returns the previous one.
     fn note(&self, image: &str, at: Timestamp) -> Option<Timestamp> {
         self.lock().insert(image.to_owned(), at)
     }
@@ -39,7 +38,7 @@ impl TagTimes {
         at.is_some() && self.lock().get(image).copied() == at
     }
 
-    /// Returns when the command named an image last.
+    /// Returns when the command last named an image.
     pub(super) fn newest(&self, image: &str) -> Option<Timestamp> {
         self.lock().get(image).copied()
     }

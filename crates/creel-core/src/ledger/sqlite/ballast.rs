@@ -1,16 +1,17 @@
-//! The ballast: space on the ledger's disk that is kept for the day it is full.
+//! The ballast: disk space that is reserved for when the ledger's disk is full.
 //!
-//! Without it a full disk keeps creel from releasing the very thing that fills it: a release is
-//! recorded before it happens, and there is no room for the record. The ballast is a file beside
-//! the ledger that is made while there is room. It is deleted when a write that ends something
-//! meets a full disk, and made again when the space has come back. Writes that begin something
-//! are refused instead: on a full disk nothing new is created.
+//! Without it, a full disk prevents creel from releasing the very thing that fills it: a release is
+//! recorded before it happens, and there is no space for the record. The ballast is a file beside
+//! the ledger that is created while there is space. It grows with the number of open records,
+//! because the closing rows of all of them have to fit. It is deleted when a write that ends
+//! something meets a full disk, and created again when space is available. Writes that begin
+//! something are rejected instead: nothing new is created on a full disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
@@ -19,15 +20,19 @@ use tracing::{debug, warn};
 
 use crate::clock::now_ms;
 
-/// Enough for the closing rows of some ten thousand open records.
-const MOST: u64 = 4 << 20;
-/// On a small disk, one part of so many.
+/// The size of the ballast, unless the open records need more or the disk is small.
+const USUAL: u64 = 4 << 20;
+/// Space for the closing rows of one record, about twice of what they need.
+const PER_RECORD: u64 = 3 << 10;
+/// Space for everything else, mostly the write-ahead logs of the databases.
+const OVERHEAD: u64 = 1 << 20;
+/// The divisor of the disk size that limits the ballast on a small disk.
 const PART: u64 = 8;
-/// A disk with less room than this part of the ballast counts as full.
+/// A disk with less free space than the ballast size divided by this counts as full.
 const MARGIN: u64 = 16;
-/// How often it is looked whether the disk is full, while somebody waits for that.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a ballast that is missing is made again, at most.
+/// How often the free space is checked while a caller waits for a full disk.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between attempts to recreate a missing ballast.
 const RETRY_MS: i64 = 1_000;
 
 /// The ballast of one ledger, as this process sees it.
@@ -35,45 +40,58 @@ const RETRY_MS: i64 = 1_000;
 pub(crate) struct Ballast {
     /// The file.
     path: PathBuf,
-    /// Whether this process has met a full disk, and the disk has not had room since.
+    /// Whether this process met a full disk that has had no space since.
     full: watch::Sender<bool>,
     /// Whether this process has ever met a full disk.
     was_full: AtomicBool,
-    /// When it was last tried to make the file again.
+    /// When the last attempt to recreate the file was made.
     tried_at_ms: AtomicI64,
+    /// How many records are open, as far as this process knows.
+    open_records: AtomicU64,
 }
 
 impl Ballast {
-    /// Returns the ballast beside a ledger, making it where there is room for it.
+    /// Returns the ballast beside a ledger, and creates its file if there is space.
     pub(crate) fn beside(home: &Path) -> Self {
         let ballast = Self {
             path: home.join("ledger.ballast"),
             full: watch::Sender::new(false),
             was_full: AtomicBool::new(false),
             tried_at_ms: AtomicI64::new(0),
+            open_records: AtomicU64::new(0),
         };
         ballast.restore();
         ballast
     }
 
-    /// Notes that the disk is full.
+    /// Makes the ballast large enough for the closing rows of this many records.
+    pub(crate) fn reserve_for(&self, open_records: u64) {
+        self.open_records.store(open_records, Ordering::Relaxed);
+        self.restore();
+    }
+
+    fn size_on(&self, disk: &StatVfs) -> u64 {
+        size_for(disk, self.open_records.load(Ordering::Relaxed))
+    }
+
+    /// Records that the disk is full.
     pub(crate) fn note_full(&self) {
         self.was_full.store(true, Ordering::Relaxed);
         self.full.send_if_modified(|full| !std::mem::replace(full, true));
     }
 
-    /// Returns whether something may begin: the space to end it is there, or as much is free.
+    /// Returns whether something may begin: the ballast exists, or as much space is free.
     pub(crate) fn allows_beginning(&self) -> bool {
         if self.path.exists() {
             return true;
         }
         self.restore();
         let home = self.path.parent().unwrap_or(&self.path);
-        // A disk that cannot be judged is judged by the write itself.
-        statvfs(home).map_or(true, |disk| free_on(&disk) >= size_for(&disk))
+        // If the free space is unknown, the write itself decides.
+        statvfs(home).map_or(true, |disk| free_on(&disk) >= self.size_on(&disk))
     }
 
-    /// Notes that the disk is full and gives the space free; returns whether there was any.
+    /// Records that the disk is full and frees the ballast. Returns whether there was any.
     pub(crate) fn release(&self) -> bool {
         self.note_full();
         match fs::remove_file(&self.path) {
@@ -88,7 +106,7 @@ impl Ballast {
         }
     }
 
-    /// Makes the file again if it is missing and there is room, now and then.
+    /// Recreates the file if it is missing and there is space, at most once per interval.
     pub(crate) fn restore_sometimes(&self) {
         let (now, last) = (now_ms(), self.tried_at_ms.load(Ordering::Relaxed));
         if now.abs_diff(last) >= RETRY_MS.unsigned_abs() {
@@ -98,7 +116,9 @@ impl Ballast {
     }
 
     fn restore(&self) {
-        match make(&self.path) {
+        match make(&self.path, |disk| self.size_on(disk)) {
+            // A file that was there all the time says nothing about the rest of the disk.
+            Ok(true) if self.is_short() => {}
             Ok(true) => {
                 self.full.send_if_modified(|full| std::mem::replace(full, false));
             }
@@ -107,7 +127,7 @@ impl Ballast {
         }
     }
 
-    /// Returns whether this process has met a full disk that has had no room since.
+    /// Returns whether this process met a full disk that has had no space since.
     pub(crate) fn is_disk_full(&self) -> bool {
         *self.full.borrow()
     }
@@ -117,61 +137,80 @@ impl Ballast {
         self.was_full.load(Ordering::Relaxed)
     }
 
-    /// Looks how much is free, and notes where that is next to nothing; returns whether it is.
+    /// Checks the free space, and records a disk that is almost full. Returns whether it is.
     ///
-    /// What fills the disk meets its end before creel's own next write does.
+    /// Whatever fills the disk hits the limit before creel's own next write does.
     pub(crate) fn check_disk(&self) -> bool {
-        let home = self.path.parent().unwrap_or(&self.path);
-        let is_full = statvfs(home).is_ok_and(|disk| free_on(&disk) < size_for(&disk) / MARGIN);
+        let is_full = self.is_short();
         if is_full {
             self.note_full();
         }
         is_full
     }
 
+    /// Returns whether next to nothing is free.
+    fn is_short(&self) -> bool {
+        let home = self.path.parent().unwrap_or(&self.path);
+        statvfs(home).is_ok_and(|disk| free_on(&disk) < size_for(&disk, 0) / MARGIN)
+    }
+
     /// Waits until the disk is full.
     pub(crate) async fn disk_full(&self) {
         let mut full = self.full.subscribe();
         loop {
-            // The sender lives as long as this borrow: the wait cannot fail.
+            // The sender lives as long as this borrow, so the wait cannot fail.
             let noted = full.wait_for(|full| *full);
-            if tokio::time::timeout(LOOK_EVERY, noted).await.is_ok() || self.check_disk() {
+            if tokio::time::timeout(CHECK_INTERVAL, noted).await.is_ok() || self.check_disk() {
                 return;
             }
         }
     }
 }
 
-/// Makes the file if it is missing and twice its size is free; returns whether it is there.
-fn make(path: &Path) -> io::Result<bool> {
-    if path.exists() {
-        return Ok(true);
-    }
+/// Creates or grows the file if it is missing or too small, and twice the missing size is free.
+/// Returns whether the file exists.
+fn make(path: &Path, size_on: impl Fn(&StatVfs) -> u64) -> io::Result<bool> {
+    let existing = fs::metadata(path).map(|file| file.len()).ok();
     let home = path.parent().unwrap_or(path);
     let disk = statvfs(home)?;
-    let size = size_for(&disk);
-    if size == 0 || free_on(&disk) < 2 * size {
-        return Ok(false);
+    let size = size_on(&disk);
+    let missing = size.saturating_sub(existing.unwrap_or(0));
+    if missing == 0 || free_on(&disk) < 2 * missing {
+        return Ok(existing.is_some());
     }
-    // Under another name first: half a ballast would count as a whole one.
+    if existing.is_some() {
+        if let Err(error) = grow(path, size) {
+            debug!(%error, "the space reserved for a full disk cannot grow");
+        }
+        return Ok(true);
+    }
+    // Use another name first: a partial ballast would count as a complete one.
     let draft = path.with_extension(format!("ballast-{}", std::process::id()));
-    let made = fill(&draft, size).and_then(|()| fs::rename(&draft, path));
-    if made.is_err() {
-        // Whether it was begun depends on how far it came.
+    let created = fill(&draft, size).and_then(|()| fs::rename(&draft, path));
+    if created.is_err() {
+        // The draft exists only if the file could be created.
         let _ = fs::remove_file(&draft);
     }
-    made.map(|()| true)
+    created.map(|()| true)
+}
+
+/// Grows an existing file. It does not create one, because another process may just have freed it.
+fn grow(path: &Path, size: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    Ok(fallocate(&file, FallocateFlags::empty(), 0, size)?)
 }
 
 fn free_on(disk: &StatVfs) -> u64 {
     disk.f_bavail.saturating_mul(disk.f_frsize)
 }
 
-fn size_for(disk: &StatVfs) -> u64 {
-    MOST.min(disk.f_blocks.saturating_mul(disk.f_frsize) / PART)
+/// Returns how much to reserve on a disk for the closing rows of this many records.
+fn size_for(disk: &StatVfs, open_records: u64) -> u64 {
+    let needed = open_records.saturating_mul(PER_RECORD).saturating_add(OVERHEAD);
+    needed.max(USUAL).min(disk.f_blocks.saturating_mul(disk.f_frsize) / PART)
 }
 
-/// Makes a file whose blocks are really taken.
+/// Creates a file whose blocks are really allocated.
 fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path)?;
@@ -182,8 +221,10 @@ fn fill(path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// For file systems that cannot reserve: bytes that no compression makes small are not needed,
-/// because those that compress cannot say in advance what is free either.
+/// Writes the file out, for file systems that cannot reserve space.
+///
+/// The bytes need not be incompressible: a compressing file system cannot predict its free space
+/// anyway.
 fn write_out(file: &mut File, size: u64) -> io::Result<()> {
     let block = [0x5a_u8; 64 << 10];
     let mut left = size;
@@ -205,7 +246,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let ballast = Ballast::beside(home.path());
         let file = fs::metadata(&ballast.path).unwrap();
-        assert_eq!((file.len(), file.blocks() * 512 >= MOST), (MOST, true));
+        assert_eq!((file.len(), file.blocks() * 512 >= USUAL), (USUAL, true));
         assert!(!ballast.is_disk_full());
 
         assert!(ballast.release());
@@ -216,8 +257,26 @@ mod tests {
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "a draft was left");
     }
 
+    #[test]
+    fn the_ballast_grows_with_the_open_records_and_keeps_its_size() {
+        let home = tempfile::tempdir().unwrap();
+        let size = || fs::metadata(home.path().join("ledger.ballast")).unwrap().len();
+        let ballast = Ballast::beside(home.path());
+        ballast.reserve_for(1_000);
+        assert_eq!(size(), USUAL);
+        ballast.reserve_for(5_000);
+        let large = 5_000 * PER_RECORD + OVERHEAD;
+        assert_eq!(size(), large);
+        // Another process that has not counted the records yet.
+        Ballast::beside(home.path());
+        assert_eq!(size(), large);
+        assert!(ballast.release());
+        ballast.restore();
+        assert_eq!(size(), large, "it was recreated with another size");
+    }
+
     #[tokio::test]
-    async fn whoever_waits_for_a_full_disk_is_woken() {
+    async fn a_full_disk_wakes_its_waiters() {
         let home = tempfile::tempdir().unwrap();
         let ballast = Ballast::beside(home.path());
         let full = ballast.disk_full();

@@ -1,8 +1,8 @@
-//! What columns take: text of the outside only where its type says that it was masked.
+//! Column values: external text is stored only if its type proves that it was masked.
 //!
-//! Every value goes to the database through [`Binds::column`]; clippy refuses the driver's own
-//! `bind` everywhere else. A `String` is no [`Column`], so text that nothing has masked does not
-//! compile. The one way around is [`Exact`], which says at the call why it is needed.
+//! Every value goes to the database through [`Binds::column`]; clippy rejects the driver's own
+//! `bind` everywhere else. A `String` is not a [`Column`], so unmasked text does not compile. The
+//! only exception is [`Exact`], whose use marks each call that needs it.
 
 use std::collections::BTreeMap;
 
@@ -18,34 +18,34 @@ use crate::id::{LedgerId, ResourceId, RunId};
 use crate::labels::Labels;
 use crate::owner::Owner;
 use crate::provider::Identity;
-use crate::run::{Order, RunState};
+use crate::run::{RunCommand, RunState};
 use crate::sanitise::{Diagnostic, Masked};
 
 use super::super::Event;
 
-/// A value on its way into a column. Only this module makes one.
+/// A value for a column. Only this module creates one.
 #[derive(Debug)]
-pub(crate) struct Value(Form);
+pub(crate) struct ColumnValue(SqlValue);
 
 #[derive(Debug)]
-enum Form {
+enum SqlValue {
     Null,
     Number(i64),
     Text(String),
     Bytes(Vec<u8>),
 }
 
-/// What a column takes.
+/// A type that can be stored in a column.
 pub(crate) trait Column {
-    /// Returns what is stored.
-    fn value(self) -> Value;
+    /// Returns the stored value.
+    fn value(self) -> ColumnValue;
 }
 
-/// Text that is stored letter for letter: by it an engine finds a thing, or a run begins again.
+/// Text that is stored unmasked, because it identifies an object of an engine or restarts a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exact<'a>(pub(crate) &'a str);
 
-/// Data of ours that is stored packed.
+/// Our own data in a packed format.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packed<'a>(pub(crate) &'a [u8]);
 
@@ -53,7 +53,7 @@ pub(crate) struct Packed<'a>(pub(crate) &'a [u8]);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Json<'a, T>(pub(crate) &'a T);
 
-/// Data whose texts are masked by their types, or exact for the reasons of [`Exact`].
+/// Data whose text is masked by its types, or exact for the reasons of [`Exact`].
 pub(crate) trait StoredAsJson: Serialize {}
 
 /// Reasons are [`Masked`]; the id of an object is exact.
@@ -61,64 +61,64 @@ impl StoredAsJson for Event {}
 /// Causes are [`Diagnostic`] and names [`Masked`].
 impl StoredAsJson for RunState {}
 /// The question that a message answers is [`Masked`]; its text is not stored here.
-impl StoredAsJson for Order {}
+impl StoredAsJson for RunCommand {}
 /// Ids and names of objects, which are exact.
 impl StoredAsJson for Identity {}
 /// An object is found by its labels, which are exact.
 impl StoredAsJson for Labels {}
-/// The inputs of a run, with which it begins again; secrets are references in them.
+/// The inputs of a run, which restart it. Secrets appear in them only as references.
 impl StoredAsJson for BTreeMap<String, String> {}
 
 impl Column for Exact<'_> {
-    fn value(self) -> Value {
-        Value(Form::Text(self.0.to_owned()))
+    fn value(self) -> ColumnValue {
+        ColumnValue(SqlValue::Text(self.0.to_owned()))
     }
 }
 
 impl Column for Packed<'_> {
-    fn value(self) -> Value {
-        Value(Form::Bytes(self.0.to_owned()))
+    fn value(self) -> ColumnValue {
+        ColumnValue(SqlValue::Bytes(self.0.to_owned()))
     }
 }
 
 impl<T: StoredAsJson> Column for Json<'_, T> {
-    fn value(self) -> Value {
+    fn value(self) -> ColumnValue {
         let text = serde_json::to_string(self.0).expect("what is stored is plain data");
-        Value(Form::Text(text))
+        ColumnValue(SqlValue::Text(text))
     }
 }
 
 /// String literals from this source code.
 impl Column for &'static str {
-    fn value(self) -> Value {
-        Value(Form::Text(self.to_owned()))
+    fn value(self) -> ColumnValue {
+        ColumnValue(SqlValue::Text(self.to_owned()))
     }
 }
 
 impl Column for i64 {
-    fn value(self) -> Value {
-        Value(Form::Number(self))
+    fn value(self) -> ColumnValue {
+        ColumnValue(SqlValue::Number(self))
     }
 }
 
 impl Column for u32 {
-    fn value(self) -> Value {
-        Value(Form::Number(self.into()))
+    fn value(self) -> ColumnValue {
+        ColumnValue(SqlValue::Number(self.into()))
     }
 }
 
 impl<C: Column> Column for Option<C> {
-    fn value(self) -> Value {
-        self.map_or(Value(Form::Null), Column::value)
+    fn value(self) -> ColumnValue {
+        self.map_or(ColumnValue(SqlValue::Null), Column::value)
     }
 }
 
-/// Makes types columns that are safe by what they are.
+/// Implements `Column` for types that are safe by their nature.
 macro_rules! columns {
     ($($safe:ty),+) => {
         $(impl Column for &$safe {
-            fn value(self) -> Value {
-                Value(Form::Text(self.to_string()))
+            fn value(self) -> ColumnValue {
+                ColumnValue(SqlValue::Text(self.to_string()))
             }
         })+
     };
@@ -126,26 +126,26 @@ macro_rules! columns {
 
 columns!(Masked, Diagnostic, LedgerId, ResourceId, RunId, Owner);
 
-impl Type<Sqlite> for Value {
+impl Type<Sqlite> for ColumnValue {
     fn type_info() -> SqliteTypeInfo {
         <String as Type<Sqlite>>::type_info()
     }
 }
 
-impl<'q> Encode<'q, Sqlite> for Value {
+impl<'q> Encode<'q, Sqlite> for ColumnValue {
     fn encode_by_ref(&self, buffer: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
         match &self.0 {
-            Form::Null => Ok(IsNull::Yes),
-            Form::Number(number) => Encode::<Sqlite>::encode_by_ref(number, buffer),
-            Form::Text(text) => Encode::<Sqlite>::encode_by_ref(text, buffer),
-            Form::Bytes(bytes) => Encode::<Sqlite>::encode_by_ref(bytes, buffer),
+            SqlValue::Null => Ok(IsNull::Yes),
+            SqlValue::Number(number) => Encode::<Sqlite>::encode_by_ref(number, buffer),
+            SqlValue::Text(text) => Encode::<Sqlite>::encode_by_ref(text, buffer),
+            SqlValue::Bytes(bytes) => Encode::<Sqlite>::encode_by_ref(bytes, buffer),
         }
     }
 }
 
 /// Statements that take columns.
 pub(crate) trait Binds {
-    /// Gives the statement its next value.
+    /// Binds the next value of the statement.
     fn column(self, value: impl Column) -> Self;
 }
 

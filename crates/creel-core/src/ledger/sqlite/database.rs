@@ -1,10 +1,10 @@
-//! A database file beside the ledger: opening it, and naming what is wrong with it.
+//! A database file of the ledger: opening it, and explaining its errors.
 //!
-//! The ledger and the event log are two such files. Both are in WAL mode with
-//! `synchronous = FULL`: a commit is on disk when it returns. Writers stand in a queue
-//! ([`WriteQueue`]); readers never do. What SQLite itself still locks (recovery after a crash,
-//! the last one to close the file, a foreign program) is waited for as long as it lasts, so no
-//! caller ever sees a database that is locked.
+//! The ledger and the event log are two such files. Both are in WAL mode with `synchronous = FULL`:
+//! a commit is on disk when it returns. Writers wait in a queue ([`WriteQueue`]); readers never do.
+//! SQLite still takes some locks itself: for recovery after a crash, for the last process that
+//! closes the file, or for a foreign program. These are waited for as long as they last, so no
+//! caller ever sees a locked database.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -23,10 +23,10 @@ use tracing::warn;
 use super::super::{LedgerError, Result};
 use super::queue::WriteQueue;
 
-/// How long SQLite waits for a lock before it is asked again.
+/// How long SQLite waits for a lock before the operation is retried.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes a directory that only this user may use, where it is missing.
+/// Creates a directory that only this user may access, if it is missing.
 pub(crate) fn make_private_directory(home: &Path) -> io::Result<()> {
     if home.is_dir() {
         return Ok(());
@@ -34,7 +34,7 @@ pub(crate) fn make_private_directory(home: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(home)
 }
 
-/// Opens the queue of those who write a database; its file has the database's name.
+/// Opens the write queue of a database. Its file is named after the database.
 pub(crate) fn queue_of(path: &Path) -> Result<WriteQueue> {
     let file = path.with_extension("lock");
     WriteQueue::open(&file).map_err(|source| match source.kind() {
@@ -46,17 +46,17 @@ pub(crate) fn queue_of(path: &Path) -> Result<WriteQueue> {
     })
 }
 
-/// Does something with a database again as long as another process has it locked.
+/// Repeats an operation on a database while another process has it locked.
 ///
-/// The kernel releases the locks of a process that ends, so the wait ends with the other process
-/// at the latest.
+/// The kernel releases the locks of a process that ends, so the wait ends at the latest with the
+/// other process.
 pub(crate) async fn while_locked<T, E: WhenLocked, F>(
     mut work: impl FnMut() -> F,
 ) -> std::result::Result<T, E>
 where
     F: Future<Output = std::result::Result<T, E>>,
 {
-    /// SQLite waits by itself; this is for the locks for which it does not.
+    /// SQLite waits by itself; this pause is for locks for which it does not.
     const PAUSE: Duration = Duration::from_millis(20);
     loop {
         match work().await {
@@ -69,9 +69,9 @@ where
     }
 }
 
-/// An error that can mean that somebody else has the database locked.
+/// An error that can mean that another process has locked the database.
 pub(crate) trait WhenLocked {
-    /// Returns whether it means that.
+    /// Returns whether the database is locked.
     fn is_locked(&self) -> bool;
 }
 
@@ -81,7 +81,7 @@ impl WhenLocked for LedgerError {
     }
 }
 
-/// Opens a database if it is complete already: then nothing has to be locked for it.
+/// Opens a database if it is already complete. This needs no lock.
 pub(crate) async fn connect_current(
     path: &Path,
     migrations: &[&'static str],
@@ -93,23 +93,22 @@ pub(crate) async fn connect_current(
     Ok(is_current(&pool, migrations).await.then_some(pool))
 }
 
-/// Returns whether somebody has begun to fill the file: the switch to WAL mode, which needs the
-/// file alone, is the first thing that is written.
+/// Returns whether the file has content.
 ///
-/// The file is not opened for this: closing it would release the locks that SQLite holds on it in
-/// this process.
+/// The switch to WAL mode, which needs exclusive access, is the first write. This does not open the
+/// file: closing it would release the locks that SQLite holds on it in this process.
 fn has_content(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
 
-/// Opens a database, making it where it is missing.
+/// Opens a database, and creates it if it is missing.
 pub(crate) async fn connect(path: &Path) -> Result<SqlitePool> {
     while_locked(|| connect_once(path)).await
 }
 
 async fn connect_once(path: &Path) -> Result<SqlitePool> {
     if !path.exists() {
-        // Made here rather than by SQLite, so that nobody else may read it at any instant.
+        // Created here rather than by SQLite, so that no other user can read it at any moment.
         let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         made.map_err(|source| LedgerError::Home { path: path.to_owned(), source })?;
     }
@@ -122,8 +121,8 @@ async fn connect_once(path: &Path) -> Result<SqlitePool> {
     SqlitePoolOptions::new()
         .max_connections(2)
         .acquire_timeout(BUSY_TIMEOUT * 3)
-        // SQLite ends a transaction by itself when the disk is full, which the driver does not
-        // notice: such a connection refuses every later one.
+        // SQLite ends a transaction by itself when the disk is full, and the driver does not
+        // notice. Such a connection rejects every later transaction.
         .after_release(|connection, _| {
             Box::pin(async move {
                 connection.ping().await?;
@@ -135,29 +134,30 @@ async fn connect_once(path: &Path) -> Result<SqlitePool> {
         .map_err(|source| explain(path, source))
 }
 
-/// Opens a database as it is in its file, without the side files for which there is no room. What
-/// was written last may be missing; nobody may write it.
+/// Opens a database read-only, as it is in its file.
+///
+/// It does not use the side files, for which there is no space. The newest writes may be missing,
+/// and no caller may write to it.
 pub(crate) async fn connect_unwritable(path: &Path) -> Result<SqlitePool> {
     let options = SqliteConnectOptions::new().filename(path).read_only(true).immutable(true);
     let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await;
     pool.map_err(|source| explain(path, source))
 }
 
-/// Returns whether the schema is exactly the newest that is known here; each step of it is there
-/// in whole or not at all.
+/// Returns whether the schema is exactly the newest supported one. Each migration is atomic.
 async fn is_current(pool: &SqlitePool, migrations: &[&'static str]) -> bool {
-    // The table itself, not its index: where it is damaged, that must come to light here.
+    // Read the table itself, not its index, so that damage to it shows up here.
     let newest =
         sqlx::query_scalar::<_, i64>("SELECT max(version) FROM _sqlx_migrations NOT INDEXED");
     newest.fetch_one(pool).await.is_ok_and(|found| found == newest_of(migrations))
 }
 
-/// Returns the number of the newest schema that is known here.
+/// Returns the number of the newest supported schema.
 fn newest_of(migrations: &[&'static str]) -> i64 {
     i64::try_from(migrations.len()).unwrap_or(i64::MAX)
 }
 
-/// Builds the schema, or brings an older one up to date.
+/// Creates the schema, or migrates an older one.
 pub(crate) async fn migrate(
     path: &Path,
     pool: &SqlitePool,
@@ -180,7 +180,7 @@ pub(crate) async fn migrate(
     })
 }
 
-/// Names what SQLite's error means for a user.
+/// Translates SQLite's error into an error for users.
 pub(crate) fn explain(path: &Path, source: sqlx::Error) -> LedgerError {
     /// SQLite's primary result codes.
     const BUSY: i32 = 5;
@@ -209,7 +209,7 @@ pub(crate) fn explain(path: &Path, source: sqlx::Error) -> LedgerError {
     }
 }
 
-/// SQLite reports a full disk as an I/O error when it grows its shared memory.
+/// Returns whether the disk is full. SQLite reports that as an I/O error for its shared memory.
 fn is_disk_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail == 0)
 }

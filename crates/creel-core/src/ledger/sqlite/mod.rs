@@ -1,14 +1,14 @@
 //! The store on SQLite: one file, safe for several processes at once.
 //!
-//! WAL with `synchronous = FULL`: a commit is on disk when it returns. Writes
-//! wait in a fair queue of all processes ([`queue`]) and run in their own task,
-//! so a cancelled caller cannot cut one in half. Reads wait for nobody.
+//! It uses WAL with `synchronous = FULL`: a commit is on disk when it returns. Writes wait in a
+//! fair queue across all processes ([`queue`]) and run in their own task, so a cancelled caller
+//! cannot cut one in half. Reads never wait in the queue.
 
 pub(crate) mod ballast;
 pub(crate) mod columns;
+mod commands;
 pub(crate) mod database;
 mod open;
-mod orders;
 pub(crate) mod queue;
 mod reads;
 mod rows;
@@ -23,6 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqlitePool;
@@ -39,7 +40,7 @@ use database::while_locked;
 use write::Writers;
 
 use super::{
-    Event, Intent, LedgerError, NewOrder, NewRun, Noted, OwnerRecord, PlacedOrder, Record,
+    Event, Intent, LedgerError, NewCommand, NewRun, Noted, OwnerRecord, PlacedCommand, Record,
     RecordFilter, Result, RunFilter, RunRecord, Store, StoredEvent, Try, UnfinishedDelete,
     WorkflowRecord,
 };
@@ -48,35 +49,37 @@ use super::{
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     /// Shared with the tasks that run the writes.
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    /// Where the file is, for messages.
+struct StoreInner {
+    /// The path of the file, for messages.
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
-    /// Those who write it.
+    /// The writers of the file.
     writers: Writers,
-    /// Which ledger it is.
+    /// The id of the ledger.
     id: LedgerId,
-    /// This process, as it signs its events.
+    /// This process, recorded as the actor of its events.
     actor: Owner,
-    /// This boot, to date leases by.
+    /// The current boot, recorded in leases.
     boot: String,
-    /// Where the time comes from.
+    /// The source of the current time.
     clock: Arc<dyn Clock>,
+    /// The number of creates that this process has recorded.
+    intents: AtomicU32,
 }
 
-impl Inner {
+impl StoreInner {
     fn error(&self, source: sqlx::Error) -> LedgerError {
         database::explain(&self.path, source)
     }
 }
 
 impl SqliteStore {
-    /// Opens the ledger in a directory, making both where they are missing.
+    /// Opens the ledger in a directory, and creates both if they are missing.
     ///
     /// # Errors
     ///
@@ -86,7 +89,7 @@ impl SqliteStore {
         Self::open_with(home, clock, ballast).await
     }
 
-    /// Opens the ledger with space for a full disk that others use too.
+    /// Opens the ledger with a ballast that is shared with other files.
     pub(super) async fn open_with(
         home: &Path,
         clock: Arc<dyn Clock>,
@@ -95,7 +98,7 @@ impl SqliteStore {
         Ok(Self { inner: Arc::new(open::open(home, clock, ballast).await?) })
     }
 
-    /// Begins a ledger with this id in a directory that has none.
+    /// Creates a ledger with this id in a directory that has none.
     ///
     /// # Errors
     ///
@@ -105,12 +108,12 @@ impl SqliteStore {
         Ok(Self { inner: Arc::new(open::open_as(home, &clock, Some(id), &ballast).await?) })
     }
 
-    /// Closes the file: when this returns everything is in it, and nothing beside it.
+    /// Closes the file. When this returns, everything is in it and nothing is in side files.
     pub(crate) async fn close(self) {
         self.inner.pool.close().await;
     }
 
-    /// Puts a run on record as it was before.
+    /// Restores the record of an earlier run.
     ///
     /// # Errors
     ///
@@ -184,8 +187,8 @@ impl Store for SqliteStore {
         while_locked(|| self.inner.tries(resource, limit)).await
     }
 
-    async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>> {
-        self.inner.releases_of(what, limit).await
+    async fn releases_of(&self, object: &str, limit: u32) -> Result<Vec<Try>> {
+        self.inner.releases_of(object, limit).await
     }
 
     async fn check(&self) -> Result<Vec<String>> {
@@ -230,18 +233,20 @@ impl Store for SqliteStore {
         while_locked(|| self.inner.workflow_of(run)).await
     }
 
-    async fn place_order(&self, order: &NewOrder) -> Result<bool> {
+    async fn place_command(&self, order: &NewCommand) -> Result<bool> {
         let (inner, order) = (Arc::clone(&self.inner), order.clone());
-        task::finish(async move { inner.writers.ending(|| inner.place_order(&order)).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.place_command(&order)).await })
+            .await
     }
 
-    async fn open_orders(&self, run: RunId) -> Result<Vec<PlacedOrder>> {
-        while_locked(|| self.inner.open_orders(run)).await
+    async fn open_commands(&self, run: RunId) -> Result<Vec<PlacedCommand>> {
+        while_locked(|| self.inner.open_commands(run)).await
     }
 
-    async fn take_order(&self, key: &str) -> Result<bool> {
+    async fn complete_command(&self, key: &str) -> Result<bool> {
         let (inner, key) = (Arc::clone(&self.inner), key.to_owned());
-        task::finish(async move { inner.writers.ending(|| inner.take_order(&key)).await }).await
+        task::finish(async move { inner.writers.ending(|| inner.complete_command(&key)).await })
+            .await
     }
 
     async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted> {

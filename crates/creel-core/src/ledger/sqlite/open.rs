@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use sqlx::sqlite::SqlitePool;
 use tracing::debug;
@@ -12,7 +13,7 @@ use crate::os;
 use crate::owner::Owner;
 
 use super::super::{Ledger, LedgerError, Result, presence};
-use super::Inner;
+use super::StoreInner;
 use super::ballast::Ballast;
 use super::columns::Binds;
 use super::database::{
@@ -22,7 +23,7 @@ use super::database::{
 use super::queue::WriteQueue;
 use super::write::Writers;
 
-/// The steps from nothing to the newest schema this code knows.
+/// The migrations from an empty file to the newest schema that this code supports.
 pub(super) const MIGRATIONS: [&str; 5] = [
     include_str!("../migrations/sqlite/0001_ledger.sql"),
     include_str!("../migrations/sqlite/0002_runs.sql"),
@@ -31,30 +32,30 @@ pub(super) const MIGRATIONS: [&str; 5] = [
     include_str!("../migrations/sqlite/0005_unfinished_deletes.sql"),
 ];
 
-/// Opens the ledger of a directory, and begins one where there never was one.
+/// Opens the ledger of a directory, or creates one where none ever existed.
 pub(super) async fn open(
     home: &Path,
     clock: Arc<dyn Clock>,
     ballast: Arc<Ballast>,
-) -> Result<Inner> {
+) -> Result<StoreInner> {
     presence::require(home)?;
     let inner = open_with_reserve(home, &clock, &ballast).await?;
     presence::require_same(home, inner.id)?;
     if presence::recorded_id(home).is_none()
         && let Err(error) = presence::record_id(home, inner.id)
     {
-        // An older creel wrote no such file; the ledger is good without it.
+        // An older creel wrote no such file, and the ledger is valid without it.
         debug!(%error, "the id of the ledger could not be written to its file");
     }
     Ok(inner)
 }
 
-/// Opens the ledger; on a full disk with the space that is kept for that.
+/// Opens the ledger, using the reserved space if the disk is full.
 async fn open_with_reserve(
     home: &Path,
     clock: &Arc<dyn Clock>,
     ballast: &Arc<Ballast>,
-) -> Result<Inner> {
+) -> Result<StoreInner> {
     match open_as(home, clock, None, ballast).await {
         Err(LedgerError::DiskFull { .. }) => {}
         other => return other,
@@ -68,29 +69,30 @@ async fn open_with_reserve(
     open_unwritable(home, clock, ballast).await
 }
 
-/// Opens a ledger on a disk without any room, as it is in its file: what it says is enough to
-/// release what is on this machine. Every write of it fails.
+/// Opens a ledger read-only, as it is in its file, on a disk without any free space.
+///
+/// Its records are enough to release what is on this machine. Every write fails.
 async fn open_unwritable(
     home: &Path,
     clock: &Arc<dyn Clock>,
     ballast: &Arc<Ballast>,
-) -> Result<Inner> {
+) -> Result<StoreInner> {
     let path = Ledger::path(home);
     let pool = connect_unwritable(&path).await?;
     let full = || LedgerError::DiskFull { path: path.clone() };
     let id = ledger_id(&path, &pool).await?.ok_or_else(full)?;
     let queue = queue_of(&path)?;
-    let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast)).without_room();
+    let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast)).without_space();
     opened(home, (path, pool, writers), id, clock)
 }
 
-/// Opens a ledger, or begins one with this id.
+/// Opens a ledger, or creates one with this id.
 pub(super) async fn open_as(
     home: &Path,
     clock: &Arc<dyn Clock>,
     wanted: Option<LedgerId>,
     ballast: &Arc<Ballast>,
-) -> Result<Inner> {
+) -> Result<StoreInner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     make_private_directory(home).map_err(in_home)?;
     let path = Ledger::path(home);
@@ -111,10 +113,10 @@ fn opened(
     (path, pool, writers): (PathBuf, SqlitePool, Writers),
     id: LedgerId,
     clock: &Arc<dyn Clock>,
-) -> Result<Inner> {
+) -> Result<StoreInner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     let owner = Owner::this_process().map_err(in_home)?;
-    Ok(Inner {
+    Ok(StoreInner {
         path,
         pool,
         writers,
@@ -122,17 +124,18 @@ fn opened(
         actor: owner,
         boot: os::boot_id().map_err(in_home)?,
         clock: Arc::clone(clock),
+        intents: AtomicU32::new(0),
     })
 }
 
-/// Opens a ledger that is complete; such a one is opened without a turn in the queue.
+/// Opens a ledger that is already complete, without a turn in the queue.
 async fn open_current(path: &Path) -> Result<Option<(SqlitePool, LedgerId)>> {
     let Some(pool) = connect_current(path, &MIGRATIONS).await? else { return Ok(None) };
     let id = while_locked(|| ledger_id(path, &pool)).await?;
     Ok(id.map(|id| (pool, id)))
 }
 
-/// Builds a ledger, or brings it up to date: two processes at once must not both do that.
+/// Creates a ledger or migrates it. The queue prevents two processes from doing so at once.
 async fn build(
     path: &Path,
     queue: &WriteQueue,
@@ -151,7 +154,7 @@ async fn build(
     Ok((pool, id))
 }
 
-/// Returns which ledger it is; nothing where it has not been named yet.
+/// Returns the id of the ledger, or `None` if it has no id yet.
 async fn ledger_id(path: &Path, pool: &SqlitePool) -> Result<Option<LedgerId>> {
     let known: Option<String> = sqlx::query_scalar("SELECT id FROM ledger")
         .fetch_optional(pool)
@@ -164,7 +167,9 @@ async fn ledger_id(path: &Path, pool: &SqlitePool) -> Result<Option<LedgerId>> {
     known.map(|text| text.parse().map_err(damaged)).transpose()
 }
 
-/// Gives a fresh ledger its id. The file comes first: a ledger is known by it even when it is lost.
+/// Assigns an id to a new ledger.
+///
+/// The id file is written first, so that the ledger is identified even if its database is lost.
 async fn name_ledger(
     path: &Path,
     pool: &SqlitePool,

@@ -1,8 +1,8 @@
-//! The queue of those who want to write a database: first come, first served.
+//! The queue of database writers: first come, first served.
 //!
 //! SQLite lets waiting writers poll, so on a busy machine one of them can lose every race. Here
-//! each writer takes a ticket and waits for all lower tickets to end. A ticket is an exclusive
-//! lock on one byte of a file beside the database; the wait is a shared lock on all bytes below:
+//! each writer takes a ticket and waits for all lower tickets to end. A ticket is an exclusive lock
+//! on one byte of a file beside the database. The wait is a shared lock on all lower bytes:
 //!
 //! ```text
 //!   byte        1    2    3    4
@@ -11,10 +11,10 @@
 //!   writer C    s    s   [X]            waits for bytes 1 and 2
 //! ```
 //!
-//! Who has the turn holds its own byte exclusively and all lower ones shared, so no two can have
-//! it at once, whatever happened before. Nothing is stored: the kernel releases the locks of a
-//! process that was killed, a waiter's as well as the holder's, and an empty queue begins at byte
-//! 1 again. Waiting ends when the holder ends its turn or dies, and never otherwise.
+//! The writer with the turn holds its own byte exclusively and all lower ones shared, so two
+//! writers can never have the turn at once. Nothing is stored: the kernel releases the locks of a
+//! killed process, whether it waited or had the turn. An empty queue starts at byte 1 again. A wait
+//! ends when the holder ends its turn or dies, and never otherwise.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -29,7 +29,7 @@ use tracing::warn;
 use crate::os::range_lock::{self, ByteRange, LockMode};
 use crate::task;
 
-/// How long a turn is waited for before the log says so.
+/// How long a writer waits before it logs a warning.
 const NOTICE_AFTER: Duration = Duration::from_secs(10);
 
 /// The first ticket; byte 0 stays free.
@@ -40,20 +40,20 @@ const FIRST: u64 = 1;
 pub(crate) struct WriteQueue {
     /// Carries the locks.
     file: Arc<File>,
-    /// The writers of this process: only the first of them stands in the queue of all.
+    /// The writers of this process. Only the first of them waits in the shared queue.
     local: Arc<Mutex<()>>,
 }
 
-/// The right to write; it ends when this is dropped, or with the process.
+/// The right to write. It ends when this is dropped, or with the process.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct WriteTurn {
     file: Arc<File>,
-    /// Released after the lock of the file: fields are dropped after `drop`.
+    /// Released after the file lock, because fields are dropped after `drop`.
     _local: OwnedMutexGuard<()>,
 }
 
 impl WriteQueue {
-    /// Opens the queue in this file, making it where it is missing.
+    /// Opens the queue in this file, and creates the file if it is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true).mode(0o600);
@@ -61,10 +61,10 @@ impl WriteQueue {
         Ok(Self { file, local: Arc::new(Mutex::new(())) })
     }
 
-    /// Waits for the turn, as long as those before it live.
-    pub(crate) async fn turn(&self) -> io::Result<Turn> {
+    /// Waits for the turn, as long as the writers ahead of it live.
+    pub(crate) async fn turn(&self) -> io::Result<WriteTurn> {
         let local = Arc::clone(&self.local).lock_owned().await;
-        let mut turn = Turn { file: Arc::clone(&self.file), _local: local };
+        let mut turn = WriteTurn { file: Arc::clone(&self.file), _local: local };
         let ticket = take_ticket(&turn.file)?;
         if has_turn(&turn.file, ticket)? {
             return Ok(turn);
@@ -86,26 +86,27 @@ impl WriteQueue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for WriteTurn {
     fn drop(&mut self) {
         if let Err(error) = range_lock::unlock_all(&self.file) {
-            // Cannot happen to a file that was locked; the kernel unlocks it at the latest
-            // when this process ends.
+            // Cannot happen to a file that was locked. The kernel unlocks it when this process ends
+            // at the latest.
             warn!(%error, "a turn at writing could not be ended");
         }
     }
 }
 
-/// Takes the ticket behind all others.
+/// Takes the ticket after all others.
 fn take_ticket(file: &File) -> io::Result<u64> {
     loop {
         let mut ticket = FIRST;
-        // Some lock is named, not the last one: each step passes half of the rest on average.
+        // The kernel reports some lock, not the last one: each step skips half of the rest on
+        // average.
         while let Some(last) = range_lock::end_of_any_lock_from(file, ticket)? {
             ticket = last + 1;
         }
-        // Another process may have taken the same one. One that fell below a holder's ticket
-        // since is refused as well, by the holder's shared lock.
+        // Another process may have taken the same ticket. A ticket that is now below a holder's
+        // ticket is rejected as well, by the holder's shared lock.
         let own = ByteRange { start: ticket, length: 1 };
         if range_lock::try_lock(file, own, LockMode::Exclusive)? {
             return Ok(ticket);
@@ -113,7 +114,7 @@ fn take_ticket(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Returns whether everybody before this ticket has ended.
+/// Returns whether all lower tickets have ended.
 fn has_turn(file: &File, ticket: u64) -> io::Result<bool> {
     match lower_than(ticket) {
         Some(lower) => range_lock::try_lock(file, lower, LockMode::Shared),
@@ -121,14 +122,14 @@ fn has_turn(file: &File, ticket: u64) -> io::Result<bool> {
     }
 }
 
-/// Blocks until everybody before this ticket has ended.
+/// Blocks until all lower tickets have ended.
 fn wait_for_turn(file: &File, ticket: u64) -> io::Result<()> {
     let Some(lower) = lower_than(ticket) else { return Ok(()) };
-    // The next lower one first: when it has had its turn, all lower ones have. A wait for the
-    // whole range would wake every waiter at the end of every turn.
+    // Wait for the next lower ticket first: once it has had its turn, so have all lower ones. A
+    // wait for the whole range would wake every waiter at the end of every turn.
     let next_lower = ByteRange { start: ticket - 1, length: 1 };
     range_lock::lock(file, next_lower, LockMode::Shared)?;
-    // It may have died while it waited itself.
+    // It may have died while it was waiting itself.
     range_lock::lock(file, lower, LockMode::Shared)
 }
 
@@ -142,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// The variable by which a test tells its child which queue to stand in.
+    /// The environment variable that passes the queue to a child process of a test.
     const QUEUE: &str = "CREEL_TEST_QUEUE";
     const MYSELF: &str =
         "ledger::sqlite::queue::tests::a_killed_waiter_and_a_killed_holder_let_the_next_one_in";
@@ -151,8 +152,8 @@ mod tests {
         WriteQueue::open(&home.join("queue.lock")).unwrap()
     }
 
-    /// Waits until somebody has this ticket.
-    async fn until_taken(queue: &WriteQueue, ticket: u64) {
+    /// Waits until a writer has this ticket.
+    async fn wait_for_ticket(queue: &WriteQueue, ticket: u64) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         while range_lock::end_of_any_lock_from(&queue.file, ticket).unwrap().is_none() {
             assert!(tokio::time::Instant::now() < deadline, "nobody takes ticket {ticket}");
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_are_given_in_the_order_in_which_they_were_asked_for() {
+    async fn turns_are_granted_in_ticket_sequence() {
         let home = tempfile::tempdir().unwrap();
         let watcher = queue_in(home.path());
         let holder = queue_in(home.path()).turn().await.unwrap();
@@ -173,7 +174,7 @@ mod tests {
                 let _turn = queue.turn().await.unwrap();
                 order.lock().unwrap().push(number);
             }));
-            until_taken(&watcher, FIRST + number + 1).await;
+            wait_for_ticket(&watcher, FIRST + number + 1).await;
         }
         assert_eq!(*order.lock().unwrap(), [0_u64; 0], "somebody did not wait");
         drop(holder);
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(last, None, "a lock was left behind");
     }
 
-    /// Starts a process that stands in the queue and keeps its turn for ever.
+    /// Starts a process that enters the queue and keeps its turn forever.
     fn queueing_process(home: &Path) -> Child {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", MYSELF])
@@ -221,14 +222,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let watcher = queue_in(home.path());
         let mut holder = queueing_process(home.path());
-        until_taken(&watcher, FIRST).await;
+        wait_for_ticket(&watcher, FIRST).await;
         let mut waiter = queueing_process(home.path());
-        until_taken(&watcher, FIRST + 1).await;
+        wait_for_ticket(&watcher, FIRST + 1).await;
         let queue = queue_in(home.path());
         let turn = queue.turn();
         tokio::pin!(turn);
         assert!(futures::poll!(&mut turn).is_pending());
-        until_taken(&watcher, FIRST + 2).await;
+        wait_for_ticket(&watcher, FIRST + 2).await;
 
         waiter.kill().unwrap();
         waiter.wait().unwrap();

@@ -1,16 +1,16 @@
-//! Reading the ledger, and checking it against itself.
+//! Reads of the ledger, and its consistency check.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteExecutor};
 
 use crate::id::ResourceId;
 
-use super::super::{Record, RecordFilter, Result, State, StoredEvent, Try};
-use super::Inner;
+use super::super::{Record, RecordFilter, ResourceState, Result, StoredEvent, Try};
+use super::StoreInner;
 use super::columns::{Binds, Exact};
 use super::rows::Columns;
 
-impl Inner {
+impl StoreInner {
     pub(super) fn columns<'a>(&'a self, row: &'a SqliteRow) -> Columns<'a> {
         Columns { path: &self.path, row }
     }
@@ -28,7 +28,7 @@ impl Inner {
         self.records_in(&self.pool, filter).await
     }
 
-    /// Reads the wanted records, inside a transaction where one is given.
+    /// Reads the matching records, inside a transaction if one is given.
     pub(super) async fn records_in<'c>(
         &self,
         from: impl SqliteExecutor<'c>,
@@ -69,7 +69,7 @@ impl Inner {
         rows.iter().map(|row| self.columns(row).attempt()).collect()
     }
 
-    pub(super) async fn releases_of(&self, what: &str, limit: u32) -> Result<Vec<Try>> {
+    pub(super) async fn releases_of(&self, object: &str, limit: u32) -> Result<Vec<Try>> {
         let rows = sqlx::query(
             "SELECT * FROM tries
              WHERE operation = 'release'
@@ -78,7 +78,7 @@ impl Inner {
                         AND substr(replace(object, 'sha256:', ''), 1, length(?1)) = ?1))
              ORDER BY sequence DESC LIMIT ?2",
         )
-        .column(Exact(what))
+        .column(Exact(object))
         .column(limit)
         .fetch_all(&self.pool)
         .await
@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// Wants a column to be one of these names; no names mean any.
+/// Restricts a column to these names. No names mean no restriction.
 pub(super) fn one_of(
     query: &mut QueryBuilder<Sqlite>,
     column: &'static str,
@@ -121,11 +121,11 @@ pub(super) fn one_of(
     query.push(")");
 }
 
-/// Says how a record differs from what its events make of it.
+/// Describes how a record differs from the replay of its events.
 fn replay_problem(record: &Record, events: &[StoredEvent]) -> Option<String> {
-    let replayed = events
-        .iter()
-        .try_fold(None, |state, stored| State::next(state.as_ref(), &stored.event).map(Some));
+    let replayed = events.iter().try_fold(None, |state, stored| {
+        ResourceState::next(state.as_ref(), &stored.event).map(Some)
+    });
     match replayed {
         Err(illegal) => Some(format!("{}: its events do not fit together: {illegal}", record.id)),
         Ok(None) => Some(format!("{} has a record but no event", record.id)),

@@ -1,4 +1,4 @@
-//! Rows to records and back.
+//! Conversion of rows to records.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::clock::Moment;
+use crate::clock::ClockReading;
 use crate::sanitise::Masked;
 
 use super::super::{
-    Lease, LedgerError, OwnerRecord, Record, Result, SearchWindow, State, StateName, StoredEvent,
-    Try,
+    Lease, LedgerError, OwnerRecord, Record, ResourceState, Result, SearchWindow, StateName,
+    StoredEvent, Try,
 };
 
-/// Reads the columns of one row, naming the one that is not as we wrote it.
+/// Reads the columns of one row, and names a column with an unexpected value.
 pub(super) struct Columns<'a> {
     pub(super) path: &'a Path,
     pub(super) row: &'a SqliteRow,
@@ -70,21 +70,21 @@ impl Columns<'_> {
             .transpose()
     }
 
-    fn state(&self) -> Result<State> {
+    fn state(&self) -> Result<ResourceState> {
         let object = self.optional("object")?;
         let known = |object: Option<String>| {
             object.ok_or_else(|| self.damaged("object", "missing where the state needs it"))
         };
         Ok(match self.parsed::<StateName>("state")? {
-            StateName::Intended => State::Intended,
-            StateName::Created => State::Created { object: known(object)? },
-            StateName::Releasing => State::Releasing { object },
-            StateName::Gone => State::Gone,
+            StateName::Intended => ResourceState::Intended,
+            StateName::Created => ResourceState::Created { object: known(object)? },
+            StateName::Releasing => ResourceState::Releasing { object },
+            StateName::Gone => ResourceState::Gone,
             StateName::Quarantined => {
                 let reason = Masked::stored(self.optional("reason")?.unwrap_or_default());
-                State::Quarantined { object, reason }
+                ResourceState::Quarantined { object, reason }
             }
-            StateName::Lost => State::Lost { object: known(object)? },
+            StateName::Lost => ResourceState::Lost { object: known(object)? },
         })
     }
 
@@ -106,7 +106,7 @@ impl Columns<'_> {
             on_owner_death: self.parsed("on_owner_death")?,
             lease: Lease {
                 duration_ms: self.number("lease_ms")?,
-                renewed: Moment {
+                renewed: ClockReading {
                     wall_ms: self.number("renewed_wall_ms")?,
                     awake_ms: self.number("renewed_awake_ms")?,
                 },
@@ -118,11 +118,12 @@ impl Columns<'_> {
         })
     }
 
-    /// Reads since when the object is searched for. A record of an older schema names no boot,
-    /// and so fits none.
+    /// Reads the start of the search for the object.
+    ///
+    /// A record of an older schema names no boot, and therefore matches none.
     fn search(&self) -> Result<SearchWindow> {
         let wall_ms = self.optional_number("search_wall_ms")?;
-        let from = Moment {
+        let from = ClockReading {
             wall_ms: wall_ms.unwrap_or(self.number("intended_at_ms")?),
             awake_ms: self.optional_number("search_awake_ms")?.unwrap_or_default(),
         };

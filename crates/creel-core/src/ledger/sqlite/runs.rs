@@ -1,4 +1,4 @@
-//! Runs: their rows, and what people wrote for them.
+//! Runs: their rows, and the user's input for them.
 
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{QueryBuilder, SqliteExecutor};
@@ -10,12 +10,12 @@ use crate::run::RunState;
 use super::super::{
     LedgerError, NewRun, OwnerRecord, Result, RunFilter, RunRecord, WorkflowRecord,
 };
-use super::Inner;
+use super::StoreInner;
 use super::columns::{Binds, Exact, Json};
 use super::reads::one_of;
 use super::rows::Columns;
 
-impl Inner {
+impl StoreInner {
     pub(super) async fn create_run(&self, run: &NewRun) -> Result<RunRecord> {
         let now = self.clock.now().wall_ms;
         let record = RunRecord {
@@ -89,7 +89,7 @@ impl Inner {
         self.run_in(&self.pool, id).await
     }
 
-    /// Reads one run, inside a transaction where one is given.
+    /// Reads one run, inside a transaction if one is given.
     async fn run_in<'c>(
         &self,
         from: impl SqliteExecutor<'c>,
@@ -114,7 +114,7 @@ impl Inner {
         if self.update_run(&mut transaction, id, owner, state).await? {
             return self.commit(transaction).await;
         }
-        // Nothing fitted: somebody else's, or not newer than what is there.
+        // No row matched: another owner has the run, or the saved state is not older.
         let known = self.run_in(&mut *transaction, id).await?;
         let known = known.ok_or(LedgerError::UnknownRun { run: id })?;
         if known.owner.owner != *owner {
@@ -123,7 +123,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Changes the row, if it is still this owner's and older; returns whether it was.
+    /// Updates the row if it still belongs to this owner and is older. Returns whether it did.
     async fn update_run(
         &self,
         to: &mut SqliteConnection,
@@ -189,11 +189,11 @@ impl Inner {
     }
 }
 
-/// Makes a filter a query.
+/// Converts a filter to a query.
 fn wanted(filter: &RunFilter) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new("SELECT * FROM runs WHERE TRUE");
-    if filter.unsettled {
-        // As the index has it.
+    if filter.unfinished {
+        // Must match the condition of the index.
         query.push(
             " AND (phase NOT IN ('succeeded', 'failed', 'cancelled') OR kept_until_ms IS NOT NULL)",
         );
@@ -221,7 +221,7 @@ fn characters_of(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
-/// SQLite has no unsigned numbers; no run has that many events.
+/// Converts to a signed number, as SQLite requires. No run has enough events to overflow.
 fn number_of(state: &RunState) -> i64 {
     i64::try_from(state.sequence).unwrap_or(i64::MAX)
 }

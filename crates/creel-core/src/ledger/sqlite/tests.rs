@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::clock::{ManualClock, SystemClock};
 use crate::ledger::event::tests::some_owner;
-use crate::ledger::{Ledger, OnOwnerDeath, State, StateName};
+use crate::ledger::{Ledger, OnOwnerDeath, ResourceState, StateName};
 use crate::provider::{Kind, ProviderName};
 
 fn some_intent() -> Intent {
@@ -42,7 +42,7 @@ async fn a_record_and_its_history_survive_reopening() {
 
     let second = open_in(home.path()).await;
     let record = second.record(intent.id).await.unwrap().expect("it was recorded");
-    assert_eq!(record.state, State::Created { object: "c1".to_owned() });
+    assert_eq!(record.state, ResourceState::Created { object: "c1".to_owned() });
     assert_eq!(record.labels, intent.labels);
     assert_eq!(second.history(intent.id).await.unwrap().len(), 2);
     assert_eq!(second.check().await.unwrap(), Vec::<String>::new());
@@ -71,7 +71,7 @@ async fn several_events_are_stored_all_or_none() {
         .await;
     assert!(matches!(result, Err(LedgerError::Illegal { .. })));
     let record = store.record(intent.id).await.unwrap().unwrap();
-    assert_eq!(record.state, State::Intended);
+    assert_eq!(record.state, ResourceState::Intended);
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_cancelled_caller_does_not_cut_a_write() {
     let (store, intent) = (open_in(home.path()).await, some_intent());
     {
         let write = store.record_intent(&intent);
-        // Polled once, so that the write has started, then dropped.
+        // Poll once, so that the write has started, then drop it.
         futures::pin_mut!(write);
         assert!(futures::poll!(&mut write).is_pending());
     }
@@ -141,7 +141,7 @@ async fn a_ledger_of_a_newer_creel_is_refused() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_ledger_is_called_damaged_and_left_alone() {
+async fn a_file_that_is_no_ledger_is_reported_as_damaged_and_not_changed() {
     let home = tempfile::tempdir().unwrap();
     let path = Ledger::path(home.path());
     let content = "this is not a database, however long it may be ".repeat(100);
@@ -192,7 +192,7 @@ async fn renewing_moves_the_lease_of_open_records_only() {
 }
 
 #[tokio::test]
-async fn a_create_renews_what_its_owner_took_before() {
+async fn a_create_renews_the_earlier_leases_of_its_owner() {
     let home = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(1_000));
     let store = SqliteStore::open(home.path(), Arc::clone(&clock) as _).await.unwrap();

@@ -1,4 +1,4 @@
-//! Deletes that a provider accepted and that did not finish.
+//! Storage of deletes that a provider accepted but did not finish.
 
 use jiff::Timestamp;
 
@@ -6,11 +6,11 @@ use crate::provider::{Kind, ProviderName};
 use crate::sanitise::Diagnostic;
 
 use super::super::{Noted, Result, UnfinishedDelete};
-use super::Inner;
+use super::StoreInner;
 use super::columns::{Binds, Exact};
 use super::rows::Columns;
 
-impl Inner {
+impl StoreInner {
     pub(super) async fn note_unfinished(&self, delete: &UnfinishedDelete) -> Result<Noted> {
         let mut transaction = self.begin().await?;
         let inserted = sqlx::query(
@@ -30,7 +30,7 @@ impl Inner {
         .execute(&mut *transaction)
         .await
         .map_err(|e| self.error(e))?;
-        // The first date stays: a provider that moves it would otherwise never be late.
+        // The first date stays: otherwise a provider that moves the date would never be overdue.
         let row = sqlx::query(
             "UPDATE unfinished_deletes
              SET reason = ?, kept_until_ms = coalesce(kept_until_ms, ?)

@@ -1,4 +1,4 @@
-//! Writing a database: a turn in the queue, a transaction, and what happens on a full disk.
+//! Database writes: a turn in the queue, a transaction, and the handling of a full disk.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -10,36 +10,36 @@ use sqlx::sqlite::{Sqlite, SqliteConnection, SqlitePool};
 use super::super::{LedgerError, Result};
 use super::ballast::Ballast;
 use super::database::{explain, while_locked};
-use super::queue::{Turn, WriteQueue};
+use super::queue::{WriteQueue, WriteTurn};
 use super::wal::WalLimit;
 
 /// The writers of one database.
 #[derive(Debug)]
 pub(crate) struct Writers {
-    /// Where the file is.
+    /// The database file.
     path: PathBuf,
     /// Connections to it.
     pool: SqlitePool,
-    /// Those who want to write it, in all processes.
+    /// The queue of writers in all processes.
     queue: WriteQueue,
-    /// Keeps the side file from growing without end.
+    /// Keeps the write-ahead log from growing without bound.
     wal: WalLimit,
-    /// The space that is kept for a full disk.
+    /// The space reserved for a full disk.
     ballast: Arc<Ballast>,
-    /// Whether the database was opened on a disk without any room.
-    has_no_room: bool,
+    /// Whether the database was opened on a disk without any free space.
+    has_no_space: bool,
 }
 
-/// A transaction that writes. Nobody else writes meanwhile; dropping it undoes it.
+/// A write transaction. There is no other writer while it lives. Dropping it rolls it back.
 #[derive(Debug)]
 pub(crate) struct Write {
     transaction: Transaction<'static, Sqlite>,
-    /// Ends after the transaction: fields are dropped in their order.
-    turn: Turn,
+    /// Ends after the transaction, because fields are dropped in order.
+    turn: WriteTurn,
 }
 
 impl Writers {
-    /// Makes the writers of a database that is open.
+    /// Creates the writers of an open database.
     pub(crate) fn new(
         path: &Path,
         pool: &SqlitePool,
@@ -48,19 +48,24 @@ impl Writers {
     ) -> Self {
         let (path, pool) = (path.to_owned(), pool.clone());
         let wal = WalLimit::of(&path);
-        Self { path, pool, queue, wal, ballast, has_no_room: false }
+        Self { path, pool, queue, wal, ballast, has_no_space: false }
     }
 
-    /// Lets every write fail: the database was opened on a disk without any room.
-    pub(crate) fn without_room(mut self) -> Self {
+    /// Makes every write fail: the database was opened on a disk without any free space.
+    pub(crate) fn without_space(mut self) -> Self {
         self.ballast.note_full();
-        self.has_no_room = true;
+        self.has_no_space = true;
         self
     }
 
-    /// Waits for the turn and begins, as the only writer.
+    /// Reserves space for the closing rows of this many records.
+    pub(crate) fn reserve_for(&self, open_records: u64) {
+        self.ballast.reserve_for(open_records);
+    }
+
+    /// Waits for the turn and begins a transaction as the only writer.
     pub(crate) async fn begin(&self) -> Result<Write> {
-        if self.has_no_room {
+        if self.has_no_space {
             return Err(LedgerError::DiskFull { path: self.path.clone() });
         }
         let lock = || self.path.with_extension("lock");
@@ -75,19 +80,20 @@ impl Writers {
         begun.map_err(|source| explain(&self.path, source))
     }
 
-    /// Makes a write durable; when this returns it is on disk.
+    /// Commits a write. It is on disk when this returns.
     pub(crate) async fn commit(&self, write: Write) -> Result<()> {
         let Write { transaction, turn } = write;
         transaction.commit().await.map_err(|source| explain(&self.path, source))?;
-        // While nobody else writes: the side file can be emptied only then.
-        self.wal.keep(&self.pool).await;
+        // The write-ahead log can be truncated only while there is no other writer.
+        self.wal.limit(&self.pool, self.ballast.is_disk_full()).await;
         drop(turn);
         self.ballast.restore_sometimes();
         Ok(())
     }
 
-    /// Does a write that ends something, or follows what has happened already. On a full disk it
-    /// may use the space that is kept for that.
+    /// Runs a write that ends something, or that records what has already happened.
+    ///
+    /// On a full disk it may use the reserved space.
     pub(crate) async fn ending<T, E: WhenFull, F>(
         &self,
         mut work: impl FnMut() -> F,
@@ -98,14 +104,14 @@ impl Writers {
         match work().await {
             Err(error) if error.is_disk_full() => {
                 self.ballast.release();
-                // Also where there was none: another process may have freed it just now.
+                // Retry even if there was no ballast: another process may have just freed it.
                 work().await
             }
             other => other,
         }
     }
 
-    /// Does a write that can be done without; on a full disk it fails.
+    /// Runs a write that is not essential. On a full disk it fails.
     pub(crate) async fn optional<T, E: WhenFull, F>(
         &self,
         work: impl FnOnce() -> F,
@@ -120,7 +126,7 @@ impl Writers {
         done
     }
 
-    /// Does a write that begins something, unless the space to end it is missing.
+    /// Runs a write that begins something, unless the space to end it is missing.
     pub(crate) async fn beginning<T, F>(&self, work: impl FnOnce() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -135,7 +141,7 @@ impl Writers {
 
 /// An error that can mean that the disk is full.
 pub(crate) trait WhenFull {
-    /// Returns whether it means that.
+    /// Returns whether the disk is full.
     fn is_disk_full(&self) -> bool;
 }
 

@@ -1,31 +1,35 @@
-//! Writing the ledger: each function is one transaction.
+//! Writes to the ledger: each operation is one transaction.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 use sqlx::{Executor, QueryBuilder};
 
-use crate::clock::Moment;
+use crate::clock::ClockReading;
 use crate::id::ResourceId;
 use crate::owner::Owner;
 
 use super::super::event::VERSION;
 use super::super::{
-    Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Result,
-    SearchWindow, State, Try,
+    Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
+    ResourceState, Result, SearchWindow, Try,
 };
-use super::Inner;
+use super::StoreInner;
 use super::columns::{Binds, Exact, Json};
 use super::rows::Columns;
 use super::write::Write;
 
-/// How many tries one statement takes; SQLite allows 32,766 values, a try has twelve.
+/// Attempts per statement. SQLite allows 32,766 values, and an attempt has twelve.
 const ROWS_A_STATEMENT: usize = 256;
+
+/// The number of creates of one process after which the open records are counted again.
+const INTENTS_PER_COUNT: u32 = 64;
 
 type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
 
-/// Gives a statement the columns from `owner` to `search_boot`, in the order of the table.
+/// Binds the columns from `owner` to `search_boot`, in table order.
 fn owner_and_times<'q>(statement: Statement<'q>, record: &Record) -> Statement<'q> {
     statement
         .column(&record.owner.owner)
@@ -41,7 +45,7 @@ fn owner_and_times<'q>(statement: Statement<'q>, record: &Record) -> Statement<'
         .column(Exact(&record.search.boot))
 }
 
-impl Inner {
+impl StoreInner {
     pub(super) async fn begin(&self) -> Result<Write> {
         self.writers.begin().await
     }
@@ -53,7 +57,7 @@ impl Inner {
     pub(super) async fn record_intent(&self, intent: &Intent) -> Result<Record> {
         let now = self.clock.now();
         let event = Event::Intended { owner: intent.owner.clone() };
-        let state = State::next(None, &event)
+        let state = ResourceState::next(None, &event)
             .map_err(|source| LedgerError::Illegal { id: intent.id, source })?;
         let record = Record {
             id: intent.id,
@@ -74,10 +78,31 @@ impl Inner {
         let mut transaction = self.begin().await?;
         self.insert_record(&mut transaction, &record).await?;
         self.insert_event(&mut transaction, intent.id, &event, now).await?;
-        // A create is a sign of life: what an owner took together must not end one by one.
+        // A create is a sign of life: resources that an owner took together must not expire one by
+        // one.
         self.renew(&mut transaction, &intent.owner.owner, now).await?;
+        self.reserve_sometimes(&mut transaction).await?;
         self.commit(transaction).await?;
         Ok(record)
+    }
+
+    /// Counts the open records and reserves space for their closing rows.
+    ///
+    /// It does so at the first create of a process and then once per [`INTENTS_PER_COUNT`] creates.
+    async fn reserve_sometimes(&self, from: &mut SqliteConnection) -> Result<()> {
+        if !self.intents.fetch_add(1, Ordering::Relaxed).is_multiple_of(INTENTS_PER_COUNT) {
+            return Ok(());
+        }
+        // The condition matches the index of open records, so that only those are read.
+        let counted: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM resources WHERE state NOT IN ('gone', 'lost')",
+        )
+        .fetch_one(from)
+        .await
+        .map_err(|e| self.error(e))?;
+        let soon = u64::try_from(counted).unwrap_or(0) + u64::from(INTENTS_PER_COUNT);
+        self.writers.reserve_for(soon);
+        Ok(())
     }
 
     async fn insert_record(&self, to: &mut SqliteConnection, record: &Record) -> Result<()> {
@@ -107,7 +132,7 @@ impl Inner {
         to: &mut SqliteConnection,
         resource: ResourceId,
         event: &Event,
-        now: Moment,
+        now: ClockReading,
     ) -> Result<()> {
         sqlx::query(
             "INSERT INTO events (resource, at_ms, actor, version, event) VALUES (?, ?, ?, ?, ?)",
@@ -134,13 +159,13 @@ impl Inner {
         Ok(records)
     }
 
-    /// Moves one record by one event. An event that changes nothing is not stored again.
+    /// Applies one event to one record. An event that changes nothing is not stored again.
     async fn apply(
         &self,
         to: &mut SqliteConnection,
         id: ResourceId,
         event: &Event,
-        now: Moment,
+        now: ClockReading,
     ) -> Result<Record> {
         let row = sqlx::query("SELECT * FROM resources WHERE id = ?")
             .column(&id)
@@ -149,12 +174,12 @@ impl Inner {
             .map_err(|e| self.error(e))?
             .ok_or(LedgerError::Unknown { id })?;
         let before = Columns { path: &self.path, row: &row }.record()?;
-        let state = State::next(Some(&before.state), event)
+        let state = ResourceState::next(Some(&before.state), event)
             .map_err(|source| LedgerError::Illegal { id, source })?;
         let mut after = Record { state, ..before.clone() };
         match event {
             Event::Created { identity, .. } | Event::Found { identity, .. } => {
-                // What is known of an object that is gone says nothing about the next one.
+                // The identity of an object that is gone does not apply to the next one.
                 let known = before.identity.clone().filter(|_| before.state.name().is_open());
                 after.identity = identity.clone().or(known);
             }
@@ -183,12 +208,12 @@ impl Inner {
         Ok(after)
     }
 
-    fn lease_from(&self, now: Moment, lease_ms: i64) -> Lease {
+    fn lease_from(&self, now: ClockReading, lease_ms: i64) -> Lease {
         let lease = Duration::from_millis(u64::try_from(lease_ms).unwrap_or_default());
         Lease::starting(lease, now, self.boot.clone())
     }
 
-    fn search_from(&self, from: Moment) -> SearchWindow {
+    fn search_from(&self, from: ClockReading) -> SearchWindow {
         SearchWindow { from, boot: self.boot.clone() }
     }
 
@@ -221,13 +246,13 @@ impl Inner {
         // Read inside the transaction: of two heirs, the second finds nothing left.
         let filter = RecordFilter::open().of(from);
         let open = self.records_in(&mut *transaction, &filter).await?;
-        let mut taken = Vec::with_capacity(open.len());
+        let mut changed = Vec::with_capacity(open.len());
         for record in open.iter().filter(|record| resources.contains(&record.id)) {
             let event = Event::OwnerChanged { owner: heir.clone() };
-            taken.push(self.apply(&mut transaction, record.id, &event, now).await?);
+            changed.push(self.apply(&mut transaction, record.id, &event, now).await?);
         }
         self.commit(transaction).await?;
-        Ok(taken)
+        Ok(changed)
     }
 
     pub(super) async fn renew_leases(&self, owner: &Owner) -> Result<u64> {
@@ -238,7 +263,12 @@ impl Inner {
         Ok(renewed)
     }
 
-    async fn renew(&self, to: &mut SqliteConnection, owner: &Owner, now: Moment) -> Result<u64> {
+    async fn renew(
+        &self,
+        to: &mut SqliteConnection,
+        owner: &Owner,
+        now: ClockReading,
+    ) -> Result<u64> {
         let renewed = sqlx::query(
             "UPDATE resources
              SET renewed_wall_ms = ?, renewed_awake_ms = ?, renewed_boot = ?
@@ -256,7 +286,7 @@ impl Inner {
 
     pub(super) async fn append_tries(&self, tries: &[Try]) -> Result<()> {
         let mut transaction = self.begin().await?;
-        // Many rows a statement: each statement is a trip to the driver's thread and back.
+        // Many rows per statement: each statement is a round trip to the driver's thread.
         for rows in tries.chunks(ROWS_A_STATEMENT) {
             let mut insert = QueryBuilder::new(
                 "INSERT INTO tries (at_ms, actor, resource, provider, kind, object, operation,

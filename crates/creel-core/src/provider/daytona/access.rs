@@ -1,14 +1,14 @@
-//! Where the API is, and how we show who we are.
+//! The address of the API, and the credentials.
 
 use std::time::Duration;
 
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
-/// The API unless `DAYTONA_API_URL` says otherwise.
+/// The API, unless `DAYTONA_API_URL` is set.
 const DEFAULT_URL: &str = "https://app.daytona.io/api";
 
-/// What the environment says about Daytona, under the names the official SDKs read.
+/// The environment variables of Daytona, under the names that the official SDKs read.
 ///
 /// Secrets are never shown: `Debug` prints `[REDACTED]` for them.
 #[derive(Debug, Clone, Default)]
@@ -17,29 +17,29 @@ pub struct DaytonaEnvironment {
     pub api_key: Option<SecretString>,
     /// `DAYTONA_API_URL`.
     pub api_url: Option<String>,
-    /// `DAYTONA_TARGET`: the region new sandboxes are made in.
+    /// `DAYTONA_TARGET`: the region where new sandboxes are created.
     pub target: Option<String>,
     /// `DAYTONA_JWT_TOKEN`, used where there is no API key.
     pub jwt_token: Option<SecretString>,
     /// `DAYTONA_ORGANIZATION_ID`, which goes with the token.
     pub organization_id: Option<String>,
-    /// The proxy to go through: `HTTPS_PROXY`.
+    /// `HTTPS_PROXY`: the proxy to use.
     pub proxy: Option<String>,
-    /// Which hosts are reached without it: `NO_PROXY`.
+    /// `NO_PROXY`: the hosts that are reached without the proxy.
     pub no_proxy: Option<String>,
 }
 
 impl DaytonaEnvironment {
-    /// Returns whether there is anything to show who we are with.
+    /// Returns whether there are any credentials.
     pub fn is_configured(&self) -> bool {
         self.api_key.is_some() || self.jwt_token.is_some()
     }
 }
 
-/// How the provider behaves where the environment has no say.
+/// Settings of the provider that the environment does not define.
 #[derive(Debug, Clone)]
 pub struct DaytonaSettings {
-    /// No state is waited for longer than this, whatever the table of states says.
+    /// Maximum wait for any state, whatever the table of states says.
     pub longest_wait: Duration,
 }
 
@@ -55,7 +55,7 @@ pub enum InvalidAccess {
     /// There is neither a key nor a token.
     #[error("neither DAYTONA_API_KEY nor DAYTONA_JWT_TOKEN is set")]
     NoKey,
-    /// The address is no URL.
+    /// The address is not a URL.
     #[error("DAYTONA_API_URL is not an address such as {DEFAULT_URL}: `{given}`")]
     Url {
         /// What was given.
@@ -70,7 +70,7 @@ pub enum InvalidAccess {
         /// Which variable.
         variable: &'static str,
     },
-    /// The proxy is no URL, or the connection cannot be prepared.
+    /// The proxy is not a URL, or the connection cannot be prepared.
     #[error("cannot prepare the connection: {detail}")]
     Connection {
         /// Why.
@@ -78,18 +78,18 @@ pub enum InvalidAccess {
     },
 }
 
-/// Where the API is and how we show who we are, checked.
+/// The validated address of the API, and the credentials.
 #[derive(Debug, Clone)]
-pub(super) struct Access {
-    /// The API's root, without a slash at the end.
+pub(super) struct DaytonaAccess {
+    /// The API's root, without a trailing slash.
     pub(super) url: Url,
-    /// What goes into the `Authorization` header.
+    /// The value of the `Authorization` header.
     pub(super) bearer: SecretString,
-    /// The organisation, which only a token names.
+    /// The organisation; set only with a token.
     pub(super) organization: Option<String>,
 }
 
-impl Access {
+impl DaytonaAccess {
     pub(super) fn of(environment: &DaytonaEnvironment) -> Result<Self, InvalidAccess> {
         let given = environment.api_url.as_deref().unwrap_or(DEFAULT_URL);
         let url = api_url(given).ok_or_else(|| InvalidAccess::Url { given: hide_login(given) })?;
@@ -110,7 +110,9 @@ impl Access {
         Ok(Self { url, bearer: format!("Bearer {text}").into(), organization })
     }
 
-    /// Returns whether the key's own rights can be asked for: a token has a user's.
+    /// Returns whether the credentials are a key, whose own rights can be requested.
+    ///
+    /// A token has the rights of its user.
     pub(super) fn is_key(&self) -> bool {
         self.organization.is_none()
     }
@@ -125,7 +127,7 @@ fn api_url(given: &str) -> Option<Url> {
     usable.then_some(url)
 }
 
-/// Cuts off a login that somebody put into an address.
+/// Cuts off a login that the user put into an address.
 fn hide_login(given: &str) -> String {
     match (given.find("://"), given.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -150,34 +152,37 @@ mod tests {
             organization_id: Some("org".to_owned()),
             ..with_key()
         };
-        let access = Access::of(&environment).unwrap();
+        let access = DaytonaAccess::of(&environment).unwrap();
         let shown = format!("{environment:?} {access:?}");
         assert!(!shown.contains("secret"), "{shown}");
         let wrong =
             DaytonaEnvironment { api_url: Some("ftp://me:secret@there".to_owned()), ..with_key() };
-        let shown = Access::of(&wrong).unwrap_err().to_string();
+        let shown = DaytonaAccess::of(&wrong).unwrap_err().to_string();
         assert!(shown.contains("there") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]
     fn the_address_loses_its_last_slash_and_has_a_default() {
-        assert_eq!(Access::of(&with_key()).unwrap().url.as_str(), DEFAULT_URL);
+        assert_eq!(DaytonaAccess::of(&with_key()).unwrap().url.as_str(), DEFAULT_URL);
         let given = DaytonaEnvironment {
             api_url: Some("http://127.0.0.1:9/api/".to_owned()),
             ..with_key()
         };
-        assert_eq!(Access::of(&given).unwrap().url.as_str(), "http://127.0.0.1:9/api");
+        assert_eq!(DaytonaAccess::of(&given).unwrap().url.as_str(), "http://127.0.0.1:9/api");
     }
 
     #[test]
     fn a_key_wins_over_a_token_and_a_token_needs_its_organisation() {
         let both = DaytonaEnvironment { jwt_token: Some("jwt".into()), ..with_key() };
-        assert!(Access::of(&both).unwrap().is_key());
+        assert!(DaytonaAccess::of(&both).unwrap().is_key());
         let token = DaytonaEnvironment { api_key: None, ..both };
-        assert_eq!(Access::of(&token).unwrap_err(), InvalidAccess::NoOrganization);
-        assert_eq!(Access::of(&Default::default()).unwrap_err(), InvalidAccess::NoKey);
+        assert_eq!(DaytonaAccess::of(&token).unwrap_err(), InvalidAccess::NoOrganization);
+        assert_eq!(DaytonaAccess::of(&Default::default()).unwrap_err(), InvalidAccess::NoKey);
         let broken = DaytonaEnvironment { api_key: Some("a\nb".into()), ..token };
         let variable = "DAYTONA_API_KEY";
-        assert_eq!(Access::of(&broken).unwrap_err(), InvalidAccess::Unprintable { variable });
+        assert_eq!(
+            DaytonaAccess::of(&broken).unwrap_err(),
+            InvalidAccess::Unprintable { variable }
+        );
     }
 }

@@ -1,41 +1,41 @@
-//! How much of the service's answers is taken: a hostile one must not use up our memory.
+//! Limits on responses of the service, so that a hostile one cannot exhaust our memory.
 //!
-//! Every body, row, text and list has a limit far above what an honest service sends. An answer
-//! beyond it is an error of its own. It counts as one that may pass, because the request may have
-//! been carried out all the same.
+//! Every body, row, text and list has a limit far above what an honest service sends. A response
+//! beyond it is an error of its own. The error is transient, because the request may still have
+//! been carried out.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::provider::ErrorClass;
 
-use super::classify::Refusal;
+use super::classify::DaytonaError;
 
-/// The largest answer about one sandbox, or about the service itself.
+/// The largest response about one sandbox, or about the service itself.
 pub(super) const OBJECT: usize = 4 << 20;
 /// The largest page of a listing.
 pub(super) const PAGE: usize = 32 << 20;
-/// The most rows on one page: what is asked for, and some room.
+/// The most rows on one page: the requested number, and some room.
 pub(super) const PAGE_ROWS: usize = 1_000;
 /// The largest row.
 pub(super) const ROW: usize = 512 << 10;
 /// The most rows of a whole listing.
 pub(super) const LISTING_ROWS: usize = 200_000;
-/// The most bytes that the rows of a whole listing have together.
+/// The most bytes of all rows of a listing together.
 pub(super) const LISTING: usize = 256 << 20;
 /// The longest id, name, label or address.
 pub(super) const TEXT: usize = 64 << 10;
-/// As much is read of the body of an error; the rest is left.
+/// How much of the body of an error is read; the rest is discarded.
 pub(super) const ERROR: usize = 64 << 10;
-/// As much is shown of a reason that the service gives.
+/// How much of a reason from the service is shown.
 pub(super) const REASON: usize = 1_000;
-/// The largest answer of a toolbox, other than files.
+/// The largest response of a toolbox, except for files.
 pub(super) const TOOLBOX: usize = 64 << 20;
-/// The largest file that is read in one piece.
+/// The largest file that is read at once.
 pub(super) const FILE: usize = 512 << 20;
 /// The largest message of a followed log.
 pub(super) const MESSAGE: usize = 4 << 20;
 
-/// What of an answer is too large.
+/// The part of a response that is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TooLarge {
     /// The body as a whole.
@@ -50,12 +50,12 @@ pub(super) enum TooLarge {
     /// All pages together.
     #[error("its listing has more than {LISTING_ROWS} rows, or more than {} MiB", LISTING >> 20)]
     Listing,
-    /// One text.
+    /// One text field.
     #[error("the {field} of a sandbox has {size} bytes; no honest one has more than {TEXT}")]
     Text { field: &'static str, size: usize },
 }
 
-impl From<TooLarge> for Refusal {
+impl From<TooLarge> for DaytonaError {
     fn from(error: TooLarge) -> Self {
         Self::new(ErrorClass::Transient, error.to_string())
     }
@@ -63,21 +63,24 @@ impl From<TooLarge> for Refusal {
 
 /// Why a body could not be read.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub(super) enum BodyError {
     /// The connection broke.
     Broken(reqwest::Error),
-    /// It is too large.
+    /// The body is too large.
     TooLarge(TooLarge),
 }
 
 /// Reads a body up to a limit.
-pub(super) async fn read(mut answer: reqwest::Response, limit: usize) -> Result<Bytes, Unread> {
-    let too_large = || Unread::TooLarge(TooLarge::Body { limit });
-    if answer.content_length().is_some_and(|length| length > limit as u64) {
+pub(super) async fn read(
+    mut response: reqwest::Response,
+    limit: usize,
+) -> Result<Bytes, BodyError> {
+    let too_large = || BodyError::TooLarge(TooLarge::Body { limit });
+    if response.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
     let mut body = BytesMut::new();
-    while let Some(chunk) = answer.chunk().await.map_err(Unread::Broken)? {
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
         if body.len() + chunk.len() > limit {
             return Err(too_large());
         }
@@ -86,24 +89,24 @@ pub(super) async fn read(mut answer: reqwest::Response, limit: usize) -> Result<
     Ok(body.freeze())
 }
 
-/// Reads the beginning of a body, whatever follows.
-pub(super) async fn read_start(mut answer: reqwest::Response, limit: usize) -> Bytes {
+/// Reads the beginning of a body and discards the rest.
+pub(super) async fn read_start(mut response: reqwest::Response, limit: usize) -> Bytes {
     let mut body = BytesMut::new();
     while body.len() < limit {
-        let Ok(Some(chunk)) = answer.chunk().await else { break };
+        let Ok(Some(chunk)) = response.chunk().await else { break };
         body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
     }
     body.freeze()
 }
 
-/// Counts what a listing holds over all its pages.
+/// Counts the rows and bytes of a listing over all its pages.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ListTally {
     rows: usize,
     bytes: usize,
 }
 
-impl Tally {
+impl ListTally {
     /// Adds a page.
     pub(super) fn add(&mut self, rows: usize, bytes: usize) -> Result<(), TooLarge> {
         self.rows = self.rows.saturating_add(rows);
@@ -115,7 +118,7 @@ impl Tally {
     }
 }
 
-/// Returns the beginning of a text, in whole characters.
+/// Returns the beginning of a text, cut at a character boundary.
 pub(super) fn shortened(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -130,14 +133,14 @@ mod tests {
 
     #[test]
     fn a_listing_without_end_is_refused_by_rows_and_by_bytes() {
-        let mut tally = Tally::default();
+        let mut tally = ListTally::default();
         assert_eq!(tally.add(LISTING_ROWS, 1), Ok(()));
         assert_eq!(tally.add(1, 1), Err(TooLarge::Listing));
-        assert_eq!(Tally::default().add(1, LISTING + 1), Err(TooLarge::Listing));
+        assert_eq!(ListTally::default().add(1, LISTING + 1), Err(TooLarge::Listing));
     }
 
     #[test]
-    fn a_reason_is_cut_between_characters() {
+    fn a_reason_is_truncated_between_characters() {
         assert_eq!(shortened("üü", 3), "ü…");
         assert_eq!(shortened("üü", 4), "üü");
     }

@@ -1,30 +1,30 @@
-//! From answers to classes of error: decided here and nowhere else.
+//! Classification of responses into error classes; no other module decides this.
 
 use std::error::Error;
 use std::time::Duration;
 
 use crate::provider::{ErrorClass, ProviderError, ProviderName};
 
-/// What an answer that is no success means, before it is known what was tried.
+/// The meaning of an unsuccessful response, before the operation is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
-    /// The class, which decides about another try.
+pub struct DaytonaError {
+    /// The class, which decides about a retry.
     pub class: ErrorClass,
-    /// What was said, in one line.
+    /// The message of the server, in one line.
     pub message: String,
-    /// How long to stay away, where that was said.
+    /// How long to wait, if the server said so.
     pub retry_after: Option<Duration>,
-    /// The status of the answer, if there was one.
+    /// The status of the response, if there was one.
     pub status: Option<u16>,
 }
 
-impl Refusal {
+impl DaytonaError {
     pub(super) fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), retry_after: None, status: None }
     }
 
-    /// Says what was tried.
+    /// Adds the operation that was attempted.
     pub(super) fn during(self, operation: impl Into<String>) -> ProviderError {
         ProviderError {
             provider: ProviderName::Daytona,
@@ -35,8 +35,8 @@ impl Refusal {
         }
     }
 
-    /// Names the toolbox where it was not the API that answered.
-    pub(super) fn answered_by(self, peer: &Peer) -> Self {
+    /// Names the toolbox if it sent the response instead of the API.
+    pub(super) fn sent_by(self, peer: &Peer) -> Self {
         match peer {
             Peer::Api(_) => self,
             Peer::Toolbox(address) => {
@@ -50,13 +50,13 @@ impl Refusal {
         matches!(self.class, ErrorClass::Transient | ErrorClass::Unreachable)
     }
 
-    /// Returns whether this is the plain word that there is no such sandbox.
+    /// Returns whether the server says that there is no such sandbox.
     pub(crate) fn is_absence(&self) -> bool {
         self.class == ErrorClass::Gone
     }
 }
 
-/// Who was asked, as errors name it.
+/// The peer of a request, as errors name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Peer {
     /// The API, at its address.
@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// Says what to check when it cannot be reached.
+    /// Returns what the user should check when the peer cannot be reached.
     fn advice(&self) -> &'static str {
         match self {
             Self::Api(_) => "check DAYTONA_API_URL",
@@ -84,44 +84,44 @@ impl Peer {
     }
 }
 
-/// An answer, as far as its class depends on it.
+/// The parts of a response that decide its class.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Answer<'a> {
+pub(super) struct ApiResponse<'a> {
     pub(super) status: u16,
-    /// The server's words, or the start of the body where it has none.
+    /// The server's message, or the start of the body where it has none.
     pub(super) message: &'a str,
     /// Whether it is a web page.
     pub(super) html: bool,
-    /// How long to stay away, where that was said.
+    /// How long to wait, if the server said so.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What the server says, in lower case, when an object is busy.
+/// Parts of the server's message, in lower case, when an object is busy.
 const BUSY: [&str; 4] =
     ["state change in progress", "is not in a valid state", "being deleted", "in transition"];
 
-/// What the server says of a token together with an organisation that is not its user's.
+/// The server's message for a token with an organisation that its user is not in.
 const OTHER_ORGANIZATION: &str = "Invalid authentication context";
 
-/// What the server says when the organisation has no room left.
+/// Parts of the server's message when the organisation has reached a limit.
 const FULL: [&str; 5] =
     ["limit exceeded", "quota", "limit reached", "over the limit", "too many sandboxes"];
 
-/// Returns the class of an answer that is no success.
-pub(super) fn class_of(answer: &Answer<'_>) -> ErrorClass {
-    let says = |words: &[&str]| {
-        let message = answer.message.to_ascii_lowercase();
-        words.iter().any(|word| message.contains(word))
+/// Returns the class of an unsuccessful response.
+pub(super) fn class_of(response: &ApiResponse<'_>) -> ErrorClass {
+    let mentions = |phrases: &[&str]| {
+        let message = response.message.to_ascii_lowercase();
+        phrases.iter().any(|phrase| message.contains(phrase))
     };
-    match answer.status {
+    match response.status {
         401 | 403 | 407 => ErrorClass::Denied,
-        // A page for people where an API should be: its status means nothing.
-        _ if answer.html && answer.status < 500 => ErrorClass::Unreachable,
+        // A web page where an API should be: its status means nothing.
+        _ if response.html && response.status < 500 => ErrorClass::Unreachable,
         404 | 410 => ErrorClass::Gone,
         409 => ErrorClass::InProgress,
         429 => ErrorClass::Throttled,
-        400 | 422 if says(&BUSY) => ErrorClass::InProgress,
-        400 | 402 | 422 if says(&FULL) => ErrorClass::Quota,
+        400 | 422 if mentions(&BUSY) => ErrorClass::InProgress,
+        400 | 402 | 422 if mentions(&FULL) => ErrorClass::Quota,
         402 => ErrorClass::Quota,
         408 | 425 => ErrorClass::Transient,
         500.. => ErrorClass::Transient,
@@ -129,41 +129,41 @@ pub(super) fn class_of(answer: &Answer<'_>) -> ErrorClass {
     }
 }
 
-/// Makes a refusal of an answer that is no success.
-pub(super) fn refusal(answer: &Answer<'_>) -> Refusal {
-    Refusal {
-        class: class_of(answer),
-        message: words(answer),
-        retry_after: answer.retry_after,
-        status: Some(answer.status),
+/// Creates a refusal from an unsuccessful response.
+pub(super) fn refusal(response: &ApiResponse<'_>) -> DaytonaError {
+    DaytonaError {
+        class: class_of(response),
+        message: message_for(response),
+        retry_after: response.retry_after,
+        status: Some(response.status),
     }
 }
 
-fn words(answer: &Answer<'_>) -> String {
-    match answer.status {
+fn message_for(response: &ApiResponse<'_>) -> String {
+    match response.status {
         401 => format!(
             "the key is refused (401: {}); nothing more is sent, because refused logins lock \
              out this address: check DAYTONA_API_KEY",
-            answer.message
+            response.message
         ),
-        403 if answer.message.contains(OTHER_ORGANIZATION) => format!(
+        403 if response.message.contains(OTHER_ORGANIZATION) => format!(
             "the login is not valid for this organisation (403: {}): a token works only for the \
              organisations of its user; check DAYTONA_ORGANIZATION_ID",
-            answer.message
+            response.message
         ),
-        _ if answer.html => web_page(answer.status),
-        429 => match answer.retry_after {
+        _ if response.html => web_page(response.status),
+        429 => match response.retry_after {
             Some(wait) => {
                 format!("too many requests; come back in {}", crate::duration::show(wait))
             }
             None => "too many requests".to_owned(),
         },
-        status if answer.message.is_empty() => format!("it answered with status {status}"),
-        status => format!("{} ({status})", answer.message),
+        status if response.message.is_empty() => format!("it answered with status {status}"),
+        status => format!("{} ({status})", response.message),
     }
 }
 
-/// Says that a page for people came where the API should be.
+/// Returns the message for a web page where the API should be.
 pub(super) fn web_page(status: u16) -> String {
     format!(
         "answered with a web page (status {status}): is DAYTONA_API_URL right, or is a captive \
@@ -171,15 +171,15 @@ pub(super) fn web_page(status: u16) -> String {
     )
 }
 
-/// Makes a refusal of a request that got no answer.
-pub(super) fn unanswered(error: &reqwest::Error, peer: &Peer) -> Refusal {
+/// Creates a refusal from a request that got no response.
+pub(super) fn no_response(error: &reqwest::Error, peer: &Peer) -> DaytonaError {
     let (causes, address, advice) = (chain(error), peer.address(), peer.advice());
-    let said = |words: &[&str]| words.iter().any(|word| causes.contains(word));
-    let message = if said(&["certificate", "TLS", "tls", "andshake", "corrupt message"]) {
+    let mentions = |phrases: &[&str]| phrases.iter().any(|phrase| causes.contains(phrase));
+    let message = if mentions(&["certificate", "TLS", "tls", "andshake", "corrupt message"]) {
         format!(
             "no secure connection to {address} (TLS): {causes}; {advice} and the certificates this machine trusts"
         )
-    } else if said(&["dns error", "failed to lookup", "Name or service not known"]) {
+    } else if mentions(&["dns error", "failed to lookup", "Name or service not known"]) {
         format!("the host of {address} is not known: {advice} and the network")
     } else if error.is_timeout() {
         format!("{address} did not answer in time")
@@ -188,13 +188,13 @@ pub(super) fn unanswered(error: &reqwest::Error, peer: &Peer) -> Refusal {
     } else {
         format!("the connection to {address} broke: {causes}")
     };
-    // A connection that broke after the request was sent may have carried it out.
+    // A request whose connection broke after it was sent may have been carried out.
     let class = if error.is_connect() || error.is_timeout() {
         ErrorClass::Unreachable
     } else {
         ErrorClass::Transient
     };
-    Refusal::new(class, message)
+    DaytonaError::new(class, message)
 }
 
 /// Returns the innermost causes in one line; the outer ones only repeat the address.
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_has_its_class() {
+    fn every_response_has_its_class() {
         use ErrorClass::{
             Denied, Gone, InProgress, Invalid, Quota, Throttled, Transient, Unreachable,
         };
@@ -246,22 +246,26 @@ mod tests {
             (504, "", Transient),
         ];
         for &(status, message, class) in table {
-            let answer = Answer { status, message, ..Answer::default() };
-            assert_eq!(class_of(&answer), class, "{status} {message}");
+            let response = ApiResponse { status, message, ..ApiResponse::default() };
+            assert_eq!(class_of(&response), class, "{status} {message}");
         }
         for (status, class) in
             [(200, Unreachable), (404, Unreachable), (502, Transient), (403, Denied)]
         {
-            let answer = Answer { status, html: true, ..Answer::default() };
-            assert_eq!(class_of(&answer), class, "page with {status}");
+            let response = ApiResponse { status, html: true, ..ApiResponse::default() };
+            assert_eq!(class_of(&response), class, "page with {status}");
         }
     }
 
     #[test]
     fn a_refused_key_and_a_web_page_name_the_variable() {
-        let key = refusal(&Answer { status: 401, message: "Unauthorized", ..Answer::default() });
+        let key = refusal(&ApiResponse {
+            status: 401,
+            message: "Unauthorized",
+            ..ApiResponse::default()
+        });
         assert!(key.message.contains("DAYTONA_API_KEY"), "{}", key.message);
-        let page = refusal(&Answer { status: 200, html: true, ..Answer::default() });
+        let page = refusal(&ApiResponse { status: 200, html: true, ..ApiResponse::default() });
         assert!(page.message.contains("DAYTONA_API_URL"), "{}", page.message);
         assert!(page.message.contains("captive portal"), "{}", page.message);
     }

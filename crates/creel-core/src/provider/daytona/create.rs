@@ -1,13 +1,13 @@
-//! Creates.
+//! Creates sandboxes.
 //!
-//! A create is sent once. When its answer is lost or makes no sense, the
-//! sandbox is looked for by its name: it is ours if it carries the label of
-//! this very create. A create that the server refuses may still have made a
-//! sandbox in `error`; the caller finds it by name and label, and releases it.
+//! A create is sent once. When its response is lost or unreadable, the sandbox is searched for by
+//! name: it is ours if it carries the label of this very create. A create that the server refuses
+//! may still have left a sandbox in `error`; the caller finds it by name and label, and releases
+//! it.
 //!
-//! Every sandbox carries its own dead-man switch: it stops when nobody renewed
-//! its lease, is deleted after as long at rest, and is destroyed in any state
-//! where the server knows a time to live.
+//! Every sandbox carries its own dead-man switch. It stops when its lease is not renewed, and is
+//! deleted after being stopped for the same time. Where the server supports a time to live, it is
+//! destroyed in any state.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,89 +17,105 @@ use tracing::{debug, warn};
 
 use crate::crashpoint::{self, Crashpoint};
 use crate::duration;
-use crate::provider::{CreateOrder, ErrorClass, SandboxSource, SandboxSpec};
+use crate::provider::{CreateRequest, ErrorClass, SandboxSource, SandboxSpec};
 
-use super::classify::Refusal;
-use super::model::Sandbox;
+use super::api::{BuildInfo, DaytonaApi, DaytonaResult, NewSandbox};
+use super::classify::DaytonaError;
+use super::model::DaytonaSandbox;
 use super::read;
 use super::state::{self, SandboxState};
-use super::wire::{Answered, BuildInfo, NewSandbox, Wire};
 
 /// How much longer than its lease a sandbox lives by itself.
 const MARGIN: Duration = Duration::from_secs(300);
-/// The pauses while a sandbox starts.
+/// The first and the longest pause between polls while a sandbox starts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// How often a lost create is looked for before its answer counts as lost.
+/// How often to search for a sandbox before the create counts as lost.
 const SEARCHES: u32 = 4;
 
-/// Makes sandboxes.
+/// Creates sandboxes.
 #[derive(Debug)]
 pub(super) struct Maker<'a> {
-    pub(super) wire: &'a dyn Wire,
-    /// The region, where the order names none.
+    pub(super) api: &'a dyn DaytonaApi,
+    /// The region, where the request names none.
     pub(super) target: Option<&'a str>,
-    /// No state is waited for longer than this.
+    /// Maximum wait for any state.
     pub(super) longest_wait: Duration,
-    /// Set once the server said that it knows no time to live.
+    /// Set once the server has rejected a time to live.
     pub(super) no_time_to_live: &'a AtomicBool,
 }
 
 impl Maker<'_> {
-    /// Makes a sandbox and waits until it runs.
-    pub(super) async fn make(&self, order: &CreateOrder, spec: &SandboxSpec) -> Answered<String> {
-        let answer = self.send(order, spec).await;
-        let sandbox = match answer {
+    /// Creates a sandbox and waits until it runs.
+    pub(super) async fn make(
+        &self,
+        request: &CreateRequest,
+        spec: &SandboxSpec,
+    ) -> DaytonaResult<String> {
+        let result = self.send(request, spec).await;
+        let sandbox = match result {
             Ok(sandbox) => sandbox,
             Err(refusal) if refusal.status == Some(409) => {
-                self.ours_of_name(order, refusal).await?
+                self.ours_of_name(request, refusal).await?
             }
-            Err(refusal) if refusal.is_ambiguous() => self.search(order, refusal).await?,
+            Err(refusal) if refusal.is_ambiguous() => self.search(request, refusal).await?,
             Err(refusal) => return Err(refusal),
         };
         self.until_started(sandbox).await
     }
 
-    async fn send(&self, order: &CreateOrder, spec: &SandboxSpec) -> Answered<Sandbox> {
-        let mut new = body(order, spec, self.target);
+    async fn send(
+        &self,
+        request: &CreateRequest,
+        spec: &SandboxSpec,
+    ) -> DaytonaResult<DaytonaSandbox> {
+        let mut new = body(request, spec, self.target);
         if self.no_time_to_live.load(Ordering::Relaxed) {
             new.ttl_minutes = None;
         }
-        let mut answer = self.wire.create(&new).await;
+        let mut result = self.api.create(&new).await;
         if new.ttl_minutes.is_some()
-            && let Err(refusal) = &answer
+            && let Err(refusal) = &result
             && knows_no_time_to_live(refusal.status, &refusal.message)
         {
-            // Refused for its form, so nothing was made: this is no blind retry.
-            debug!(sandbox = order.name, "the server knows no time to live");
+            // The server rejected the form, so nothing was created: this is not a blind retry.
+            debug!(sandbox = request.name, "the server knows no time to live");
             self.no_time_to_live.store(true, Ordering::Relaxed);
             new.ttl_minutes = None;
-            answer = self.wire.create(&new).await;
+            result = self.api.create(&new).await;
         }
-        // Whatever was answered: a lost answer and a refusal can both leave a sandbox.
+        // Reached for every response: a lost response and a refusal can both leave a sandbox.
         crashpoint::reach(Crashpoint::CreateSent);
-        answer
+        result
     }
 
-    /// Returns the sandbox that has our name already, if an earlier try of this create made it.
-    async fn ours_of_name(&self, order: &CreateOrder, refusal: Refusal) -> Answered<Sandbox> {
-        match read::steadily(|| self.wire.get(&order.name)).await {
-            Ok(there) if read::is_of(&there, &order.marks()) => Ok(there),
+    /// Returns the sandbox that already has our name, if an earlier attempt of this create made it.
+    async fn ours_of_name(
+        &self,
+        request: &CreateRequest,
+        refusal: DaytonaError,
+    ) -> DaytonaResult<DaytonaSandbox> {
+        match read::steadily(|| self.api.get(&request.name)).await {
+            Ok(there) if read::is_of(&there, &request.marks()) => Ok(there),
             Ok(_) => {
-                let message = format!("`{}` exists already and is not ours", order.name);
-                Err(Refusal::new(ErrorClass::Invalid, message))
+                let message = format!("`{}` exists already and is not ours", request.name);
+                Err(DaytonaError::new(ErrorClass::Invalid, message))
             }
             Err(_) => Err(refusal),
         }
     }
 
-    /// Looks for the sandbox of a create whose answer was lost; it may land late.
-    async fn search(&self, order: &CreateOrder, lost: Refusal) -> Answered<Sandbox> {
+    /// Searches for the sandbox of a create whose response was lost; it may appear late.
+    async fn search(
+        &self,
+        request: &CreateRequest,
+        lost: DaytonaError,
+    ) -> DaytonaResult<DaytonaSandbox> {
         let mut pause = PAUSES.0;
         for _ in 0..SEARCHES {
-            match self.wire.get(&order.name).await {
-                Ok(there) if read::is_of(&there, &order.marks()) => {
+            match self.api.get(&request.name).await {
+                Ok(there) if read::is_of(&there, &request.marks()) => {
                     warn!(
-                        sandbox = order.name,
+                        sandbox = request.name,
                         id = there.id,
                         "the answer was lost, the sandbox is there"
                     );
@@ -115,8 +131,8 @@ impl Maker<'_> {
         Err(lost)
     }
 
-    /// Waits until it runs; each state on the way has its own limit.
-    pub(super) async fn until_started(&self, mut sandbox: Sandbox) -> Answered<String> {
+    /// Waits until it runs; each intermediate state has its own limit.
+    pub(super) async fn until_started(&self, mut sandbox: DaytonaSandbox) -> DaytonaResult<String> {
         let (mut since, mut pause) = (Instant::now(), PAUSES.0);
         loop {
             match &sandbox.state {
@@ -124,13 +140,13 @@ impl Maker<'_> {
                 state if state.has_failed() => return Err(failed(&sandbox)),
                 SandboxState::Stopped | SandboxState::Destroying | SandboxState::Destroyed => {
                     let message = format!("it is {} instead of started", sandbox.state);
-                    return Err(Refusal::new(ErrorClass::Invalid, message));
+                    return Err(DaytonaError::new(ErrorClass::Invalid, message));
                 }
                 state => self.check_patience(state, since)?,
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 3 / 2).min(PAUSES.1);
-            let now = read::steadily(|| self.wire.get(&sandbox.id)).await?;
+            let now = read::steadily(|| self.api.get(&sandbox.id)).await?;
             if now.state != sandbox.state {
                 since = Instant::now();
             }
@@ -138,20 +154,23 @@ impl Maker<'_> {
         }
     }
 
-    fn check_patience(&self, state: &SandboxState, since: Instant) -> Answered<()> {
+    fn check_patience(&self, state: &SandboxState, since: Instant) -> DaytonaResult<()> {
         let limit = state::patience(state.name()).unwrap_or(self.longest_wait);
         let limit = limit.min(self.longest_wait);
         if since.elapsed() < limit {
             return Ok(());
         }
         let message = format!("it is stuck in {state} for {}", duration::show(limit));
-        Err(Refusal::new(ErrorClass::Transient, message))
+        Err(DaytonaError::new(ErrorClass::Transient, message))
     }
 }
 
-fn failed(sandbox: &Sandbox) -> Refusal {
+fn failed(sandbox: &DaytonaSandbox) -> DaytonaError {
     let reason = sandbox.error_reason.as_deref().unwrap_or("no reason was given");
-    Refusal::new(ErrorClass::Invalid, format!("it failed to start ({}): {reason}", sandbox.state))
+    DaytonaError::new(
+        ErrorClass::Invalid,
+        format!("it failed to start ({}): {reason}", sandbox.state),
+    )
 }
 
 /// Returns whether a create was refused only because of the time to live.
@@ -165,16 +184,16 @@ pub(crate) fn minutes_of(lease: Duration) -> u64 {
     (lease + MARGIN).as_secs().div_ceil(60).max(1)
 }
 
-fn body(order: &CreateOrder, spec: &SandboxSpec, target: Option<&str>) -> NewSandbox {
-    let minutes = minutes_of(order.lease);
+fn body(request: &CreateRequest, spec: &SandboxSpec, target: Option<&str>) -> NewSandbox {
+    let minutes = minutes_of(request.lease);
     let mut new = NewSandbox {
-        name: order.name.clone(),
-        labels: order.labels.clone(),
+        name: request.name.clone(),
+        labels: request.labels.clone(),
         env: spec.env.clone(),
         user: spec.user.clone(),
         target: spec.target.clone().or_else(|| target.map(str::to_owned)),
         auto_stop_interval: minutes,
-        // Not 0: then a stop would delete.
+        // Not 0: a stop would then delete the sandbox.
         auto_delete_interval: minutes,
         ttl_minutes: Some(minutes),
         ..NewSandbox::default()
@@ -203,14 +222,14 @@ mod tests {
         assert_eq!(minutes_of(Duration::from_secs(3600)), 65);
         assert_eq!(minutes_of(Duration::from_secs(1)), 6);
         let spec = SandboxSpec::default();
-        let order = CreateOrder {
+        let request = CreateRequest {
             resource: ResourceId::new(),
             name: "n".to_owned(),
             labels: Default::default(),
             lease: Duration::from_secs(600),
             spec: Spec::Sandbox(spec.clone()),
         };
-        let sent = json!(body(&order, &spec, Some("eu")));
+        let sent = json!(body(&request, &spec, Some("eu")));
         let expected = json!({"name": "n", "labels": {}, "env": {}, "target": "eu",
             "autoStopInterval": 15, "autoDeleteInterval": 15, "ttlMinutes": 15});
         assert_eq!(sent, expected);

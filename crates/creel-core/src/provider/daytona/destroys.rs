@@ -1,8 +1,8 @@
-//! How long destroys take here: the first look at a deleted sandbox comes when it is worth it.
+//! Estimates how long destroys take, to time the first check of a deleted sandbox.
 //!
-//! Looks are counted, and one that comes too early is wasted. So the time of
-//! the first look is learned: where the sandbox is still there, later ones are
-//! looked at later; where it was gone, now and then a little sooner.
+//! Requests are rate-limited, and a check that comes too early is wasted. The delay of the first
+//! check is therefore learned. When a sandbox still exists at its first check, later checks start
+//! later; when it is gone, they occasionally start a little sooner.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,61 +10,62 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The first look where nothing is known.
+/// The delay of the first check before anything is learned.
 const FIRST: Duration = Duration::from_secs(1);
-/// No first look comes sooner or later than these.
+/// The bounds of that delay.
 const SOONEST: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(8);
-/// How much later after a look that came too early.
+/// The factor after a check that came too early.
 const LATER: f64 = 1.25;
-/// How much sooner, and how often, after looks that did not.
+/// The factor after checks that did not, and how often it is applied.
 const SOONER: f64 = 0.9;
 const SOONER_AFTER: Duration = Duration::from_secs(30);
 
-/// What was learned, and the sandboxes that were not looked at yet.
+/// The learned delay, and the sandboxes that were not checked yet.
 #[derive(Debug)]
 pub(super) struct Destroys(Mutex<Learned>);
 
 #[derive(Debug)]
 struct Learned {
-    first_look: Duration,
+    first_check_delay: Duration,
     changed_at: Instant,
-    /// When each delete was ordered, until the first look.
-    ordered: HashMap<String, Instant>,
+    /// When each delete was accepted, until the first check.
+    accepted: HashMap<String, Instant>,
 }
 
 impl Default for Destroys {
     fn default() -> Self {
-        let (changed_at, ordered) = (Instant::now(), HashMap::new());
-        Self(Mutex::new(Learned { first_look: FIRST, changed_at, ordered }))
+        let (changed_at, accepted) = (Instant::now(), HashMap::new());
+        Self(Mutex::new(Learned { first_check_delay: FIRST, changed_at, accepted }))
     }
 }
 
 impl Destroys {
-    /// Returns how long after its order a sandbox is looked at first.
-    pub(super) fn first_look(&self) -> Duration {
-        self.lock().first_look
+    /// Returns how long after its delete a sandbox is first checked.
+    pub(super) fn first_check_delay(&self) -> Duration {
+        self.lock().first_check_delay
     }
 
-    /// Notes that a delete was taken.
-    pub(super) fn ordered(&self, id: &str) {
-        self.lock().ordered.insert(id.to_owned(), Instant::now());
+    /// Records that a delete was accepted.
+    pub(super) fn record_accepted(&self, id: &str) {
+        self.lock().accepted.insert(id.to_owned(), Instant::now());
     }
 
-    /// Learns from a look, if it is the first one after the order.
-    pub(super) fn looked(&self, id: &str, is_there: bool) {
+    /// Learns from a check, if it is the first one after the delete.
+    pub(super) fn record_check(&self, id: &str, is_there: bool) {
         let now = Instant::now();
         let mut learned = self.lock();
-        let Some(ordered_at) = learned.ordered.remove(id) else { return };
-        // All that were ordered together come too early together, and say it once.
+        let Some(accepted_at) = learned.accepted.remove(id) else { return };
+        // Sandboxes deleted together are all checked too early together, so they raise the delay
+        // once.
         let next = if is_there {
-            (now - ordered_at).mul_f64(LATER).max(learned.first_look)
+            (now - accepted_at).mul_f64(LATER).max(learned.first_check_delay)
         } else if now - learned.changed_at >= SOONER_AFTER {
-            learned.first_look.mul_f64(SOONER)
+            learned.first_check_delay.mul_f64(SOONER)
         } else {
             return;
         };
-        learned.first_look = next.clamp(SOONEST, LATEST);
+        learned.first_check_delay = next.clamp(SOONEST, LATEST);
         learned.changed_at = now;
     }
 
@@ -78,37 +79,37 @@ impl Destroys {
 mod tests {
     use super::*;
 
-    /// Releases many at once and returns how many were looked at too early.
-    async fn early(destroys: &Destroys, count: usize, takes: Duration) -> usize {
+    /// Releases many sandboxes at once and returns how many were checked too early.
+    async fn early(destroys: &Destroys, count: usize, duration: Duration) -> usize {
         let ids: Vec<String> = (0..count).map(|number| format!("s{number}")).collect();
-        ids.iter().for_each(|id| destroys.ordered(id));
-        let first_look = destroys.first_look();
-        tokio::time::advance(first_look).await;
-        let is_there = first_look < takes;
-        ids.iter().for_each(|id| destroys.looked(id, is_there));
+        ids.iter().for_each(|id| destroys.record_accepted(id));
+        let first_check_delay = destroys.first_check_delay();
+        tokio::time::advance(first_check_delay).await;
+        let is_there = first_check_delay < duration;
+        ids.iter().for_each(|id| destroys.record_check(id, is_there));
         if is_there { count } else { 0 }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_few_waves_find_the_time_and_keep_to_it() {
         let destroys = Destroys::default();
-        let takes = Duration::from_millis(1500);
-        assert_eq!(early(&destroys, 100, takes).await, 100);
-        assert_eq!(early(&destroys, 100, takes).await, 100);
+        let duration = Duration::from_millis(1500);
+        assert_eq!(early(&destroys, 100, duration).await, 100);
+        assert_eq!(early(&destroys, 100, duration).await, 100);
         let mut wasted = 0;
         for _ in 0..200 {
-            wasted += early(&destroys, 100, takes).await;
+            wasted += early(&destroys, 100, duration).await;
         }
         assert!(wasted <= 1000, "{wasted} of 20,000 looks were wasted");
-        assert!(destroys.first_look() < takes * 2);
+        assert!(destroys.first_check_delay() < duration * 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_stuck_moves_little() {
         let destroys = Destroys::default();
         early(&destroys, 1, LATEST).await;
-        assert_eq!(destroys.first_look(), FIRST.mul_f64(LATER));
-        destroys.looked("s0", true);
-        assert_eq!(destroys.first_look(), FIRST.mul_f64(LATER));
+        assert_eq!(destroys.first_check_delay(), FIRST.mul_f64(LATER));
+        destroys.record_check("s0", true);
+        assert_eq!(destroys.first_check_delay(), FIRST.mul_f64(LATER));
     }
 }

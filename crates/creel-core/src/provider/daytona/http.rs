@@ -1,9 +1,8 @@
-//! HTTP to Daytona: one request, one classified answer.
+//! HTTP to Daytona: one request, one classified response.
 //!
-//! Requests wait for the limiter, and none is sent after the key was refused
-//! once: a refused login counts against the whole address, and locks out good
-//! keys. Those that are answered at once share a bounded number of connections,
-//! however many sandboxes are released.
+//! Requests wait for the limiter. None is sent after the key was refused once, because a refused
+//! login counts against the whole IP address and locks out good keys. Requests with an immediate
+//! response share a bounded number of connections, however many sandboxes are released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,76 +17,76 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::provider::{ErrorClass, Turn};
+use crate::provider::{ErrorClass, ReleaseTurn};
 use crate::retry;
 
-use super::access::{Access, DaytonaEnvironment, InvalidAccess};
-use super::bounds::{self, Unread};
-use super::classify::{self, Answer, Peer, Refusal};
-use super::limiter::{self, Limiter, Permit, Throttler, TooLong};
-use super::wire::Answered;
+use super::access::{DaytonaAccess, DaytonaEnvironment, InvalidAccess};
+use super::api::DaytonaResult;
+use super::bounds::{self, BodyError};
+use super::classify::{self, ApiResponse, DaytonaError, Peer};
+use super::limiter::{self, Permit, RequestLimiter, Throttler, TooLong};
 
 /// A create blocks up to half a minute at the server before it answers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may take.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A wait for the limiter that is longer than this is handed to the caller: a window and a bit.
+/// The longest wait for the limiter before the caller gets an error: one window and a margin.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// Creates wait longer: a lost turn would be a failed create.
+/// Creates wait longer, because giving up here fails the create.
 const CREATE_PATIENCE: Duration = Duration::from_secs(300);
-/// How many requests that are answered at once are under way: enough for thousands a second, and
-/// few enough for the descriptors of a process.
+/// Maximum number of concurrent requests with an immediate response. It allows thousands a second,
+/// and is low enough for the file descriptors of a process.
 const CONNECTIONS: usize = 128;
-/// As much of a body is shown that is no JSON.
+/// How much of a body that is not JSON is shown.
 const SHOWN: usize = 200;
 
-/// Whose login a 401 speaks of.
+/// The owner of the login that a 401 refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Login {
+pub(super) enum LoginOwner {
     /// Our key.
     Ours,
-    /// One that was passed on, such as that of a repository.
+    /// Another login that was passed on, such as that of a repository.
     Others,
 }
 
-/// How an answer is taken.
+/// How to receive a response.
 #[derive(Debug)]
-struct Taking {
+struct ReceiveOptions {
     peer: Peer,
-    login: Login,
-    /// The largest answer that is taken.
+    login: LoginOwner,
+    /// The maximum size of the response.
     most_bytes: usize,
 }
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct ApiRequest {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) body: Option<Value>,
-    /// What it counts for; toolboxes are not limited.
+    /// The throttler that counts it; toolboxes are not limited.
     pub(super) counts_for: Option<Throttler>,
     pub(super) timeout: Duration,
-    pub(super) login: Login,
-    /// The largest answer that is taken.
+    pub(super) login: LoginOwner,
+    /// The maximum size of the response.
     pub(super) most_bytes: usize,
 }
 
-impl Request {
-    /// A request to the API.
+impl ApiRequest {
+    /// Creates a request to the API.
     pub(super) fn to_api(method: Method, url: Url) -> Self {
         let counts_for = Some(Throttler::Authenticated);
         Self { counts_for, most_bytes: bounds::OBJECT, ..Self::to_toolbox(method, url) }
     }
 
-    /// A request to the toolbox of a sandbox.
+    /// Creates a request to the toolbox of a sandbox.
     pub(super) fn to_toolbox(method: Method, url: Url) -> Self {
-        let (body, counts_for, timeout, login) = (None, None, REQUEST_TIMEOUT, Login::Ours);
+        let (body, counts_for, timeout, login) = (None, None, REQUEST_TIMEOUT, LoginOwner::Ours);
         let most_bytes = bounds::TOOLBOX;
         Self { method, url, body, counts_for, timeout, login, most_bytes }
     }
 
-    /// Returns whom it is sent to, as errors name it.
+    /// Returns the peer, as errors name it.
     fn peer(&self, api: &Url) -> Peer {
         match self.counts_for {
             Some(_) => Peer::Api(api.to_string()),
@@ -95,7 +94,7 @@ impl Request {
         }
     }
 
-    /// Returns whether the server answers without doing anything that takes long.
+    /// Returns whether the server responds without doing slow work.
     fn is_brief(&self) -> bool {
         self.counts_for.is_some() && matches!(self.method, Method::GET | Method::DELETE)
     }
@@ -115,18 +114,18 @@ impl Request {
 #[derive(Debug, Clone)]
 pub(super) struct Http {
     client: reqwest::Client,
-    access: Access,
+    access: DaytonaAccess,
     tls: Arc<ClientConfig>,
-    limiter: Arc<Limiter>,
-    /// The connections for requests that are answered at once.
+    limiter: Arc<RequestLimiter>,
+    /// The connections for requests with an immediate response.
     connections: Arc<Semaphore>,
-    /// Set once the key was refused: nothing is sent any more.
+    /// Set once the key was refused; nothing is sent any more.
     refused: Arc<AtomicBool>,
 }
 
 impl Http {
     pub(super) fn new(environment: &DaytonaEnvironment) -> Result<Self, InvalidAccess> {
-        let access = Access::of(environment)?;
+        let access = DaytonaAccess::of(environment)?;
         let detail =
             |error: &dyn std::fmt::Display| InvalidAccess::Connection { detail: error.to_string() };
         let tls = Arc::new(tls().map_err(|error| detail(&error))?);
@@ -139,32 +138,32 @@ impl Http {
         Ok(Self { client, access, tls, limiter, connections, refused })
     }
 
-    pub(super) fn access(&self) -> &Access {
+    pub(super) fn access(&self) -> &DaytonaAccess {
         &self.access
     }
 
-    /// Waits until a delete and the look before it may be sent; neither need wait again.
-    pub(super) async fn turn(&self) -> Turn {
+    /// Waits until a delete and the inspect before it may be sent; neither has to wait again.
+    pub(super) async fn turn(&self) -> ReleaseTurn {
         let delete = self.limiter.turn(Throttler::Lifecycle).await;
-        // In one queue with the looks at what goes already, so that no more is started than can
-        // be looked at.
-        let look = self.limiter.turn(Throttler::Authenticated).await;
-        Turn::FREE.with(delete).with(look)
+        // In one queue with the checks of running deletes, so that no more deletes start than can
+        // be checked.
+        let check = self.limiter.turn(Throttler::Authenticated).await;
+        ReleaseTurn::FREE.with(delete).with(check)
     }
 
     pub(super) fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls)
     }
 
-    /// Returns the API's address with these parts of a path behind it, each encoded.
+    /// Returns the API's address with these path segments appended, each encoded.
     pub(super) fn url(&self, parts: &[&str]) -> Url {
         extended(&self.access.url, parts)
     }
 
-    /// Sends a request; an answer that is no success is an error.
-    pub(super) async fn send(&self, request: Request) -> Answered<Bytes> {
+    /// Sends a request; an unsuccessful response is an error.
+    pub(super) async fn send(&self, request: ApiRequest) -> DaytonaResult<Bytes> {
         let (permit, _connection) = self.prepare(&request).await?;
-        let taking = Taking {
+        let options = ReceiveOptions {
             peer: request.peer(&self.access.url),
             login: request.login,
             most_bytes: request.most_bytes,
@@ -177,25 +176,25 @@ impl Http {
         if let Some(body) = request.body {
             outgoing = outgoing.header(CONTENT_TYPE, "application/json").body(body.to_string());
         }
-        self.carry(outgoing, permit, taking).await
+        self.carry(outgoing, permit, options).await
     }
 
     /// Waits until a request may be sent, and for a connection where it needs one.
     async fn prepare(
         &self,
-        request: &Request,
-    ) -> Answered<(Option<Permit>, Option<SemaphorePermit<'_>>)> {
+        request: &ApiRequest,
+    ) -> DaytonaResult<(Option<Permit>, Option<SemaphorePermit<'_>>)> {
         loop {
             let permit = match request.counts_for {
                 Some(throttler) => Some(self.wait_for_turn(throttler).await?),
                 None => None,
             };
             let connection = if request.is_brief() {
-                retry::excused(self.connections.acquire()).await.ok()
+                retry::uncounted_wait(self.connections.acquire()).await.ok()
             } else {
                 None
             };
-            // The key or the limit may have been refused while this request waited.
+            // The key or the permit may have become invalid while this request waited.
             self.check_key()?;
             if !permit.as_ref().is_some_and(Permit::is_void) {
                 return Ok((permit, connection));
@@ -209,55 +208,56 @@ impl Http {
         url: Url,
         form: reqwest::multipart::Form,
         timeout: Duration,
-    ) -> Answered<Bytes> {
+    ) -> DaytonaResult<Bytes> {
         self.check_key()?;
-        let taking = Taking {
+        let options = ReceiveOptions {
             peer: Peer::Toolbox(url.origin().ascii_serialization()),
-            login: Login::Ours,
+            login: LoginOwner::Ours,
             most_bytes: bounds::TOOLBOX,
         };
         let request = self.client.post(url).headers(self.identification()?).timeout(timeout);
-        self.carry(request.multipart(form), None, taking).await
+        self.carry(request.multipart(form), None, options).await
     }
 
     async fn carry(
         &self,
         request: reqwest::RequestBuilder,
         mut permit: Option<Permit>,
-        taking: Taking,
-    ) -> Answered<Bytes> {
-        let peer = &taking.peer;
+        options: ReceiveOptions,
+    ) -> DaytonaResult<Bytes> {
+        let peer = &options.peer;
         if let Some(permit) = &mut permit {
             permit.sent();
         }
-        let answer = request.send().await;
-        let answer = answer.map_err(|error| classify::unanswered(&error, peer))?;
-        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let response = request.send().await;
+        let response = response.map_err(|error| classify::no_response(&error, peer))?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         if let Some(permit) = permit {
             permit.learn(status, &headers);
         }
-        if status == 401 && taking.login == Login::Ours {
+        if status == 401 && options.login == LoginOwner::Ours {
             self.refused.store(true, Ordering::SeqCst);
         }
         if (200..300).contains(&status) && !is_page(&headers) {
-            return bounds::read(answer, taking.most_bytes).await.map_err(|unread| match unread {
-                Unread::Broken(error) => classify::unanswered(&error, peer),
-                Unread::TooLarge(error) => error.into(),
+            return bounds::read(response, options.most_bytes).await.map_err(|error| match error {
+                BodyError::Broken(error) => classify::no_response(&error, peer),
+                BodyError::TooLarge(error) => error.into(),
             });
         }
-        let body = bounds::read_start(answer, bounds::ERROR).await;
-        let refusal = classify::refusal(&Answer {
+        let body = bounds::read_start(response, bounds::ERROR).await;
+        let refusal = classify::refusal(&ApiResponse {
             status,
             message: &message(&body),
             html: is_page(&headers),
             retry_after: limiter::retry_after(&headers).filter(|_| status == 429),
         });
-        Err(refusal.answered_by(peer))
+        Err(refusal.sent_by(peer))
     }
 
-    /// Returns the headers that say who we are.
-    pub(super) fn identification(&self) -> Answered<HeaderMap> {
-        let unusable = |_| Refusal::new(ErrorClass::Invalid, "the key cannot be put into a header");
+    /// Returns the headers that identify us.
+    pub(super) fn identification(&self) -> DaytonaResult<HeaderMap> {
+        let unusable =
+            |_| DaytonaError::new(ErrorClass::Invalid, "the key cannot be put into a header");
         let mut headers = HeaderMap::new();
         let mut bearer =
             HeaderValue::from_str(self.access.bearer.expose_secret()).map_err(unusable)?;
@@ -271,41 +271,41 @@ impl Http {
         Ok(headers)
     }
 
-    /// Refuses at once after a refused key, else waits until a request may be sent.
-    async fn wait_for_turn(&self, throttler: Throttler) -> Answered<Permit> {
+    /// Fails at once after a refused key, otherwise waits until a request may be sent.
+    async fn wait_for_turn(&self, throttler: Throttler) -> DaytonaResult<Permit> {
         self.check_key()?;
-        let held = Turn::take(|permit: &Permit| permit.is_for(throttler));
+        let held = ReleaseTurn::take(|permit: &Permit| permit.is_for(throttler));
         if let Some(permit) = held.filter(|permit| !permit.is_void()) {
             return Ok(permit);
         }
         let patience = if throttler == Throttler::Create { CREATE_PATIENCE } else { PATIENCE };
         let admitted = self.limiter.admit(throttler, patience).await;
-        admitted.map_err(|TooLong(wait)| Refusal {
+        admitted.map_err(|TooLong(wait)| DaytonaError {
             retry_after: Some(wait),
-            ..Refusal::new(
+            ..DaytonaError::new(
                 ErrorClass::Throttled,
                 format!("its limit allows nothing for {}", crate::duration::show(wait)),
             )
         })
     }
 
-    pub(super) fn check_key(&self) -> Answered<()> {
+    pub(super) fn check_key(&self) -> DaytonaResult<()> {
         if self.refused.load(Ordering::SeqCst) {
             let message = "the key was refused before; nothing more is sent: check DAYTONA_API_KEY";
-            return Err(Refusal::new(ErrorClass::Denied, message));
+            return Err(DaytonaError::new(ErrorClass::Denied, message));
         }
         Ok(())
     }
 }
 
-/// Returns an address with these parts of a path behind it, each encoded.
+/// Returns an address with these path segments appended, each encoded.
 pub(super) fn extended(base: &Url, parts: &[&str]) -> Url {
     let mut url = base.clone();
     url.path_segments_mut().expect("an http address has a path").pop_if_empty().extend(parts);
     url
 }
 
-/// Begins a client that trusts what this machine trusts and goes through its proxy.
+/// Starts building a client that trusts this machine's certificates and uses its proxy.
 pub(super) fn client(
     environment: &DaytonaEnvironment,
     tls: &ClientConfig,
@@ -321,7 +321,7 @@ pub(super) fn client(
     Ok(builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(except))))
 }
 
-/// Trusts what this machine trusts.
+/// Returns a TLS configuration that trusts this machine's certificates.
 pub(crate) fn tls() -> Result<ClientConfig, tokio_rustls::rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -335,7 +335,7 @@ fn is_page(headers: &HeaderMap) -> bool {
     kind.trim_start().to_ascii_lowercase().starts_with("text/html")
 }
 
-/// Returns the server's words, in one line.
+/// Returns the server's message, in one line.
 fn message(body: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     let field = |name: &str| match parsed.as_ref()?.get(name)? {
@@ -346,10 +346,10 @@ fn message(body: &[u8]) -> String {
         }
         _ => None,
     };
-    let words = field("message")
+    let text = field("message")
         .or_else(|| field("error"))
         .unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(SHOWN).collect());
-    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     bounds::shortened(&line, bounds::REASON)
 }
 
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_servers_words_are_found_in_every_shape_of_body() {
+    fn the_server_message_is_found_in_every_shape_of_body() {
         assert_eq!(message(br#"{"statusCode":404,"message":"no such"}"#), "no such");
         assert_eq!(message(br#"{"message":["a","b"],"error":"Bad Request"}"#), "a; b");
         assert_eq!(message(br#"{"error":"Bad Request"}"#), "Bad Request");

@@ -1,23 +1,21 @@
 //! The limiter: spends what a window allows, and never more.
 //!
-//! Daytona counts requests per organisation and throttler, in fixed windows
-//! that the first request opens. Every success tells what is left of the
-//! window and in how many seconds, rounded up, it ends; a refusal tells only
-//! when to come back, and costs a whole window. So each throttler here keeps
-//! count of what is left, takes off what is under way, and admits one request
-//! after the other, whoever sends them:
+//! Daytona counts requests per organisation and throttler, in fixed windows that the first request
+//! opens. Every successful response reports what is left of the window and in how many seconds,
+//! rounded up, it ends. A refusal reports only when to retry, and costs a whole window. Each
+//! throttler here therefore tracks what is left, subtracts the requests in flight, and admits
+//! requests one after another, whichever task sends them:
 //!
 //! ```text
-//!   nothing known, or the window has ended ─▶ one goes ahead, the others wait for its answer
+//!   nothing known, or the window has ended ─▶ one probe is sent, the others wait for it
 //!   half of the window                      ─▶ at once
 //!   the other half                          ─▶ evenly, to the window's end
 //!   the last two percent                    ─▶ never
 //! ```
 //!
-//! What is not spent at once is there for others of the same organisation, who
-//! may not know how to wait. Where no header ever came there is no limit. What
-//! is kept lives in this process alone: after a crash the first answers teach
-//! it again.
+//! The unspent part remains available to other clients of the same organisation, which may not know
+//! how to wait. If the server never sent a rate limit header, there is no limit. The state lives in
+//! this process alone; after a crash the first responses rebuild it.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,27 +27,27 @@ use tokio::time::Instant;
 
 use crate::retry;
 
-/// How long to stay away after a refusal that does not say.
-const UNTOLD: Duration = Duration::from_secs(10);
-/// How long to stay away after any refusal.
+/// How long to wait after a refusal without a retry time.
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+/// The minimum wait after any refusal.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// One part in so many of a window is left unspent.
+/// One part in this many of a window is left unspent.
 const RESERVE: u64 = 50;
-/// The part of a window that is spent at once.
+/// The part of a window that may be spent at once.
 const AT_ONCE: f64 = 0.5;
-/// A window that ends later than this is no window: the header means something else.
+/// A window that ends later than this is not a window: the header means something else.
 const LONGEST_WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// Resets are told in whole seconds: ends this near to each other are the same end.
+/// Resets come in whole seconds: ends this close to each other are the same end.
 const SAME_END: Duration = Duration::from_secs(2);
-/// As exact as the timer is.
+/// The resolution of the timer.
 const TICK: Duration = Duration::from_millis(1);
-/// How long the others wait for the answer to the one that went ahead.
+/// How long the other requests wait for the response to the probe.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// What the server counts apart; a request counts for one of them.
+/// The request counters of the server; a request counts for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Throttler {
-    /// Every request but the others.
+    /// All requests that no other throttler counts.
     Authenticated,
     /// Creates.
     Create,
@@ -60,7 +58,7 @@ pub(super) enum Throttler {
 impl Throttler {
     const ALL: [Self; 3] = [Self::Authenticated, Self::Create, Self::Lifecycle];
 
-    /// Returns the name in the headers.
+    /// Returns its name in the headers.
     const fn name(self) -> &'static str {
         match self {
             Self::Authenticated => "authenticated",
@@ -69,60 +67,60 @@ impl Throttler {
         }
     }
 
-    /// Returns how many may go ahead into the unknown.
+    /// Returns how many probes may be sent while nothing is known.
     const fn ahead(self) -> u32 {
         match self {
             Self::Authenticated | Self::Lifecycle => 1,
-            // Their answers take seconds, and few are sent at all.
+            // Their responses take seconds, and few are sent at all.
             Self::Create => 16,
         }
     }
 }
 
-/// The wait is longer than the caller is ready for; nothing was sent.
+/// The wait is longer than the caller accepts; nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooLong(pub(super) Duration);
 
-/// How far a request came.
+/// How far a request got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum RequestProgress {
     /// It was not sent.
     Admitted,
-    /// It was sent: the server may have counted it.
+    /// It was sent; the server may have counted it.
     Sent,
-    /// The answer told what is left.
-    Answered,
+    /// The response reported what is left.
+    Responded,
 }
 
-/// Leave to send one request, which counts as under way until this is dropped.
+/// Permission to send one request, which counts as in flight until this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Permit {
-    limiter: Arc<Limiter>,
+    limiter: Arc<RequestLimiter>,
     throttler: Throttler,
     admitted: Admitted,
-    progress: Progress,
+    progress: RequestProgress,
 }
 
 impl Permit {
-    /// Returns whether this is leave for a request that counts so.
+    /// Returns whether this permit is for a request that this throttler counts.
     pub(super) fn is_for(&self, throttler: Throttler) -> bool {
         self.throttler == throttler
     }
 
-    /// Returns whether a refusal came since this was given.
+    /// Returns whether a refusal arrived since this permit was issued.
     pub(super) fn is_void(&self) -> bool {
         self.limiter.throttle(self.throttler).lock().closed_at(Instant::now()).is_some()
     }
 
-    /// Notes that the request is on its way.
+    /// Records that the request is being sent.
     pub(super) fn sent(&mut self) {
-        self.progress = Progress::Sent;
+        self.progress = RequestProgress::Sent;
     }
 
-    /// Learns from the answer.
+    /// Updates the budgets from the response.
     pub(super) fn learn(mut self, status: u16, headers: &HeaderMap) {
-        self.progress = Progress::Answered;
+        self.progress = RequestProgress::Responded;
         self.limiter.learn(status, headers, self.throttler);
     }
 }
@@ -130,24 +128,24 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let throttle = self.limiter.throttle(self.throttler);
-        throttle.lock().give_back(self.admitted, self.progress);
+        throttle.lock().release(self.admitted, self.progress);
         throttle.changed.notify_waiters();
     }
 }
 
 /// The budgets of one organisation, shared by all tasks of the process.
 #[derive(Debug, Default)]
-pub(super) struct Limiter {
+pub(super) struct RequestLimiter {
     throttles: [Throttle; 3],
 }
 
-/// One throttler: what is known of it, and who waits for it.
+/// One throttler: its budget, and the requests that wait for it.
 #[derive(Debug, Default)]
 struct Throttle {
     budget: Mutex<Budget>,
-    /// Held by whoever is admitted next; the others queue in the order they came.
+    /// Held by the next request to be admitted; the others queue in order of arrival.
     front: tokio::sync::Mutex<()>,
-    /// Wakes the one at the front when something was learned.
+    /// Wakes the request at the front when the budget changes.
     changed: Notify,
 }
 
@@ -158,8 +156,8 @@ impl Throttle {
     }
 }
 
-impl Limiter {
-    /// Waits until a request may be sent; the wait is not the operation's own.
+impl RequestLimiter {
+    /// Waits until a request may be sent; the wait does not count against the operation's deadline.
     pub(super) async fn admit(
         self: &Arc<Self>,
         throttler: Throttler,
@@ -167,9 +165,9 @@ impl Limiter {
     ) -> Result<Permit, TooLong> {
         let end = Instant::now() + patience;
         let admission = tokio::time::timeout_at(end, self.admit_next(throttler, end));
-        match retry::excused(admission).await {
+        match retry::uncounted_wait(admission).await {
             Ok(admitted) => admitted,
-            // Its place in the queue never came up.
+            // It never reached the front of the queue.
             Err(_) => Err(TooLong(AHEAD)),
         }
     }
@@ -192,14 +190,14 @@ impl Limiter {
         let throttle = self.throttle(throttler);
         let _front = throttle.front.lock().await;
         loop {
-            // Listens before it looks: what is learned in between wakes it.
+            // Subscribes before it checks the budget, so that no change in between is missed.
             let mut changed = pin!(throttle.changed.notified());
             changed.as_mut().enable();
             let now = Instant::now();
-            let taken = throttle.lock().take(now, throttler);
-            match taken {
+            let admission = throttle.lock().try_admit(now, throttler);
+            match admission {
                 Ok(admitted) => {
-                    let (limiter, progress) = (Arc::clone(self), Progress::Admitted);
+                    let (limiter, progress) = (Arc::clone(self), RequestProgress::Admitted);
                     return Ok(Permit { limiter, throttler, admitted, progress });
                 }
                 Err(at) if at > end => return Err(TooLong(at - now)),
@@ -217,18 +215,21 @@ impl Limiter {
         let now = Instant::now();
         for throttler in Throttler::ALL {
             let mut budget = self.throttle(throttler).lock();
-            let told = |prefix: &str| number(headers, &format!("{prefix}-{}", throttler.name()));
+            let reported =
+                |prefix: &str| number(headers, &format!("{prefix}-{}", throttler.name()));
             let window = (
-                told("x-ratelimit-limit"),
-                told("x-ratelimit-remaining"),
-                told("x-ratelimit-reset"),
+                reported("x-ratelimit-limit"),
+                reported("x-ratelimit-remaining"),
+                reported("x-ratelimit-reset"),
             );
             match window {
                 (Some(limit), Some(left), Some(reset)) => {
                     budget.observe(now, limit, left, Duration::from_secs(reset));
                 }
-                // What stands in front of the server knows nothing of its limits.
-                _ if throttler == of && status < 500 && status != 429 => budget.hear_nothing(now),
+                // A proxy in front of the server knows nothing of its limits.
+                _ if throttler == of && status < 500 && status != 429 => {
+                    budget.observe_unlimited(now)
+                }
                 _ => {}
             }
         }
@@ -240,17 +241,19 @@ impl Limiter {
         }
     }
 
-    /// Sends nothing before the time that a refusal names.
+    /// Blocks requests until the time that a refusal names.
     fn close(&self, now: Instant, headers: &HeaderMap) {
-        let told = |throttler: Throttler| {
+        let wait_of = |throttler: Throttler| {
             let wait = number(headers, &format!("retry-after-{}", throttler.name()))?;
             Some(Duration::from_secs(wait))
         };
-        let named = Throttler::ALL.into_iter().any(|throttler| told(throttler).is_some());
+        let names_throttler =
+            Throttler::ALL.into_iter().any(|throttler| wait_of(throttler).is_some());
         for throttler in Throttler::ALL {
-            // One without a name is meant for this address, whatever it sends.
-            let unnamed = || (!named).then(|| retry_after(headers).unwrap_or(UNTOLD));
-            if let Some(wait) = told(throttler).or_else(unnamed) {
+            // A refusal without a throttler's name applies to this IP address, whatever it sends.
+            let unnamed =
+                || (!names_throttler).then(|| retry_after(headers).unwrap_or(DEFAULT_WAIT));
+            if let Some(wait) = wait_of(throttler).or_else(unnamed) {
                 self.throttle(throttler).lock().close(now + wait.max(SHORTEST));
             }
         }
@@ -264,51 +267,51 @@ impl Limiter {
 /// Why a request may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Admitted {
-    /// It fits what is known.
+    /// It fits the known window.
     Known,
-    /// It goes ahead, to find out.
+    /// It is a probe.
     Ahead,
 }
 
-/// What is known of one throttler.
+/// The known state of one throttler.
 #[derive(Debug, Default)]
 struct Budget {
     /// Nothing is sent before this.
     closed_until: Option<Instant>,
-    /// The window that was heard of last.
-    window: Option<Window>,
-    /// Requests admitted whose answer is not here yet: the server may not have counted them.
-    under_way: u64,
-    /// Whether an answer came without a word on limits.
+    /// The window that was reported last.
+    window: Option<RateWindow>,
+    /// Admitted requests without a response yet: the server may not have counted them.
+    in_flight: u64,
+    /// Whether a response came without rate limit headers.
     unlimited: bool,
-    /// How many went ahead into the unknown, and since when.
+    /// How many probes were sent, and since when.
     ahead: Option<(u32, Instant)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Window {
-    /// Not before this, as far as whole seconds tell.
+struct RateWindow {
+    /// The earliest end, within the precision of whole seconds.
     ends_at: Instant,
-    /// How long a whole one is, as far as was seen.
+    /// The length of a whole window, as far as observed.
     length: Duration,
     limit: u64,
-    /// What is left, as the server said last.
+    /// What is left, as the server reported last.
     left: u64,
 }
 
-impl Window {
+impl RateWindow {
     fn reserve(&self) -> f64 {
         (self.limit / RESERVE) as f64
     }
 
-    /// Returns what is spent evenly, to the end of the window.
+    /// Returns the part that is spent evenly, until the end of the window.
     fn spread(&self) -> f64 {
         (self.limit as f64 - self.reserve()) * (1.0 - AT_ONCE)
     }
 
-    /// Returns when one more may be sent besides those under way, if not now.
-    fn wait(&self, under_way: u64, now: Instant) -> Option<Instant> {
-        let free = self.left as f64 - under_way as f64 - self.reserve();
+    /// Returns when one more request may be sent besides those in flight; `None` means now.
+    fn wait(&self, in_flight: u64, now: Instant) -> Option<Instant> {
+        let free = self.left as f64 - in_flight as f64 - self.reserve();
         if free <= 0.0 {
             return Some(self.ends_at);
         }
@@ -322,14 +325,14 @@ impl Window {
 }
 
 impl Budget {
-    /// Admits one more, or returns when to ask again.
-    fn take(&mut self, now: Instant, throttler: Throttler) -> Result<Admitted, Instant> {
+    /// Admits one more request, or returns when to try again.
+    fn try_admit(&mut self, now: Instant, throttler: Throttler) -> Result<Admitted, Instant> {
         if let Some(until) = self.closed_at(now) {
             return Err(until);
         }
         let (wait, admitted) = match self.window {
             Some(window) if window.ends_at > now => {
-                (window.wait(self.under_way, now), Admitted::Known)
+                (window.wait(self.in_flight, now), Admitted::Known)
             }
             None if self.unlimited => (None, Admitted::Known),
             Some(_) | None => (self.go_ahead(now, throttler.ahead()), Admitted::Ahead),
@@ -337,13 +340,13 @@ impl Budget {
         match wait {
             Some(at) => Err(at),
             None => {
-                self.under_way += 1;
+                self.in_flight += 1;
                 Ok(admitted)
             }
         }
     }
 
-    /// Lets a few find out what is allowed; returns how long the others wait for them.
+    /// Admits a few probes to learn the limit; returns until when the others wait for them.
     fn go_ahead(&mut self, now: Instant, most: u32) -> Option<Instant> {
         self.ahead = match self.ahead {
             Some((count, at)) if count < most => Some((count + 1, at)),
@@ -353,17 +356,17 @@ impl Budget {
         None
     }
 
-    fn give_back(&mut self, admitted: Admitted, progress: Progress) {
-        self.under_way = self.under_way.saturating_sub(1);
-        if progress == Progress::Answered {
+    fn release(&mut self, admitted: Admitted, progress: RequestProgress) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if progress == RequestProgress::Responded {
             return;
         }
-        if let Some(window) = self.window.as_mut().filter(|_| progress == Progress::Sent) {
-            // The server counted it, as far as is known.
+        if let Some(window) = self.window.as_mut().filter(|_| progress == RequestProgress::Sent) {
+            // The server may have counted it, so it counts as spent.
             window.left = window.left.saturating_sub(1);
         }
         if let Some((count, _)) = self.ahead.as_mut().filter(|_| admitted == Admitted::Ahead) {
-            // It found out nothing: the next one tries.
+            // It learned nothing: the next request probes again.
             *count = count.saturating_sub(1);
         }
     }
@@ -374,30 +377,30 @@ impl Budget {
         }
         let ends_at = now + reset;
         let Some(known) = self.window else {
-            self.window = Some(Window { ends_at, length: reset, limit, left });
+            self.window = Some(RateWindow { ends_at, length: reset, limit, left });
             self.ahead = None;
             return;
         };
         let length = reset.max(known.length);
         let has_ended = known.ends_at <= now;
         if !has_ended && known.ends_at > ends_at + SAME_END {
-            // An answer of the window before, overtaken by one of this window.
+            // A late response of the previous window, which arrived after one of this window.
             return;
         }
         let is_same = ends_at <= known.ends_at + SAME_END && !(has_ended && left > known.left);
         self.window = Some(if is_same {
-            // Answers overtake each other: within a window the smallest number is the newest.
-            // Each tells an end that is at most a second too late.
+            // Responses overtake each other: within a window the smallest number is the newest.
+            // Each reports an end that is at most a second too late.
             let (ends_at, left) = (ends_at.min(known.ends_at), left.min(known.left));
-            Window { ends_at, length, limit, left }
+            RateWindow { ends_at, length, limit, left }
         } else {
             self.ahead = None;
-            Window { ends_at, length, limit, left }
+            RateWindow { ends_at, length, limit, left }
         });
     }
 
-    /// Takes an answer without a word on limits for what it is, unless the window says otherwise.
-    fn hear_nothing(&mut self, now: Instant) {
+    /// Handles a response without rate limit headers: there is no limit, unless a window is open.
+    fn observe_unlimited(&mut self, now: Instant) {
         if self.window.is_none_or(|window| window.ends_at <= now) {
             self.window = None;
             self.unlimited = true;
@@ -407,7 +410,7 @@ impl Budget {
 
     fn close(&mut self, until: Instant) {
         self.closed_until = Some(self.closed_until.map_or(until, |known| known.max(until)));
-        // What was believed was wrong; after the wait nothing is known.
+        // The known state was wrong; after the wait nothing is known.
         self.window = None;
         self.unlimited = false;
         self.ahead = None;
@@ -418,7 +421,7 @@ impl Budget {
     }
 }
 
-/// Returns how long an answer asks to stay away, in whatever header it says so.
+/// Returns how long a response asks to wait, in whichever header it says so.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let throttled = Throttler::ALL
         .into_iter()
@@ -460,12 +463,12 @@ mod tests {
         ])
     }
 
-    /// A server that counts in fixed windows of 100 a minute, and answers after a while.
+    /// A server that counts in fixed windows of 100 a minute, and responds after a delay.
     struct Counting {
-        limiter: Arc<Limiter>,
+        limiter: Arc<RequestLimiter>,
         opened_at: Cell<Option<Instant>>,
         used: Cell<u64>,
-        /// Every so many answers are lost.
+        /// One in this many responses is lost.
         losing: u64,
     }
 
@@ -502,7 +505,7 @@ mod tests {
             }
         }
 
-        /// Sends so many requests at once, and returns in which second each was done.
+        /// Sends this many requests at once, and returns in which second each was done.
         async fn send_all(&self, count: usize) -> Vec<u64> {
             let start = Instant::now();
             let sends = (0..count).map(|_| async {
@@ -515,8 +518,8 @@ mod tests {
         }
     }
 
-    /// Asks for so many turns at once without sending anything, and returns when each came.
-    async fn admitted_at(limiter: &Arc<Limiter>, count: usize) -> Vec<u64> {
+    /// Requests this many turns at once without sending anything, and returns when each came.
+    async fn admitted_at(limiter: &Arc<RequestLimiter>, count: usize) -> Vec<u64> {
         let start = Instant::now();
         let waits = (0..count).map(|_| async {
             let permit = limiter.admit(Throttler::Lifecycle, LONG).await.unwrap();
@@ -525,7 +528,7 @@ mod tests {
         join_all(waits).await.into_iter().map(|(at, _)| at).collect()
     }
 
-    async fn answered(limiter: &Arc<Limiter>, status: u16, headers: &HeaderMap) {
+    async fn respond(limiter: &Arc<RequestLimiter>, status: u16, headers: &HeaderMap) {
         let mut permit = limiter.admit(Throttler::Lifecycle, LONG).await.unwrap();
         permit.sent();
         permit.learn(status, headers);
@@ -534,7 +537,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_headers_there_is_no_limit() {
         let limiter = Arc::default();
-        answered(&limiter, 200, &HeaderMap::new()).await;
+        respond(&limiter, 200, &HeaderMap::new()).await;
         assert_eq!(admitted_at(&limiter, 1000).await.last(), Some(&0));
     }
 
@@ -562,19 +565,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_goes_ahead_and_the_others_wait_for_its_answer() {
-        let limiter: Arc<Limiter> = Arc::default();
+    async fn one_probe_is_sent_and_the_others_wait_for_its_response() {
+        let limiter: Arc<RequestLimiter> = Arc::default();
         let first = limiter.admit(Throttler::Lifecycle, LONG).await.unwrap();
         let start = Instant::now();
-        let answer = async {
+        let respond_later = async {
             tokio::time::sleep(LATENCY).await;
             first.learn(200, &window(99, 60));
         };
-        let (second, ()) = tokio::join!(limiter.admit(Throttler::Lifecycle, LONG), answer);
+        let (second, ()) = tokio::join!(limiter.admit(Throttler::Lifecycle, LONG), respond_later);
         assert_eq!(start.elapsed(), LATENCY);
         drop(second);
-        // One that is never sent, or whose answer takes too long, is not waited for.
-        let limiter: Arc<Limiter> = Arc::default();
+        // A probe that is never sent, or whose response takes too long, does not block the others.
+        let limiter: Arc<RequestLimiter> = Arc::default();
         drop(limiter.admit(Throttler::Lifecycle, LONG).await);
         let slow = limiter.admit(Throttler::Lifecycle, LONG).await;
         assert_eq!(start.elapsed(), LATENCY);
@@ -586,28 +589,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_a_refusal_nothing_goes_before_its_time() {
         let limiter = Arc::default();
-        answered(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 30)])).await;
+        respond(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 30)])).await;
         assert!(admitted_at(&limiter, 5).await.iter().all(|&second| second >= 30));
         let start = Instant::now();
-        answered(&limiter, 429, &headers(&[("Retry-After", 7)])).await;
+        respond(&limiter, 429, &headers(&[("Retry-After", 7)])).await;
         drop(limiter.admit(Throttler::Create, LONG).await.unwrap());
         assert_eq!(start.elapsed().as_secs(), 7);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_refusal_calls_back_those_that_were_admitted_before() {
-        let limiter: Arc<Limiter> = Arc::default();
-        answered(&limiter, 200, &window(52, 50)).await;
+        let limiter: Arc<RequestLimiter> = Arc::default();
+        respond(&limiter, 200, &window(52, 50)).await;
         let early = limiter.admit(Throttler::Lifecycle, LONG).await.unwrap();
         assert!(!early.is_void());
-        answered(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 20)])).await;
+        respond(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 20)])).await;
         assert!(early.is_void());
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_throttler_does_not_hold_up_another() {
         let limiter = Arc::default();
-        answered(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 30)])).await;
+        respond(&limiter, 429, &headers(&[("Retry-After-sandbox-lifecycle", 30)])).await;
         let start = Instant::now();
         drop(limiter.admit(Throttler::Authenticated, LONG).await.unwrap());
         assert_eq!(start.elapsed(), Duration::ZERO);
@@ -616,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_word_on_when_to_come_back_counts() {
+    fn the_longest_retry_after_counts() {
         let both = headers(&[("Retry-After-authenticated", 3), ("Retry-After", 9)]);
         assert_eq!(retry_after(&both), Some(Duration::from_secs(9)));
         assert_eq!(retry_after(&HeaderMap::new()), None);

@@ -1,8 +1,8 @@
-//! Answers of the API, read leniently: an id is all that is required.
+//! Responses of the API, parsed leniently: only an id is required.
 //!
-//! Strict reading leaks: a client that rejects an answer for a missing field
-//! has lost the id of a sandbox that exists. So every other field has a
-//! default, fields of a wrong type count as missing, and states stay words.
+//! Strict parsing leaks: a client that rejects a response for a missing field has lost the id of a
+//! sandbox that exists. Every other field therefore has a default, fields of a wrong type count as
+//! missing, and unknown states are kept as text.
 
 use jiff::Timestamp;
 use serde_json::value::RawValue;
@@ -13,41 +13,41 @@ use crate::labels::Labels;
 use super::bounds::{self, TooLarge};
 use super::state::SandboxState;
 
-/// A sandbox, as far as it was told.
+/// A sandbox, as far as the response describes it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sandbox {
+pub struct DaytonaSandbox {
     /// Its id.
     pub id: String,
     /// Its name; the id where it has none.
     pub name: String,
     /// Its organisation.
     pub organization_id: Option<String>,
-    /// What it is doing.
+    /// Its current state.
     pub state: SandboxState,
-    /// What it is meant to do.
+    /// Its requested state.
     pub desired_state: Option<SandboxState>,
-    /// Why it failed, where that was told.
+    /// Why it failed, where the server reports it.
     pub error_reason: Option<String>,
     /// Its labels.
     pub labels: Labels,
     /// Whether its failure can be recovered from.
     pub recoverable: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Option<Timestamp>,
     /// When its record last changed.
     pub updated_at: Option<Timestamp>,
-    /// When it last did something; no proof of life.
+    /// When it was last active; no proof of life.
     pub last_activity_at: Option<Timestamp>,
     /// After how many idle minutes it stops.
     pub auto_stop_minutes: Option<i64>,
     /// When it is destroyed, whatever its state.
     pub auto_destroy_at: Option<Timestamp>,
-    /// Where its toolbox answers.
+    /// The address of its toolbox.
     pub toolbox_proxy_url: Option<String>,
 }
 
-impl Sandbox {
-    /// Reads a sandbox; `None` where there is not even an id.
+impl DaytonaSandbox {
+    /// Parses a sandbox; `None` without an id.
     pub(crate) fn read(value: &Value) -> Option<Self> {
         let fields = value.as_object()?;
         let id = text(fields, "id")?;
@@ -70,18 +70,18 @@ impl Sandbox {
         })
     }
 
-    /// Reads a row of a listing; `None` where there is not even an id.
+    /// Parses a row of a listing; `None` without an id.
     pub(super) fn read_row(row: &RawValue) -> Result<Option<Self>, TooLarge> {
         let size = row.get().len();
         if size > bounds::ROW {
             return Err(TooLarge::Row { size });
         }
-        // What is no JSON object counts as nothing, as any other wrong shape does.
+        // A row that is not a JSON object counts as absent, like any other wrong shape.
         let value: Value = serde_json::from_str(row.get()).unwrap_or_default();
         Self::read_bounded(&value)
     }
 
-    /// Reads a sandbox whose texts have an honest length.
+    /// Parses a sandbox and checks the length of its texts.
     pub(super) fn read_bounded(value: &Value) -> Result<Option<Self>, TooLarge> {
         let Some(sandbox) = Self::read(value) else { return Ok(None) };
         sandbox.check_texts()?;
@@ -104,33 +104,33 @@ impl Sandbox {
         }
     }
 
-    /// Returns whether its destroy failed: every call but one listing denies that it exists.
+    /// Returns whether its destroy failed. Every call but one listing then reports it as absent.
     pub fn is_errored_deleted(&self) -> bool {
         self.desired_state == Some(SandboxState::Destroyed) && self.state.has_failed()
     }
 }
 
-/// Finds the id in an answer to a create, even in one that was cut short.
+/// Finds the id in the response to a create, even in a truncated one.
 pub(crate) fn id_in(body: &[u8]) -> Option<String> {
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
         return value.as_object().and_then(|fields| text(fields, "id"));
     }
     let body = String::from_utf8_lossy(body);
-    // Only at the top level: deeper ones belong to something else.
+    // Only at the top level: nested ids belong to other objects.
     let start = body.trim_start().strip_prefix('{')?;
     let rest = start.trim_start().strip_prefix("\"id\"")?.trim_start().strip_prefix(':')?;
     let (id, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
     (!id.is_empty()).then(|| id.to_owned())
 }
 
-/// What a key may do.
+/// The permissions of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyRights {
     /// The key's name.
     pub name: Option<String>,
     /// The user it belongs to.
     pub user: Option<String>,
-    /// What it may do; `None` where the server does not tell.
+    /// Its permissions; `None` where the server does not report them.
     pub permissions: Option<Vec<String>>,
 }
 
@@ -144,7 +144,7 @@ impl KeyRights {
         Self { name: text(fields, "name"), user: text(fields, "userId"), permissions }
     }
 
-    /// Returns which of the rights that creel needs are missing.
+    /// Returns which of the permissions that creel needs are missing.
     pub fn missing(&self) -> Vec<&'static str> {
         let Some(permissions) = &self.permissions else { return Vec::new() };
         let lacks = |right: &&str| !permissions.iter().any(|held| held == right);
@@ -184,22 +184,22 @@ mod tests {
 
     #[test]
     fn an_id_is_all_that_is_required() {
-        let least = Sandbox::read(&json!({"id": "a"})).unwrap();
+        let least = DaytonaSandbox::read(&json!({"id": "a"})).unwrap();
         assert_eq!((least.name.as_str(), &least.state), ("a", &SandboxState::Unknown));
-        assert_eq!(Sandbox::read(&json!({"name": "a"})), None);
+        assert_eq!(DaytonaSandbox::read(&json!({"name": "a"})), None);
         let odd = json!({"id": "a", "state": 7, "labels": [], "createdAt": "yesterday",
             "organizationId": null, "desiredState": {}});
-        assert_eq!(Sandbox::read(&odd).unwrap(), least);
+        assert_eq!(DaytonaSandbox::read(&odd).unwrap(), least);
     }
 
     #[test]
-    fn an_unknown_state_keeps_its_word() {
-        let seen = Sandbox::read(&json!({"id": "a", "state": "hibernating"})).unwrap();
+    fn an_unknown_state_keeps_its_name() {
+        let seen = DaytonaSandbox::read(&json!({"id": "a", "state": "hibernating"})).unwrap();
         assert_eq!(seen.state.name(), "hibernating");
     }
 
     #[test]
-    fn the_id_survives_an_answer_that_was_cut_short() {
+    fn the_id_survives_a_truncated_response() {
         assert_eq!(id_in(br#"{"id":"abc","na"#).as_deref(), Some("abc"));
         assert_eq!(id_in(br#"{ "id" : "abc", "labels": {"id""#).as_deref(), Some("abc"));
         assert_eq!(id_in(br#"{"id":"ab"#), None);
@@ -211,7 +211,7 @@ mod tests {
     fn a_row_or_a_text_beyond_all_measure_is_refused() {
         let row = |value: &Value| {
             let raw = RawValue::from_string(value.to_string()).unwrap();
-            Sandbox::read_row(&raw)
+            DaytonaSandbox::read_row(&raw)
         };
         assert_eq!(row(&json!({"id": "a"})).unwrap().unwrap().id, "a");
         assert_eq!(row(&json!([1])).unwrap(), None);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_rights_are_named_and_untold_ones_are_not() {
+    fn missing_rights_are_reported_and_unknown_ones_are_not() {
         let rights = KeyRights::read(&json!({"permissions": ["write:sandboxes"]}));
         assert_eq!(rights.missing(), ["delete:sandboxes"]);
         assert!(KeyRights::read(&json!({})).missing().is_empty());

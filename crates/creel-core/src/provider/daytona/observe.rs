@@ -1,4 +1,4 @@
-//! From Daytona's sandboxes to [`Observed`].
+//! Conversion of Daytona's sandboxes to [`Observed`].
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use jiff::Timestamp;
 
 use crate::provider::{Kind, Observed, ProviderName, Retention};
 
-use super::model::Sandbox;
+use super::model::DaytonaSandbox;
 use super::state::SandboxState;
 
-/// Ends the generation of a record whose destroy failed, and which is hidden since.
+/// The suffix of the generation of a record that is hidden because its destroy failed.
 const ERRORED_DELETED: &str = ":errored-deleted";
-/// How long the service keeps the row of a sandbox that was deleted in error.
+/// How long the service keeps the row of a sandbox that was deleted in `error`.
 const KEPT_IN_ERROR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long it keeps one whose build failed.
 const KEPT_AFTER_BUILD: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns a sandbox as the rest of creel sees it.
-pub(super) fn observed(sandbox: Sandbox) -> Observed {
+/// Converts a sandbox to the provider-independent form.
+pub(super) fn observed(sandbox: DaytonaSandbox) -> Observed {
     let updated_at = sandbox.updated_at.map(|at| at.to_string()).unwrap_or_default();
     let hidden = if sandbox.is_errored_deleted() { ERRORED_DELETED } else { "" };
     Observed {
@@ -33,9 +33,11 @@ pub(super) fn observed(sandbox: Sandbox) -> Observed {
     }
 }
 
-/// Returns until when the service keeps a sandbox whose delete it accepted: it sends no destroy
-/// for one in error, and drops the row when it has not changed for some days.
-fn retention_of(sandbox: &Sandbox) -> Option<Retention> {
+/// Returns until when the service keeps a sandbox whose delete it accepted.
+///
+/// The service sends no destroy for a failed sandbox, and drops the row when it has not changed for
+/// some days.
+fn retention_of(sandbox: &DaytonaSandbox) -> Option<Retention> {
     if !sandbox.is_errored_deleted() {
         return None;
     }
@@ -48,9 +50,10 @@ fn retention_of(sandbox: &Sandbox) -> Option<Retention> {
     Some(Retention { until, reason: sandbox.error_reason.clone() })
 }
 
-/// Returns what a sandbox at rest is to become: an accepted stop or delete leaves its state alone
-/// until the runner takes it up.
-fn desired_of(sandbox: &Sandbox) -> Option<String> {
+/// Returns the pending state of a sandbox at rest.
+///
+/// An accepted stop or delete leaves the state unchanged until the runner processes it.
+fn desired_of(sandbox: &DaytonaSandbox) -> Option<String> {
     let desired = sandbox.desired_state.as_ref()?;
     let pending = *desired != sandbox.state && !sandbox.state.has_failed();
     pending.then(|| desired.name().to_owned())
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     fn seen(fields: serde_json::Value) -> Observed {
-        observed(Sandbox::read(&fields).expect("it has an id"))
+        observed(DaytonaSandbox::read(&fields).expect("it has an id"))
     }
 
     #[test]
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_order_shows_in_the_desired_state() {
+    fn a_pending_request_shows_in_the_desired_state() {
         let pending = seen(json!({"id": "a", "state": "started", "desiredState": "destroyed"}));
         assert_eq!(pending.desired.as_deref(), Some("destroyed"));
         let at_rest = seen(json!({"id": "a", "state": "started", "desiredState": "started"}));

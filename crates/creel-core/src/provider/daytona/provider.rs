@@ -1,4 +1,4 @@
-//! The Daytona provider: what the rest of creel sees.
+//! The Daytona implementation of [`Provider`].
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -12,61 +12,62 @@ use tracing::debug;
 
 use crate::labels;
 use crate::provider::{
-    CreateOrder, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError, ProviderName,
-    ReleaseMode, Released, Result, Spec, Turn,
+    CreateRequest, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError,
+    ProviderName, ReleaseMode, ReleaseTurn, Released, Result, Spec,
 };
 
 use super::absence::Absences;
 use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
-use super::classify::Refusal;
+use super::api::{DaytonaApi, ListQuery};
+use super::classify::DaytonaError;
 use super::create::{self, Maker};
 use super::destroys::Destroys;
 use super::http::Http;
-use super::model::{KeyRights, Sandbox};
+use super::model::{DaytonaSandbox, KeyRights};
 use super::observe::observed;
 use super::rest::RestV1;
 use super::toolbox::Toolbox;
-use super::wire::{ListQuery, Wire};
 use super::{read, release, state};
 
 const KINDS: &[Kind] = &[Kind::Sandbox];
-/// The pauses after the first look at a sandbox that is on its way out: requests are counted.
-const LOOK_PAUSE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(10);
-/// How many releases may be under way; most of them wait between two looks, and requests have
+/// The pauses after the first check of a sandbox that is being deleted; requests are rate-limited.
+const CHECK_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(10);
+/// Maximum number of concurrent releases. Most of them wait between two checks, and requests have
 /// limits of their own.
-const MOST_UNDER_WAY: usize = 2048;
-/// How long a hidden record is watched: nothing happens to it by itself.
+const MAX_CONCURRENT_RELEASES: usize = 2048;
+/// How long a hidden record is watched; it does not change by itself.
 const HIDDEN_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an accepted order may wait for the runner.
+/// How long an accepted request may wait for the runner.
 const PENDING_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a create may take: builds are slow, and each state has its own limit.
 const CREATE_DEADLINE: Duration = Duration::from_secs(900);
 
-/// How a sandbox learns that its owner lives.
+/// How the lease of a sandbox is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Renewal {
-    /// Whether it counts as activity: not where idleness is its maker's own business.
+    /// Whether to report activity. False where the sandbox's creator manages idleness itself.
     pub(crate) activity: bool,
-    /// The minutes it is to live from then on; `None` where it has no time to live of ours.
+    /// The minutes to live after a renewal; `None` where we set no time to live.
     pub(crate) minutes: Option<u64>,
 }
 
 /// The sandboxes of one Daytona organisation.
 #[derive(Debug)]
 pub struct DaytonaProvider {
-    wire: Arc<dyn Wire>,
+    api: Arc<dyn DaytonaApi>,
     http: Http,
     absences: Absences,
     destroys: Destroys,
     settings: DaytonaSettings,
-    /// The region new sandboxes are made in.
+    /// The region where new sandboxes are created.
     target: Option<String>,
-    /// What our key may do, asked once.
+    /// The permissions of our key, requested once.
     rights: OnceCell<KeyRights>,
     no_time_to_live: AtomicBool,
-    /// Failed sandboxes that can be recovered, as they were last inspected.
+    /// Failed sandboxes that can be recovered, as of their last inspect.
     recoverable: Mutex<HashSet<String>>,
-    /// How each sandbox of ours is renewed.
+    /// How each of our sandboxes is renewed.
     renewals: Mutex<HashMap<String, Renewal>>,
 }
 
@@ -75,17 +76,17 @@ impl DaytonaProvider {
     ///
     /// # Errors
     ///
-    /// Fails when there is no key, or an address that is none.
+    /// Fails when there is no key, or when the address is invalid.
     pub fn connect(
         environment: &DaytonaEnvironment,
         settings: DaytonaSettings,
     ) -> std::result::Result<Self, InvalidAccess> {
         let http = Http::new(environment)?;
-        let wire: Arc<dyn Wire> = Arc::new(RestV1::new(http.clone()));
+        let api: Arc<dyn DaytonaApi> = Arc::new(RestV1::new(http.clone()));
         Ok(Self {
-            absences: Absences::new(Arc::clone(&wire)),
+            absences: Absences::new(Arc::clone(&api)),
             destroys: Destroys::default(),
-            wire,
+            api,
             http,
             settings,
             target: environment.target.clone(),
@@ -96,125 +97,128 @@ impl DaytonaProvider {
         })
     }
 
-    /// Returns the wire, for calls that the rest of creel has no word for.
-    pub fn wire(&self) -> &dyn Wire {
-        &*self.wire
+    /// Returns the API client, for calls that [`Provider`] does not cover.
+    pub fn api(&self) -> &dyn DaytonaApi {
+        &*self.api
     }
 
-    /// Asks what our key may do; a token has the rights of its user, which are not asked for.
+    /// Returns the permissions of our key. A token has the permissions of its user, which are not
+    /// requested.
     ///
     /// # Errors
     ///
-    /// Fails when the API cannot be asked, or refuses the key.
+    /// Fails when the API cannot be reached, or refuses the key.
     pub async fn key_rights(&self) -> Result<&KeyRights> {
-        let ask = || async {
+        let fetch = || async {
             if !self.http.access().is_key() {
                 return Ok(KeyRights::default());
             }
-            match read::steadily(|| self.wire.key_rights()).await {
-                // An older server does not tell.
+            match read::steadily(|| self.api.key_rights()).await {
+                // An older server does not report them.
                 Err(refusal) if refusal.is_absence() => Ok(KeyRights::default()),
-                answer => answer,
+                result => result,
             }
         };
-        let asked = self.rights.get_or_try_init(ask).await;
-        asked.map_err(|refusal| refusal.during("ask what its key may do"))
+        let rights = self.rights.get_or_try_init(fetch).await;
+        rights.map_err(|refusal| refusal.during("ask what its key may do"))
     }
 
-    /// Asks the API for one sandbox, whichever: proves that it is there and takes our key.
+    /// Sends a small request, to prove that the API is reachable and accepts our key.
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be asked, or refuses the key.
+    /// Fails when the API cannot be reached, or refuses the key.
     pub async fn probe(&self) -> Result<()> {
-        // No sandbox has this id, so the answer is small.
+        // No sandbox has this id, so the response is small.
         let query = ListQuery { id: Some("0-no-such-sandbox".to_owned()), ..ListQuery::default() };
-        let answer = self.wire.list(&query, None).await;
-        answer.map(drop).map_err(|refusal| refusal.during("answer"))
+        let result = self.api.list(&query, None).await;
+        result.map(drop).map_err(|refusal| refusal.during("answer"))
     }
 
-    /// Asks the address of the toolboxes for an answer, and returns it; `None` where neither the
-    /// service nor a sandbox names one.
+    /// Sends a request to the address of the toolboxes, and returns that address.
+    ///
+    /// Returns `None` where neither the service nor a sandbox names one.
     ///
     /// # Errors
     ///
-    /// Fails when nothing answers there, or when the address cannot be used.
+    /// Fails when nothing responds there, or when the address cannot be used.
     pub async fn probe_toolbox(&self) -> Result<Option<String>> {
         let probe = async {
             let Some(address) = self.toolbox_address().await? else { return Ok(None) };
             Toolbox::probe(&self.http, &address).await?;
-            Ok::<_, Refusal>(Some(address))
+            Ok::<_, DaytonaError>(Some(address))
         };
         probe.await.map_err(|refusal| refusal.during("reach its toolboxes"))
     }
 
-    async fn toolbox_address(&self) -> std::result::Result<Option<String>, Refusal> {
-        match read::steadily(|| self.wire.toolbox_url()).await {
+    async fn toolbox_address(&self) -> std::result::Result<Option<String>, DaytonaError> {
+        match read::steadily(|| self.api.toolbox_url()).await {
             Ok(Some(address)) => return Ok(Some(address)),
             Ok(None) => {}
             Err(refusal) if refusal.class == ErrorClass::Denied => return Err(refusal),
-            // An older service publishes nothing of itself.
+            // An older service does not publish its configuration.
             Err(refusal) => debug!(%refusal, "the service does not say where its toolboxes are"),
         }
         let any = ListQuery::default();
-        let page = read::steadily(|| self.wire.list(&any, None)).await?;
+        let page = read::steadily(|| self.api.list(&any, None)).await?;
         Ok(page.items.into_iter().find_map(|sandbox| sandbox.toolbox_proxy_url))
     }
 
-    /// Starts a sandbox that was stopped, and waits until it runs; one that runs is fine.
+    /// Starts a stopped sandbox and waits until it runs; a running one is left as it is.
     ///
     /// # Errors
     ///
     /// Fails when there is no such sandbox, or when it does not start.
     pub async fn start(&self, id: &str) -> Result<()> {
-        let words = Self::check("start", Kind::Sandbox, id)?;
+        let operation = Self::check("start", Kind::Sandbox, id)?;
         let start = async {
-            let mut sandbox = read::steadily(|| self.wire.get(id)).await?;
+            let mut sandbox = read::steadily(|| self.api.get(id)).await?;
             if sandbox.state != state::SandboxState::Started {
-                self.wire.start(id).await?;
+                self.api.start(id).await?;
                 sandbox.state = state::SandboxState::Other("starting".to_owned());
             }
             self.maker().until_started(sandbox).await.map(drop)
         };
-        start.await.map_err(|refusal: Refusal| refusal.during(words))
+        start.await.map_err(|refusal: DaytonaError| refusal.during(operation))
     }
 
     fn maker(&self) -> Maker<'_> {
         Maker {
-            wire: &*self.wire,
+            api: &*self.api,
             target: self.target.as_deref(),
             longest_wait: self.settings.longest_wait,
             no_time_to_live: &self.no_time_to_live,
         }
     }
 
-    /// Opens the toolbox of a sandbox that runs.
+    /// Opens the toolbox of a running sandbox.
     ///
     /// # Errors
     ///
     /// Fails when there is no such sandbox.
     pub async fn toolbox(&self, id: &str) -> Result<Toolbox> {
-        let words = Self::check("open the toolbox of", Kind::Sandbox, id)?;
-        let sandbox = read::steadily(|| self.wire.get(id)).await;
-        let sandbox = sandbox.map_err(|refusal| refusal.during(words.clone()))?;
-        Toolbox::of(&self.http, &sandbox).map_err(|refusal| refusal.during(words))
+        let operation = Self::check("open the toolbox of", Kind::Sandbox, id)?;
+        let sandbox = read::steadily(|| self.api.get(id)).await;
+        let sandbox = sandbox.map_err(|refusal| refusal.during(operation.clone()))?;
+        Toolbox::of(&self.http, &sandbox).map_err(|refusal| refusal.during(operation))
     }
 
-    /// Refuses what is no sandbox, and what cannot be an id, before it gets into a path.
+    /// Rejects other kinds, and text that cannot be an id, before it gets into a path.
     fn check(verb: &str, kind: Kind, id: &str) -> Result<String> {
-        let words = format!("{verb} {kind} {id}");
-        let refused = |message: String| Refusal::new(ErrorClass::Invalid, message).during(&words);
+        let operation = format!("{verb} {kind} {id}");
+        let refused =
+            |message: String| DaytonaError::new(ErrorClass::Invalid, message).during(&operation);
         if kind != Kind::Sandbox {
             return Err(refused(format!("Daytona has no objects of the kind {kind}")));
         }
         if !can_be_id(id) {
             return Err(refused(format!("`{id}` is not the id or name of one")));
         }
-        Ok(words)
+        Ok(operation)
     }
 
-    /// Refuses a create whose sandbox could never be deleted again.
-    pub(crate) async fn check_rights(&self, words: &str) -> Result<()> {
+    /// Rejects a create whose sandbox could never be deleted.
+    pub(crate) async fn check_rights(&self, operation: &str) -> Result<()> {
         let missing = self.key_rights().await?.missing();
         if missing.is_empty() {
             return Ok(());
@@ -223,10 +227,10 @@ impl DaytonaProvider {
             "the key lacks {}: what it makes could not be given back; make a key with these scopes",
             missing.join(" and ")
         );
-        Err(Refusal::new(ErrorClass::Denied, message).during(words))
+        Err(DaytonaError::new(ErrorClass::Denied, message).during(operation))
     }
 
-    /// Says how a sandbox is renewed that somebody else asked for.
+    /// Sets how a sandbox that another client requested is renewed.
     pub(crate) fn renew_as(&self, id: &str, renewal: Renewal) {
         self.renewals().insert(id.to_owned(), renewal);
     }
@@ -237,20 +241,20 @@ impl DaytonaProvider {
     }
 
     /// Returns how a sandbox is renewed.
-    async fn renewal(&self, id: &str) -> std::result::Result<Renewal, Refusal> {
+    async fn renewal(&self, id: &str) -> std::result::Result<Renewal, DaytonaError> {
         if let Some(known) = self.renewals().get(id) {
             return Ok(*known);
         }
-        // Another process made it: its own switches say how it was meant.
-        let sandbox = self.wire.get(id).await?;
+        // Another process created it: its own settings show how it was meant.
+        let sandbox = self.api.get(id).await?;
         let renewal = Renewal { activity: true, minutes: lifetime_of(&sandbox) };
         self.renew_as(id, renewal);
         Ok(renewal)
     }
 
-    /// Notes whether a recover helps before a delete: only a sandbox that is looked at is released.
-    fn note_recoverable(&self, id: &str, found: Option<&Sandbox>) {
-        let helps = |found: &Sandbox| {
+    /// Records whether a recover helps before a delete. A release always follows an inspect.
+    fn note_recoverable(&self, id: &str, found: Option<&DaytonaSandbox>) {
+        let helps = |found: &DaytonaSandbox| {
             found.recoverable && found.state.has_failed() && !found.is_errored_deleted()
         };
         if found.is_some_and(helps) {
@@ -269,14 +273,14 @@ impl DaytonaProvider {
     }
 }
 
-/// Returns whether this can be put into a path. Names that somebody else chose may hold anything.
+/// Returns whether this is safe in a path. Names that other users chose may contain anything.
 fn can_be_id(id: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     id.starts_with(|first: char| first.is_ascii_alphanumeric()) && id.bytes().all(allowed)
 }
 
-/// Returns how long a sandbox that creel made was meant to live without a renewal.
-fn lifetime_of(sandbox: &Sandbox) -> Option<u64> {
+/// Returns how long a sandbox that creel created was meant to live without a renewal.
+fn lifetime_of(sandbox: &DaytonaSandbox) -> Option<u64> {
     labels::claimed_resource(&sandbox.labels)?;
     sandbox.auto_destroy_at?;
     sandbox.auto_stop_minutes.and_then(|minutes| u64::try_from(minutes).ok()).filter(|&m| m > 0)
@@ -289,26 +293,26 @@ impl Provider for DaytonaProvider {
     }
 
     fn address(&self) -> String {
-        self.wire.address()
+        self.api.address()
     }
 
     fn kinds(&self) -> &'static [Kind] {
         KINDS
     }
 
-    fn first_look(&self) -> Duration {
-        self.destroys.first_look()
+    fn first_check_delay(&self) -> Duration {
+        self.destroys.first_check_delay()
     }
 
-    fn look_pause(&self) -> RangeInclusive<Duration> {
-        LOOK_PAUSE
+    fn check_interval(&self) -> RangeInclusive<Duration> {
+        CHECK_INTERVAL
     }
 
     fn concurrency(&self) -> Option<usize> {
-        Some(MOST_UNDER_WAY)
+        Some(MAX_CONCURRENT_RELEASES)
     }
 
-    async fn turn(&self) -> Turn {
+    async fn turn(&self) -> ReleaseTurn {
         self.http.turn().await
     }
 
@@ -322,22 +326,23 @@ impl Provider for DaytonaProvider {
         }
         let longest = self.settings.longest_wait;
         match (seen.state.as_str(), seen.desired.as_deref()) {
-            // A destroy that does not end is stuck, and nothing that is sent can help it.
+            // A destroy that does not end is stuck, and no request can help it.
             ("destroying" | "destroyed", _) | (_, Some("destroyed")) => {
                 Outlook::Leaving(Some(longest))
             }
-            (word, desired) => match state::patience(word) {
+            (name, desired) => match state::patience(name) {
                 Some(patience) => Outlook::Changing(patience.min(longest)),
                 None if desired.is_some() => Outlook::Changing(PENDING_PATIENCE.min(longest)),
-                None => Outlook::Settled,
+                None => Outlook::Stable,
             },
         }
     }
 
-    /// The organisation where the environment names it, else the key's user and name: they stay
-    /// the same when the secret is kept, and tell nothing of it.
+    /// Returns the organisation where the environment names it, otherwise the key's user and name.
+    ///
+    /// They stay the same while the key is kept, and reveal nothing about the secret.
     async fn identity(&self) -> Result<String> {
-        let address = self.wire.address();
+        let address = self.api.address();
         if let Some(organization) = &self.http.access().organization {
             return Ok(format!("{address} organization {organization}"));
         }
@@ -352,86 +357,87 @@ impl Provider for DaytonaProvider {
         if !kinds.contains(&Kind::Sandbox) {
             return Ok(Vec::new());
         }
-        // With those whose delete was accepted in vain: they run, and cost money.
+        // Includes those whose delete was accepted without effect: they run, and cost money.
         let query = ListQuery { errored_deleted: true, ..ListQuery::default() };
-        let found = read::all(&*self.wire, &query).await;
+        let found = read::all(&*self.api, &query).await;
         let found = found.map_err(|refusal| refusal.during("list its sandboxes"))?;
         let there = found.into_iter().filter(|row| row.state != state::SandboxState::Destroyed);
         Ok(there.map(observed).collect())
     }
 
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
-        let words = Self::check("inspect", kind, id)?;
-        let answer = read::inspect(&*self.wire, &self.absences, id).await;
-        if let Ok(found) = &answer {
+        let operation = Self::check("inspect", kind, id)?;
+        let result = read::inspect(&*self.api, &self.absences, id).await;
+        if let Ok(found) = &result {
             self.note_recoverable(id, found.as_ref());
             let is_there = found.as_ref().is_some_and(|found| !found.is_errored_deleted());
-            self.destroys.looked(id, is_there);
+            self.destroys.record_check(id, is_there);
         }
-        answer.map(|found| found.map(observed)).map_err(|refusal| refusal.during(words))
+        result.map(|found| found.map(observed)).map_err(|refusal| refusal.during(operation))
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
-        let words = Self::check("find", marks.kind, &marks.resource.object_name())?;
-        let found = read::find(&*self.wire, marks, can_be_id(&marks.name)).await;
-        let found = found.map_err(|refusal| refusal.during(words))?;
+        let operation = Self::check("find", marks.kind, &marks.resource.object_name())?;
+        let found = read::find(&*self.api, marks, can_be_id(&marks.name)).await;
+        let found = found.map_err(|refusal| refusal.during(operation))?;
         Ok(found.into_iter().map(observed).collect())
     }
 
-    async fn create(&self, order: &CreateOrder) -> Result<String> {
-        let words = Self::check("create", order.spec.kind(), &order.name)?;
-        let Spec::Sandbox(spec) = &order.spec else {
+    async fn create(&self, request: &CreateRequest) -> Result<String> {
+        let operation = Self::check("create", request.spec.kind(), &request.name)?;
+        let Spec::Sandbox(spec) = &request.spec else {
             let message = "only sandboxes are made here";
-            return Err(Refusal::new(ErrorClass::Invalid, message).during(words));
+            return Err(DaytonaError::new(ErrorClass::Invalid, message).during(operation));
         };
-        self.check_rights(&words).await?;
-        let id = self.maker().make(order, spec).await.map_err(|refusal| refusal.during(words))?;
+        self.check_rights(&operation).await?;
+        let id =
+            self.maker().make(request, spec).await.map_err(|refusal| refusal.during(operation))?;
         let limited = !self.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
-        let minutes = limited.then(|| create::minutes_of(order.lease));
+        let minutes = limited.then(|| create::minutes_of(request.lease));
         self.renew_as(&id, Renewal { activity: true, minutes });
         Ok(id)
     }
 
     async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
-        let words = Self::check("stop", kind, id)?;
-        let answer = release::stop(&*self.wire, id, timeout).await;
-        answer.map_err(|refusal| refusal.during(words))
+        let operation = Self::check("stop", kind, id)?;
+        let result = release::stop(&*self.api, id, timeout).await;
+        result.map_err(|refusal| refusal.during(operation))
     }
 
     async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
-        let words = Self::check("renew", kind, id)?;
+        let operation = Self::check("renew", kind, id)?;
         let renew = async {
             let renewal = self.renewal(id).await?;
             if renewal.activity {
-                self.wire.touch(id).await?;
+                self.api.touch(id).await?;
             }
             if let Some(minutes) = renewal.minutes {
-                match self.wire.set_time_to_live(id, minutes).await {
-                    // The server took the limit with the create but has no way to move it, or
-                    // never had it: activity is what keeps the sandbox then.
+                match self.api.set_time_to_live(id, minutes).await {
+                    // The server accepted the limit with the create but cannot move it, or never
+                    // had it. Activity then keeps the sandbox alive.
                     Err(refusal) if refusal.is_absence() => {
                         debug!(id, "the server cannot move a time to live");
                         self.renew_as(id, Renewal { minutes: None, ..renewal });
                     }
-                    answer => answer?,
+                    result => result?,
                 }
             }
-            Ok::<_, Refusal>(())
+            Ok::<_, DaytonaError>(())
         };
-        renew.await.map_err(|refusal| refusal.during(words))
+        renew.await.map_err(|refusal| refusal.during(operation))
     }
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
-        let words = Self::check("delete", kind, id)?;
+        let operation = Self::check("delete", kind, id)?;
         let recoverable = self.recoverable().remove(id);
         if recoverable {
-            release::recover(&*self.wire, id).await;
+            release::recover(&*self.api, id).await;
         }
-        let answer = release::sandbox(&*self.wire, &self.absences, id, mode).await;
-        let released =
-            answer.map_err(|refusal: Refusal| -> ProviderError { refusal.during(words) })?;
+        let result = release::sandbox(&*self.api, &self.absences, id, mode).await;
+        let released = result
+            .map_err(|refusal: DaytonaError| -> ProviderError { refusal.during(operation) })?;
         if released == Released::Accepted {
-            self.destroys.ordered(id);
+            self.destroys.record_accepted(id);
         }
         self.renewals().remove(id);
         Ok(released)

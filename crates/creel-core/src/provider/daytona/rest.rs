@@ -1,4 +1,4 @@
-//! The API as it is today, version 1: routes and shapes.
+//! Version 1 of the API: routes and shapes.
 
 use async_trait::async_trait;
 use reqwest::{Method, Url};
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use crate::labels::Labels;
 use crate::provider::ErrorClass;
 
+use super::api::{DaytonaApi, DaytonaResult, ListQuery, NewSandbox, SandboxPage, StopMode};
 use super::bounds::{self, TooLarge};
-use super::classify::Refusal;
-use super::http::{Http, Request};
+use super::classify::DaytonaError;
+use super::http::{ApiRequest, Http};
 use super::limiter::Throttler;
-use super::model::{KeyRights, Sandbox, id_in};
-use super::wire::{Answered, ListQuery, NewSandbox, Page, StopMode, Wire};
+use super::model::{DaytonaSandbox, KeyRights, id_in};
 
-/// The largest page the server gives.
+/// The largest page that the server returns.
 const PAGE: &str = "200";
 
 /// Version 1 of the API.
@@ -36,39 +36,39 @@ impl RestV1 {
         self.http.url(&all)
     }
 
-    async fn post(&self, id: &str, parts: &[&str], counts_for: Throttler) -> Answered<()> {
-        let request = Request::to_api(Method::POST, self.of(id, parts)).counting_for(counts_for);
+    async fn post(&self, id: &str, parts: &[&str], counts_for: Throttler) -> DaytonaResult<()> {
+        let request = ApiRequest::to_api(Method::POST, self.of(id, parts)).counting_for(counts_for);
         self.http.send(request).await.map(drop)
     }
 
-    /// Says that there is no such API, where a listing is answered as something that is absent.
-    fn no_api(&self, refusal: Refusal) -> Refusal {
+    /// Turns a 404 for a listing into an error that says that no API is at this address.
+    fn no_api(&self, refusal: DaytonaError) -> DaytonaError {
         if !refusal.is_absence() {
             return refusal;
         }
         let address = &self.http.access().url;
         let message =
             format!("no Daytona API is at {address} ({}): check DAYTONA_API_URL", refusal.message);
-        Refusal { class: ErrorClass::Unreachable, message, ..refusal }
+        DaytonaError { class: ErrorClass::Unreachable, message, ..refusal }
     }
 
-    async fn read(&self, url: Url) -> Answered<Value> {
-        let body = self.http.send(Request::to_api(Method::GET, url)).await?;
+    async fn read(&self, url: Url) -> DaytonaResult<Value> {
+        let body = self.http.send(ApiRequest::to_api(Method::GET, url)).await?;
         serde_json::from_slice(&body).map_err(|_| unreadable())
     }
 }
 
-/// Reading again may help: bodies are cut short on the way.
-fn unreadable() -> Refusal {
-    Refusal::new(ErrorClass::Transient, "it answered with something that is not JSON")
+/// Returns a retryable error, because bodies can be truncated in transit.
+fn unreadable() -> DaytonaError {
+    DaytonaError::new(ErrorClass::Transient, "it answered with something that is not JSON")
 }
 
-fn no_listing() -> Refusal {
+fn no_listing() -> DaytonaError {
     let message = "its answer to a listing is none: is DAYTONA_API_URL right?";
-    Refusal::new(ErrorClass::Transient, message)
+    DaytonaError::new(ErrorClass::Transient, message)
 }
 
-/// A page of a listing: each row is read by itself, so that only one is in memory in full.
+/// A page of a listing. Rows are parsed one at a time, so that only one is in memory in full.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PageBody<'a> {
@@ -78,7 +78,7 @@ struct PageBody<'a> {
     next_cursor: Option<Value>,
 }
 
-fn page(body: &[u8]) -> Answered<Page> {
+fn page(body: &[u8]) -> DaytonaResult<SandboxPage> {
     let read: PageBody<'_> = match serde_json::from_slice(body) {
         Ok(read) => read,
         Err(error) if error.is_data() => return Err(no_listing()),
@@ -94,16 +94,16 @@ fn page(body: &[u8]) -> Answered<Page> {
     }
     let mut items = Vec::with_capacity(read.items.len());
     for row in read.items {
-        // A row without an id is nothing that could be acted on.
-        items.extend(Sandbox::read_row(row)?);
+        // A row without an id cannot be acted on.
+        items.extend(DaytonaSandbox::read_row(row)?);
     }
-    Ok(Page { items, next, size: body.len() })
+    Ok(SandboxPage { items, next, size: body.len() })
 }
 
 fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
     let mut url = base;
     let mut pairs = url.query_pairs_mut();
-    // The default order moves rows between pages whenever they do something.
+    // The default sort moves rows between pages whenever their sandboxes are active.
     pairs.append_pair("sort", "createdAt").append_pair("order", "asc").append_pair("limit", PAGE);
     if let Some(cursor) = cursor {
         pairs.append_pair("cursor", cursor);
@@ -128,95 +128,97 @@ fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
 }
 
 #[async_trait]
-impl Wire for RestV1 {
+impl DaytonaApi for RestV1 {
     fn address(&self) -> String {
         self.http.access().url.to_string()
     }
 
-    async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> Answered<Page> {
+    async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> DaytonaResult<SandboxPage> {
         let url = list_url(self.http.url(&["sandbox"]), query, cursor);
-        let request = Request { most_bytes: bounds::PAGE, ..Request::to_api(Method::GET, url) };
-        let answer = self.http.send(request).await;
-        page(&answer.map_err(|refusal| self.no_api(refusal))?)
+        let request =
+            ApiRequest { most_bytes: bounds::PAGE, ..ApiRequest::to_api(Method::GET, url) };
+        let response = self.http.send(request).await;
+        page(&response.map_err(|refusal| self.no_api(refusal))?)
     }
 
-    async fn get(&self, id: &str) -> Answered<Sandbox> {
+    async fn get(&self, id: &str) -> DaytonaResult<DaytonaSandbox> {
         let value = self.read(self.of(id, &[])).await?;
-        Sandbox::read_bounded(&value)?.ok_or_else(unreadable)
+        DaytonaSandbox::read_bounded(&value)?.ok_or_else(unreadable)
     }
 
-    async fn create(&self, new: &NewSandbox) -> Answered<Sandbox> {
+    async fn create(&self, new: &NewSandbox) -> DaytonaResult<DaytonaSandbox> {
         let url = self.http.url(&["sandbox"]);
-        let request = Request::to_api(Method::POST, url)
+        let request = ApiRequest::to_api(Method::POST, url)
             .counting_for(Throttler::Create)
             .with_body(json!(new));
         let body = self.http.send(request).await?;
-        let read = serde_json::from_slice(&body).ok().and_then(|value| Sandbox::read(&value));
-        let from_id = || Sandbox::read(&json!({"id": id_in(&body)?, "name": new.name}));
+        let read =
+            serde_json::from_slice(&body).ok().and_then(|value| DaytonaSandbox::read(&value));
+        let from_id = || DaytonaSandbox::read(&json!({"id": id_in(&body)?, "name": new.name}));
         read.or_else(from_id).ok_or_else(unreadable)
     }
 
-    async fn start(&self, id: &str) -> Answered<()> {
+    async fn start(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["start"], Throttler::Lifecycle).await
     }
 
-    async fn stop(&self, id: &str, mode: StopMode) -> Answered<()> {
+    async fn stop(&self, id: &str, mode: StopMode) -> DaytonaResult<()> {
         let mut url = self.of(id, &["stop"]);
         let force = if mode == StopMode::Forced { "true" } else { "false" };
         url.query_pairs_mut().append_pair("force", force);
-        let request = Request::to_api(Method::POST, url).counting_for(Throttler::Lifecycle);
+        let request = ApiRequest::to_api(Method::POST, url).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
     }
 
-    async fn recover(&self, id: &str) -> Answered<()> {
+    async fn recover(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["recover"], Throttler::Lifecycle).await
     }
 
-    async fn delete(&self, id: &str) -> Answered<()> {
+    async fn delete(&self, id: &str) -> DaytonaResult<()> {
         let request =
-            Request::to_api(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
+            ApiRequest::to_api(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
     }
 
-    async fn archive(&self, id: &str) -> Answered<()> {
+    async fn archive(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["archive"], Throttler::Lifecycle).await
     }
 
-    async fn set_labels(&self, id: &str, labels: &Labels) -> Answered<()> {
-        let request = Request::to_api(Method::PUT, self.of(id, &["labels"]))
+    async fn set_labels(&self, id: &str, labels: &Labels) -> DaytonaResult<()> {
+        let request = ApiRequest::to_api(Method::PUT, self.of(id, &["labels"]))
             .with_body(json!({ "labels": labels }));
         self.http.send(request).await.map(drop)
     }
 
-    async fn set_auto_stop(&self, id: &str, minutes: u64) -> Answered<()> {
+    async fn set_auto_stop(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["autostop", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_auto_archive(&self, id: &str, minutes: u64) -> Answered<()> {
+    async fn set_auto_archive(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["autoarchive", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_auto_delete(&self, id: &str, minutes: i64) -> Answered<()> {
+    async fn set_auto_delete(&self, id: &str, minutes: i64) -> DaytonaResult<()> {
         self.post(id, &["autodelete", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_time_to_live(&self, id: &str, minutes: u64) -> Answered<()> {
+    async fn set_time_to_live(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["ttl", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn touch(&self, id: &str) -> Answered<()> {
+    async fn touch(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["last-activity"], Throttler::Authenticated).await
     }
 
-    async fn key_rights(&self) -> Answered<KeyRights> {
+    async fn key_rights(&self) -> DaytonaResult<KeyRights> {
         let value = self.read(self.http.url(&["api-keys", "current"])).await?;
         Ok(KeyRights::read(&value))
     }
 
-    async fn toolbox_url(&self) -> Answered<Option<String>> {
+    async fn toolbox_url(&self) -> DaytonaResult<Option<String>> {
         let value = self.read(self.http.url(&["config"])).await?;
-        let told = value.get("proxyToolboxUrl").and_then(Value::as_str);
-        Ok(told.filter(|told| !told.is_empty()).map(str::to_owned))
+        let url = value.get("proxyToolboxUrl").and_then(Value::as_str);
+        Ok(url.filter(|url| !url.is_empty()).map(str::to_owned))
     }
 }
 

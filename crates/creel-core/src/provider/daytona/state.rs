@@ -1,31 +1,31 @@
-//! The states of a sandbox: an open set of words, and how long each may last.
+//! The states of a sandbox: an open set of names, and how long each may last.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a sandbox is doing, in Daytona's word; a word that is not known is kept.
+/// The state of a sandbox, under Daytona's name; unknown names are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SandboxState {
     /// It runs.
     Started,
     /// It is stopped; its disk remains.
     Stopped,
-    /// It is on its way out; not gone.
+    /// It is being destroyed, but still exists.
     Destroying,
-    /// It is said to be gone.
+    /// The server reports it as gone.
     Destroyed,
     /// It failed.
     Error,
     /// Its image could not be built.
     BuildFailed,
-    /// Nothing was told.
+    /// The server reports no state.
     Unknown,
-    /// Any other word.
+    /// Any other name.
     Other(String),
 }
 
 impl SandboxState {
-    /// Returns the word.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         match self {
             Self::Started => "started",
@@ -35,18 +35,18 @@ impl SandboxState {
             Self::Error => "error",
             Self::BuildFailed => "build_failed",
             Self::Unknown => "unknown",
-            Self::Other(word) => word,
+            Self::Other(name) => name,
         }
     }
 
-    /// Returns whether it ended badly.
+    /// Returns whether it failed.
     pub fn has_failed(&self) -> bool {
         matches!(self, Self::Error | Self::BuildFailed)
     }
 }
 
 impl From<String> for SandboxState {
-    fn from(word: String) -> Self {
+    fn from(name: String) -> Self {
         let known = [
             Self::Started,
             Self::Stopped,
@@ -56,7 +56,7 @@ impl From<String> for SandboxState {
             Self::BuildFailed,
             Self::Unknown,
         ];
-        known.into_iter().find(|state| state.name() == word).unwrap_or(Self::Other(word))
+        known.into_iter().find(|state| state.name() == name).unwrap_or(Self::Other(name))
     }
 }
 
@@ -66,11 +66,11 @@ impl fmt::Display for SandboxState {
     }
 }
 
-/// Every state Daytona is known to show, and how long one that should pass may last.
+/// Every known state of Daytona, and how long a transitional one may last.
 ///
-/// `None` marks states that last, and `destroying`, for which a release has its own deadline.
-/// Users saw `creating` and `starting` frozen for hours and `pending_build` without limit: after
-/// these times a create fails, and a release quarantines the sandbox by its id.
+/// `None` marks lasting states, and `destroying`, for which a release has its own deadline. Users
+/// saw `creating` and `starting` frozen for hours and `pending_build` without limit. After these
+/// times a create fails, and a release quarantines the sandbox by its id.
 pub const STATES: [(&str, Option<Duration>); 22] = [
     ("creating", seconds(120)),
     ("restoring", seconds(300)),
@@ -103,9 +103,9 @@ const fn seconds(seconds: u64) -> Option<Duration> {
 /// How long a state that is not in the table may last.
 const UNHEARD_OF: Duration = Duration::from_secs(60);
 
-/// Returns how long a state may last before something is wrong, if it is one that passes.
+/// Returns how long a transitional state may last before it counts as stuck; `None` if it may last.
 pub(super) fn patience(state: &str) -> Option<Duration> {
-    match STATES.iter().find(|(word, _)| *word == state) {
+    match STATES.iter().find(|(name, _)| *name == state) {
         Some((_, patience)) => *patience,
         None => Some(UNHEARD_OF),
     }
@@ -116,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_survives_reading() {
-        for (word, _) in STATES {
-            assert_eq!(SandboxState::from(word.to_owned()).name(), word);
+    fn every_state_name_round_trips() {
+        for (name, _) in STATES {
+            assert_eq!(SandboxState::from(name.to_owned()).name(), name);
         }
         assert_eq!(SandboxState::from("new".to_owned()).name(), "new");
     }

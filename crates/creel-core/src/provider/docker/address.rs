@@ -1,4 +1,4 @@
-//! Where an engine listens, as one writes it in `DOCKER_HOST`.
+//! The address of an engine, as written in `DOCKER_HOST`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,46 +8,46 @@ const PLAIN_PORT: u16 = 2375;
 /// The port of an engine with TLS.
 const TLS_PORT: u16 = 2376;
 
-/// Where an engine listens.
+/// The address of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket.
     Unix(PathBuf),
-    /// A TCP port, unprotected.
+    /// A TCP port without TLS.
     Tcp {
-        /// The name or number of the host.
+        /// The name or IP address of the host.
         host: String,
         /// The port.
         port: u16,
     },
-    /// A TCP port behind TLS.
+    /// A TCP port with TLS.
     Tls {
-        /// The name or number of the host, which its certificate must carry.
+        /// The name or IP address of the host, which must match its certificate.
         host: String,
         /// The port.
         port: u16,
-        /// What to trust and what to show.
+        /// The authorities to trust and the client certificate.
         tls: TlsFiles,
     },
-    /// An engine behind `ssh`, reached by `docker system dial-stdio` over there.
+    /// An engine behind `ssh`, reached by `docker system dial-stdio` on the remote host.
     Ssh(SshTarget),
 }
 
-/// The certificates of a connection with TLS.
+/// The certificates of a TLS connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities to trust; `None` means those of this machine.
+    /// The authorities to trust. `None` means those of this machine.
     pub ca: Option<PathBuf>,
     /// Our certificate.
     pub cert: Option<PathBuf>,
     /// The key of our certificate.
     pub key: Option<PathBuf>,
-    /// Whether the engine must prove who it is.
+    /// Whether the engine's certificate is verified.
     pub verify: bool,
 }
 
 impl TlsFiles {
-    /// Takes the files under their usual names, as far as they exist.
+    /// Uses the files with their usual names, as far as they exist.
     pub fn in_directory(directory: Option<&Path>, verify: bool) -> Self {
         let file = |name: &str| {
             directory.map(|directory| directory.join(name)).filter(|path| path.exists())
@@ -61,20 +61,20 @@ impl TlsFiles {
     }
 }
 
-/// Whom `ssh` calls.
+/// The target of an `ssh` connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshTarget {
-    /// The user over there; `None` leaves it to the configuration of `ssh`.
+    /// The remote user. `None` leaves it to the configuration of `ssh`.
     pub user: Option<String>,
     /// The host, or an alias in the configuration of `ssh`.
     pub host: String,
-    /// The port; `None` leaves it to the configuration of `ssh`.
+    /// The port. `None` leaves it to the configuration of `ssh`.
     pub port: Option<u16>,
-    /// The engine's socket over there; `None` means its default.
+    /// The engine's socket on the remote host. `None` means its default.
     pub socket: Option<String>,
 }
 
-/// A text that is no address of an engine.
+/// A text that is not a valid address of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an address of a Docker Engine: {reason}")]
 pub struct InvalidAddress {
@@ -83,11 +83,11 @@ pub struct InvalidAddress {
 }
 
 impl Address {
-    /// Reads an address; TCP speaks TLS if files for it are given.
+    /// Parses an address. TCP uses TLS if files for it are given.
     ///
     /// # Errors
     ///
-    /// Fails with what is wrong when it is none.
+    /// Fails with the reason when the text is not a valid address.
     pub fn parse(text: &str, tls: Option<TlsFiles>) -> Result<Self, InvalidAddress> {
         let invalid = |reason| InvalidAddress { text: without_user(text), reason };
         let (scheme, rest) = text.split_once("://").unwrap_or(("tcp", text));
@@ -104,7 +104,7 @@ impl Address {
     }
 }
 
-/// Leaves out the user, who may have been written with a password.
+/// Removes the user from an address, which may include a password.
 fn without_user(text: &str) -> String {
     match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 <= at => {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_address_says_what_is_wrong() {
+    fn a_malformed_address_explains_the_error() {
         for (text, reason) in [
             ("unix://docker.sock", "a unix socket needs an absolute path"),
             ("npipe:////./pipe/docker_engine", "it must start with"),

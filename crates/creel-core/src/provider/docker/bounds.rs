@@ -1,8 +1,8 @@
-//! Bounds on what an engine can make us keep.
+//! Bounds on how much of an engine's responses is kept in memory.
 //!
-//! An engine may be broken, or somebody else's. Every answer is read up to a bound and then given
-//! up with an error that names the bound; a list is read row by row, and the rows together may
-//! weigh so much. The sum over all lists that are read at once stays below 200 MB.
+//! An engine may be broken or untrusted. Every response is read up to a bound, and then fails with
+//! an error that names the bound. A list is read row by row, and the total weight of its rows is
+//! bounded. The sum over all lists that are read at once stays below 200 MB.
 
 use std::io;
 use std::pin::Pin;
@@ -20,30 +20,30 @@ use crate::labels::Labels;
 
 use super::transport::RawStream;
 
-/// The answer about one object.
-pub(super) const ANSWER: usize = 4 << 20;
-/// What an engine says to a request that it does not carry out.
+/// The response about one object.
+pub(super) const RESPONSE: usize = 4 << 20;
+/// The response to a request that the engine does not carry out.
 pub(super) const REFUSAL: usize = 64 << 10;
 /// An archive of a container's file.
 pub(super) const ARCHIVE: usize = 8 << 20;
-/// One row of a list, as it is sent.
+/// One row of a list, as sent.
 pub(super) const ROW: usize = 1 << 20;
-/// All rows of a list, as they are kept.
+/// All rows of a list, as kept.
 pub(super) const LIST: usize = 40 << 20;
-/// One line of a stream of progress.
+/// One line of a progress stream.
 pub(super) const LINE: usize = 64 << 10;
-/// What a row costs beside its texts.
+/// The cost of a row besides its texts.
 const ROW_COST: usize = 400;
-/// What a text costs beside its bytes.
+/// The cost of a text besides its bytes.
 const TEXT_COST: usize = 32;
 
-/// An engine sent more than we take.
+/// An engine sent more than the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the engine sent more than {limit} bytes for {what}")]
 pub(crate) struct TooMuch {
-    /// What it was to answer.
+    /// What the response was about.
     pub(super) what: &'static str,
-    /// How much is taken.
+    /// The bound in bytes.
     pub(super) limit: usize,
 }
 
@@ -53,7 +53,7 @@ impl From<TooMuch> for Error {
     }
 }
 
-/// Reads a body whole, up to a bound.
+/// Reads a whole body, up to a bound.
 pub(super) async fn collect(
     mut body: Incoming,
     what: &'static str,
@@ -70,13 +70,13 @@ pub(super) async fn collect(
     Ok(whole.freeze())
 }
 
-/// What a row costs while it is kept.
+/// The memory cost of a row.
 pub(super) trait Weigh {
-    /// Returns about how many bytes it takes.
+    /// Returns roughly how many bytes the row takes.
     fn weight(&self) -> usize;
 }
 
-/// Returns what the texts of a row cost, and the row itself.
+/// Returns the cost of a row with these texts.
 pub(super) fn weight_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> usize {
     texts.into_iter().map(|text| text.len() + TEXT_COST).sum::<usize>() + ROW_COST
 }
@@ -86,28 +86,28 @@ pub(super) fn texts_of(labels: &Labels) -> impl Iterator<Item = &str> {
     labels.iter().flat_map(|(name, value)| [name, value])
 }
 
-/// How much more a connection may bring, for the answer that is under way.
+/// How many more bytes a connection may receive for the current response.
 ///
-/// The client library reads answers whole, however long they are. So the connection itself ends
-/// when an answer is longer than any that the library is asked for.
+/// The client library reads whole responses of any length. So the connection itself ends when a
+/// response is longer than any that the library is used for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Allowance(Arc<AtomicU64>);
 
 impl Allowance {
-    /// Sets how much the next answer may bring.
+    /// Sets how many bytes the next response may have.
     pub(super) fn set(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    fn take(&self, bytes: u64) -> bool {
-        let taken = self
+    fn spend(&self, bytes: u64) -> bool {
+        let spent = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        taken.is_ok()
+        spent.is_ok()
     }
 }
 
-/// A stream that ends with an error when it brings more than it is allowed.
+/// A stream that fails when it receives more than it is allowed.
 pub(super) struct Metered {
     pub(super) stream: Box<dyn RawStream>,
     pub(super) allowance: Allowance,
@@ -122,8 +122,8 @@ impl AsyncRead for Metered {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let count = (buffer.filled().len() - before) as u64;
-        if matches!(read, Poll::Ready(Ok(()))) && !self.allowance.take(count) {
-            let error = TooMuch { what: "an answer", limit: ANSWER };
+        if matches!(read, Poll::Ready(Ok(()))) && !self.allowance.spend(count) {
+            let error = TooMuch { what: "an answer", limit: RESPONSE };
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
         }
         read

@@ -1,9 +1,8 @@
-//! From what an engine answered to what it means: decided here, once.
+//! Classifies the errors and responses of an engine, in one place.
 //!
-//! A status alone does not say it: Docker answers 404 to a network create
-//! whose address pools are used up, 403 to the removal of a network that is
-//! in use, and Podman 500 to much of what Docker calls a conflict. So the
-//! words of the message decide where the status does not.
+//! A status alone is not enough. Docker responds with 404 to a network create whose address pools
+//! are used up, and with 403 to the removal of a network in use. Podman responds with 500 to much
+//! of what Docker calls a conflict. So the message decides where the status does not.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,38 +11,38 @@ use bollard::errors::Error;
 
 use crate::provider::{ErrorClass, ProviderError, ProviderName};
 
-/// How much of an engine's message is kept.
+/// Maximum length of the kept part of an engine's message.
 const MESSAGE_LIMIT: usize = 400;
 
-/// What sort of thing was tried: it decides what 404 and 409 mean.
+/// The kind of request, which decides what 404 and 409 mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
-    /// Asking for a list, or for the engine itself; neither can be absent.
-    Ask,
-    /// Reading one object; what is absent is gone.
-    Look,
-    /// Making or starting; what is absent is something we named wrongly.
+pub(super) enum EngineAction {
+    /// Requests a list, or the engine's own data. Neither can be absent.
+    Query,
+    /// Reads one object. If it is absent, it is gone.
+    Inspect,
+    /// Creates or starts an object. If something is absent, we named it wrongly.
     Make,
-    /// Ending; what is absent is gone.
+    /// Removes or stops an object. If it is absent, it is gone.
     End,
 }
 
-/// What was tried.
+/// A description of the attempted request.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {
-    pub act: Act,
-    /// The words, as a verb phrase.
-    pub words: String,
-    /// Where the engine listens.
+    pub action: EngineAction,
+    /// What was attempted, as a verb phrase.
+    pub operation: String,
+    /// The address of the engine.
     pub address: String,
 }
 
-/// Says what an error means for what was tried.
+/// Classifies an error of an attempted request.
 pub(super) fn classify(error: &Error, attempt: &Attempt) -> ProviderError {
     let (class, message) = match error {
         Error::DockerResponseServerError { status_code, message } => {
             let message = one_line(message);
-            let class = class_of_answer(attempt.act, *status_code, &message);
+            let class = class_of_response(attempt.action, *status_code, &message);
             let message = explained(class, *status_code, message);
             (class, message)
         }
@@ -51,34 +50,40 @@ pub(super) fn classify(error: &Error, attempt: &Attempt) -> ProviderError {
     };
     ProviderError {
         provider: ProviderName::Docker,
-        operation: attempt.words.clone(),
+        operation: attempt.operation.clone(),
         message: one_line(&message),
         class,
         retry_after: None,
     }
 }
 
-fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
+fn class_of_response(action: EngineAction, status: u16, message: &str) -> ErrorClass {
     let message = message.to_ascii_lowercase();
-    let says = |signs: &[&str]| signs.iter().any(|sign| message.contains(sign));
-    if says(&ADDRESS_POOL_USED_UP) || status == 507 || says(&["no space left on device"]) {
+    let mentions = |phrases: &[&str]| phrases.iter().any(|phrase| message.contains(phrase));
+    if mentions(&ADDRESS_POOL_USED_UP) || status == 507 || mentions(&["no space left on device"]) {
         return ErrorClass::Quota;
     }
     match status {
-        404 => match act {
-            Act::Look | Act::End if tells_absence(&message) => ErrorClass::Gone,
+        404 => match action {
+            EngineAction::Inspect | EngineAction::End if is_about_object(&message) => {
+                ErrorClass::Gone
+            }
             _ => ErrorClass::Invalid,
         },
-        409 if says(&["already in progress", "is being removed"]) => ErrorClass::InProgress,
+        409 if mentions(&["already in progress", "is being removed"]) => ErrorClass::InProgress,
         409 => ErrorClass::InUse,
-        403 if says(&["active endpoints"]) => ErrorClass::InUse,
+        403 if mentions(&["active endpoints"]) => ErrorClass::InUse,
         401 | 403 => ErrorClass::Denied,
         429 => ErrorClass::Throttled,
         408 | 425 => ErrorClass::Transient,
-        500.. if says(&IN_USE) => ErrorClass::InUse,
-        500.. if act == Act::Make && says(&NAMED_WRONGLY) => ErrorClass::Invalid,
-        500.. if act == Act::Make && says(&["toomanyrequests"]) => ErrorClass::Throttled,
-        500.. if act == Act::Make && says(&REGISTRY_DENIES) => ErrorClass::Denied,
+        500.. if mentions(&IN_USE) => ErrorClass::InUse,
+        500.. if action == EngineAction::Make && mentions(&UNKNOWN_REFERENCE) => {
+            ErrorClass::Invalid
+        }
+        500.. if action == EngineAction::Make && mentions(&["toomanyrequests"]) => {
+            ErrorClass::Throttled
+        }
+        500.. if action == EngineAction::Make && mentions(&REGISTRY_DENIES) => ErrorClass::Denied,
         500.. => ErrorClass::Transient,
         _ => ErrorClass::Invalid,
     }
@@ -88,31 +93,30 @@ fn class_of_answer(act: Act, status: u16, message: &str) -> ErrorClass {
 pub(super) fn is_absence(error: &Error) -> bool {
     matches!(
         error,
-        Error::DockerResponseServerError { status_code: 404, message } if tells_absence(message)
+        Error::DockerResponseServerError { status_code: 404, message } if is_about_object(message)
     )
 }
 
-/// Returns whether a 404 is about the object. One without words, about the page or in HTML is
-/// from something on the way, or from an engine that does not know the question, and proves
-/// nothing.
-fn tells_absence(message: &str) -> bool {
+/// Returns whether a 404 is about the object. One without a message, about a page or in HTML comes
+/// from a proxy, or from an engine that does not know the endpoint. It proves nothing.
+fn is_about_object(message: &str) -> bool {
     let message = message.trim();
     !message.is_empty() && !message.starts_with('<') && !message.contains("page not found")
 }
 
-/// How engines, old and new, say that no network can be made any more.
+/// How old and new engines report that no network can be created any more.
 const ADDRESS_POOL_USED_UP: [&str; 3] = [
     "non-overlapping ipv4 address pool",
     "predefined address pools have been fully subnetted",
     "could not find free subnet",
 ];
 
-/// How Podman says with a status of 500 that something is in use.
+/// How Podman reports with status 500 that something is in use.
 const IN_USE: [&str; 4] =
     ["container state improper", "is being used", "has active endpoints", "network is being used"];
 
-/// How Podman says with a status of 500 that a create names something that is not there.
-const NAMED_WRONGLY: [&str; 6] = [
+/// How Podman reports with status 500 that a create names something that does not exist.
+const UNKNOWN_REFERENCE: [&str; 6] = [
     "network not found",
     "command that was not found",
     "executable file not found",
@@ -121,17 +125,17 @@ const NAMED_WRONGLY: [&str; 6] = [
     "no matching manifest",
 ];
 
-/// What an engine passes on from a registry that wants another login.
+/// What an engine passes on from a registry that requires another login.
 const REGISTRY_DENIES: [&str; 2] = ["unauthorized", "requested access to the resource is denied"];
 
-/// Says what to do when no network can be made any more, if that is what the engine says.
+/// Returns what to do when no network can be created any more, if the engine reports that.
 pub(crate) fn advice(message: &str) -> Option<&'static str> {
     let lower = message.to_ascii_lowercase();
-    let is_used_up = ADDRESS_POOL_USED_UP.iter().any(|sign| lower.contains(sign));
-    is_used_up.then_some("remove networks nobody uses, or give the engine more address pools")
+    let is_used_up = ADDRESS_POOL_USED_UP.iter().any(|phrase| lower.contains(phrase));
+    is_used_up.then_some("remove unused networks, or give the engine more address pools")
 }
 
-/// Adds to the engine's words where they do not say what to do.
+/// Adds advice to the engine's message where it does not say what to do.
 fn explained(class: ErrorClass, status: u16, message: String) -> String {
     let lower = message.to_ascii_lowercase();
     if message.is_empty() {
@@ -142,19 +146,20 @@ fn explained(class: ErrorClass, status: u16, message: String) -> String {
     }
     let runs =
         ["cannot remove a running container", "cannot remove a paused container", "without force"];
-    if class == ErrorClass::InUse && runs.iter().any(|sign| lower.contains(sign)) {
+    if class == ErrorClass::InUse && runs.iter().any(|phrase| lower.contains(phrase)) {
         return format!("it is running now ({message})");
     }
     message
 }
 
-/// Says what it means that there was no answer, or none we can read.
+/// Classifies a missing or unreadable response.
 fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
     use io::ErrorKind;
 
     if let Some(broken) = json_error(error) {
         let message = format!("{address} sent an answer we cannot read: {broken}");
-        // It says nothing about what was asked: neither that it is wrong nor that it is absent.
+        // It says nothing about the object: neither that the request is wrong nor that it is
+        // absent.
         return (ErrorClass::Transient, message);
     }
     let Some(cause) = io_error(error) else {
@@ -163,20 +168,20 @@ fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
             error => unreachable(address, "broke off", Some(error.to_string())),
         };
     };
-    // An error of the system has a number; one of ours, or of TLS or ssh, has words.
-    let words = cause.raw_os_error().is_none().then(|| cause.to_string());
+    // An error of the operating system has a number. One of ours, of TLS or of ssh has a message.
+    let detail = cause.raw_os_error().is_none().then(|| cause.to_string());
     match cause.kind() {
         ErrorKind::PermissionDenied => {
-            (ErrorClass::Denied, with_detail(format!("no permission to use {address}"), words))
+            (ErrorClass::Denied, with_detail(format!("no permission to use {address}"), detail))
         }
         ErrorKind::InvalidData => {
-            (ErrorClass::Denied, with_detail(format!("no trust in {address}"), words))
+            (ErrorClass::Denied, with_detail(format!("no trust in {address}"), detail))
         }
         ErrorKind::InvalidInput => {
-            (ErrorClass::Invalid, with_detail(format!("no way to use {address}"), words))
+            (ErrorClass::Invalid, with_detail(format!("no way to use {address}"), detail))
         }
-        ErrorKind::NotFound => listens_nobody(address, "no such socket"),
-        ErrorKind::ConnectionRefused => listens_nobody(address, "connection refused"),
+        ErrorKind::NotFound => no_listener(address, "no such socket"),
+        ErrorKind::ConnectionRefused => no_listener(address, "connection refused"),
         ErrorKind::TimedOut => unreachable(address, "did not answer in time", None),
         ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted
@@ -186,7 +191,7 @@ fn failure(error: &Error, address: &str) -> (ErrorClass, String) {
     }
 }
 
-fn listens_nobody(address: &str, why: &str) -> (ErrorClass, String) {
+fn no_listener(address: &str, why: &str) -> (ErrorClass, String) {
     (ErrorClass::Unreachable, format!("no Docker Engine listens on {address} ({why})"))
 }
 
@@ -201,7 +206,7 @@ fn with_detail(sentence: String, detail: Option<String>) -> String {
     }
 }
 
-/// Finds the error of the operating system under an error, if there is one.
+/// Finds the I/O error in the chain of an error, if there is one.
 fn io_error(error: &Error) -> Option<&io::Error> {
     if let Error::IOError { err } = error {
         return Some(err);
@@ -216,7 +221,7 @@ fn io_error(error: &Error) -> Option<&io::Error> {
     None
 }
 
-/// Returns what is wrong with an answer that is not the JSON it should be.
+/// Returns what is wrong with a response that is not the expected JSON.
 fn json_error(error: &Error) -> Option<String> {
     match error {
         Error::JsonDataError { message, .. } => Some(message.clone()),
@@ -225,7 +230,7 @@ fn json_error(error: &Error) -> Option<String> {
     }
 }
 
-/// Folds a message into one line without a full stop, and cuts it to a sane length.
+/// Folds a message into one line without a full stop, and limits its length.
 fn one_line(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = uncapitalised(line.trim_end_matches('.'));
@@ -235,7 +240,7 @@ fn one_line(message: &str) -> String {
     }
 }
 
-/// Starts a sentence in lower case, but leaves names such as `OCI` alone.
+/// Starts a sentence in lower case, but leaves names such as `OCI` unchanged.
 fn uncapitalised(line: &str) -> String {
     let mut letters = line.chars();
     match (letters.next(), letters.next()) {
@@ -251,31 +256,31 @@ fn uncapitalised(line: &str) -> String {
 mod tests {
     use super::*;
 
-    fn attempt(act: Act) -> Attempt {
-        Attempt { act, words: "try".to_owned(), address: "unix:///x".to_owned() }
+    fn attempt(action: EngineAction) -> Attempt {
+        Attempt { action, operation: "try".to_owned(), address: "unix:///x".to_owned() }
     }
 
-    fn answer(act: Act, status_code: u16, message: &str) -> ProviderError {
+    fn response(action: EngineAction, status_code: u16, message: &str) -> ProviderError {
         let message = message.to_owned();
-        classify(&Error::DockerResponseServerError { status_code, message }, &attempt(act))
+        classify(&Error::DockerResponseServerError { status_code, message }, &attempt(action))
     }
 
     fn broken(error: io::Error) -> ProviderError {
-        classify(&Error::from(error), &attempt(Act::Look))
+        classify(&Error::from(error), &attempt(EngineAction::Inspect))
     }
 
     #[test]
-    fn every_answer_has_its_class() {
-        use Act::{Ask, End, Look, Make};
+    fn every_response_has_its_class() {
+        use EngineAction::{End, Inspect, Make, Query};
         use ErrorClass::*;
 
-        for (act, status, message, class) in [
-            (Ask, 404, "page not found", Invalid),
-            (Look, 404, "No such container: x", Gone),
+        for (action, status, message, class) in [
+            (Query, 404, "page not found", Invalid),
+            (Inspect, 404, "No such container: x", Gone),
             (End, 404, "network x not found", Gone),
             (End, 404, "page not found", Invalid),
-            (Look, 404, "<html>404 Not Found</html>", Invalid),
-            (Look, 404, "", Invalid),
+            (Inspect, 404, "<html>404 Not Found</html>", Invalid),
+            (Inspect, 404, "", Invalid),
             (Make, 404, "No such image: nope:latest", Invalid),
             (Make, 404, "network x not found", Invalid),
             (
@@ -304,11 +309,11 @@ mod tests {
             (End, 403, "error while removing network: network x id y has active endpoints", InUse),
             (End, 409, "network x has active endpoints", InUse),
             (End, 403, "bridge is a pre-defined network and cannot be removed", Denied),
-            (Look, 401, "unauthorized", Denied),
+            (Inspect, 401, "unauthorized", Denied),
             (Make, 400, "Minimum memory limit allowed is 6MB", Invalid),
             (Make, 422, "odd", Invalid),
-            (Look, 429, "slow down", Throttled),
-            (Look, 408, "late", Transient),
+            (Inspect, 429, "slow down", Throttled),
+            (Inspect, 408, "late", Transient),
             (
                 End,
                 500,
@@ -324,35 +329,41 @@ mod tests {
             (Make, 500, "unable to find network with name or ID x: network not found", Invalid),
             (End, 503, "starting", Transient),
         ] {
-            assert_eq!(answer(act, status, message).class, class, "{status} {message}");
+            assert_eq!(response(action, status, message).class, class, "{status} {message}");
         }
     }
 
     #[test]
     fn messages_are_one_line_and_say_what_to_do() {
-        let used_up = answer(
-            Act::Make,
+        let used_up = response(
+            EngineAction::Make,
             404,
             "could not find an available, non-overlapping IPv4 address pool.\n",
         );
         assert_eq!(
             used_up.message,
-            "could not find an available, non-overlapping IPv4 address pool (remove networks \
-             nobody uses, or give the engine more address pools)"
+            "could not find an available, non-overlapping IPv4 address pool (remove unused \
+             networks, or give the engine more address pools)"
         );
-        let running = answer(Act::End, 409, "You cannot remove a running container x");
+        let running = response(EngineAction::End, 409, "You cannot remove a running container x");
         assert!(running.message.starts_with("it is running now ("), "{}", running.message);
         assert_eq!(
-            answer(Act::End, 502, "").message,
+            response(EngineAction::End, 502, "").message,
             "the engine answered with status 502 and no words"
         );
-        assert_eq!(answer(Act::Make, 404, "No such image: x").message, "no such image: x");
-        assert_eq!(answer(Act::Make, 400, "OCI runtime failed").message, "OCI runtime failed");
-        assert_eq!(answer(Act::End, 500, &"é".repeat(999)).message.chars().count(), 401);
+        assert_eq!(
+            response(EngineAction::Make, 404, "No such image: x").message,
+            "no such image: x"
+        );
+        assert_eq!(
+            response(EngineAction::Make, 400, "OCI runtime failed").message,
+            "OCI runtime failed"
+        );
+        assert_eq!(response(EngineAction::End, 500, &"é".repeat(999)).message.chars().count(), 401);
     }
 
     #[test]
-    fn no_answer_is_unreachable_or_denied() {
+    fn no_response_is_unreachable_or_denied() {
         use io::ErrorKind::*;
 
         for (kind, class, message) in [
@@ -390,14 +401,14 @@ mod tests {
             denied.message,
             "no permission to use unix:///x (Permission denied (publickey))"
         );
-        let late = classify(&Error::RequestTimeoutError, &attempt(Act::End));
+        let late = classify(&Error::RequestTimeoutError, &attempt(EngineAction::End));
         assert_eq!(late.class, ErrorClass::Unreachable);
     }
 
     #[test]
-    fn an_answer_we_cannot_read_says_nothing_about_what_was_asked() {
+    fn an_unreadable_response_says_nothing_about_the_object() {
         let error = serde_json::from_str::<u8>("x").unwrap_err();
-        let error = classify(&Error::from(error), &attempt(Act::Look));
+        let error = classify(&Error::from(error), &attempt(EngineAction::Inspect));
         assert_eq!(error.class, ErrorClass::Transient);
     }
 }

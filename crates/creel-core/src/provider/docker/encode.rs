@@ -1,8 +1,8 @@
-//! Texts as parts of a request's target.
+//! Encodes and validates texts for the target of a request.
 
 use crate::provider::Kind;
 
-/// Encodes a text for a path or a query.
+/// Percent-encodes a text for a path or a query.
 pub(super) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -16,14 +16,14 @@ pub(super) fn encoded(text: &str) -> String {
     out
 }
 
-/// Returns whether a text can be the id or name of an object, and nothing else of a path.
+/// Returns whether a text can be the id or name of an object, and no other part of a path.
 ///
-/// The client library puts it into the path as it is: an empty one would name the whole
-/// collection, and a question mark would smuggle in options.
+/// The client library puts it into the path unchanged. An empty one would name the whole
+/// collection, and a question mark would add options.
 pub(super) fn is_reference(kind: Kind, text: &str) -> bool {
     let allowed = |byte: u8| match byte {
         b'-' | b'.' | b'_' => true,
-        // An image may be named with its registry, tag and digest.
+        // An image name may include a registry, a tag and a digest.
         b'/' | b':' | b'@' | b'+' => kind == Kind::Image,
         _ => byte.is_ascii_alphanumeric(),
     };
@@ -32,8 +32,8 @@ pub(super) fn is_reference(kind: Kind, text: &str) -> bool {
         && !text.split('/').any(|part| part.is_empty() || part == "." || part == "..")
 }
 
-/// Returns whether this is the whole id of a container: what is shorter may be a name, or stand
-/// for several.
+/// Returns whether this is the full id of a container. A shorter text may be a name, or match
+/// several containers.
 pub(super) fn is_whole_id(id: &str) -> bool {
     const LENGTH: usize = 64;
     id.len() == LENGTH

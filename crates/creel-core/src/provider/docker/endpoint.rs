@@ -1,9 +1,8 @@
-//! Which Docker Engine is meant.
+//! Resolves which Docker Engine to use.
 //!
-//! The rules are those of the Docker command line: `DOCKER_HOST` beats
-//! `DOCKER_CONTEXT` beats the current context of the configuration file beats
-//! the sockets that engines listen on by default. The caller hands in the
-//! environment; nothing here reads it.
+//! The rules are those of the Docker command line. `DOCKER_HOST` takes precedence over
+//! `DOCKER_CONTEXT`, then the current context of the configuration file, then the default sockets
+//! of engines. The caller passes the environment in; nothing here reads it.
 
 use std::fs;
 use std::io;
@@ -17,14 +16,14 @@ use super::address::{Address, InvalidAddress, TlsFiles};
 /// The context that means the default socket.
 const DEFAULT_CONTEXT: &str = "default";
 
-/// The part of the environment that says which engine is meant.
+/// The part of the environment that selects an engine.
 #[derive(Debug, Clone, Default)]
 pub struct DockerEnvironment {
     /// `DOCKER_HOST`: an address.
     pub docker_host: Option<String>,
     /// `DOCKER_CONTEXT`: the name of a context.
     pub docker_context: Option<String>,
-    /// `DOCKER_TLS_VERIFY`: any text at all asks for TLS.
+    /// `DOCKER_TLS_VERIFY`: any non-empty text enables TLS.
     pub docker_tls_verify: Option<String>,
     /// `DOCKER_CERT_PATH`: the directory of `ca.pem`, `cert.pem`, `key.pem`.
     pub docker_cert_path: Option<PathBuf>,
@@ -36,33 +35,33 @@ pub struct DockerEnvironment {
     pub xdg_runtime_dir: Option<PathBuf>,
 }
 
-/// An engine, and who said it is the one.
+/// An engine, and what selected it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it listens.
+    /// The address of the engine.
     pub address: Address,
-    /// What named it.
-    pub origin: Origin,
+    /// What selected the engine.
+    pub origin: EndpointOrigin,
 }
 
-/// What named an engine.
+/// What selected an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum EndpointOrigin {
     /// An explicit address, as in `DOCKER_HOST`.
     Host,
     /// The context of this name.
     Context(String),
-    /// Nothing did; a default socket exists.
+    /// Nothing selected one, but a default socket exists.
     DefaultSocket,
 }
 
-/// The environment names an engine that cannot be meant.
+/// An error in how the environment selects an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// An address is malformed.
     #[error("{place} names no engine we can reach")]
     Address {
-        /// Where the address stands.
+        /// Where the address was set.
         place: String,
         /// What is wrong with it.
         #[source]
@@ -73,7 +72,7 @@ pub enum EndpointError {
     NoSuchContext {
         /// The context's name.
         name: String,
-        /// Where contexts were looked for.
+        /// The directory that was searched.
         directory: PathBuf,
     },
     /// A context has no Docker endpoint.
@@ -82,7 +81,7 @@ pub enum EndpointError {
         /// The context's name.
         name: String,
     },
-    /// There is no configuration directory to look a context up in.
+    /// There is no configuration directory in which to find a context.
     #[error("the Docker context `{name}` cannot be looked up: no home directory is known")]
     NoConfiguration {
         /// The context's name.
@@ -109,7 +108,7 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Takes an explicit address, without TLS unless it starts with `https://`.
+    /// Parses an explicit address, without TLS unless it starts with `https://`.
     ///
     /// # Errors
     ///
@@ -117,17 +116,16 @@ impl Endpoint {
     pub fn explicit(address: &str) -> Result<Self, EndpointError> {
         let address = Address::parse(address, None)
             .map_err(|source| EndpointError::Address { place: "the address".to_owned(), source })?;
-        Ok(Self { address, origin: Origin::Host })
+        Ok(Self { address, origin: EndpointOrigin::Host })
     }
 }
 
 impl DockerEnvironment {
-    /// Finds the engine that is meant; `None` means that none is configured.
+    /// Resolves the selected engine. `None` means that none is configured.
     ///
     /// # Errors
     ///
-    /// Fails when an engine is named that cannot be meant: a malformed address, or a
-    /// context that does not exist.
+    /// Fails when the selection is invalid: a malformed address, or a context that does not exist.
     pub fn resolve(&self) -> Result<Option<Endpoint>, EndpointError> {
         self.resolve_among(&self.default_sockets())
     }
@@ -138,10 +136,10 @@ impl DockerEnvironment {
         }
         if let Some(name) = given(&self.docker_context) {
             return match name {
-                // Asked for by name, so its absence must show as an unreachable engine.
+                // It is selected by name, so its absence must show as an unreachable engine.
                 DEFAULT_CONTEXT => Ok(Some(first_socket(sockets).unwrap_or_else(|| Endpoint {
                     address: Address::Unix(PathBuf::from("/var/run/docker.sock")),
-                    origin: Origin::Context(DEFAULT_CONTEXT.to_owned()),
+                    origin: EndpointOrigin::Context(DEFAULT_CONTEXT.to_owned()),
                 }))),
                 name => self.named_by_context(name).map(Some),
             };
@@ -153,14 +151,14 @@ impl DockerEnvironment {
     }
 
     fn named_by_host(&self, host: &str) -> Result<Endpoint, EndpointError> {
-        // Like the command line: any text counts, even `0`.
+        // Like the Docker command line: any text counts, even `0`.
         let tls = given(&self.docker_tls_verify).map(|_| {
             let directory = self.docker_cert_path.clone().or_else(|| self.configuration());
             TlsFiles::in_directory(directory.as_deref(), true)
         });
         let address = Address::parse(host, tls)
             .map_err(|source| EndpointError::Address { place: "DOCKER_HOST".to_owned(), source })?;
-        Ok(Endpoint { address, origin: Origin::Host })
+        Ok(Endpoint { address, origin: EndpointOrigin::Host })
     }
 
     fn named_by_context(&self, name: &str) -> Result<Endpoint, EndpointError> {
@@ -186,7 +184,7 @@ impl DockerEnvironment {
         let address = Address::parse(&endpoint.host, tls).map_err(|source| {
             EndpointError::Address { place: format!("the Docker context `{name}`"), source }
         })?;
-        Ok(Endpoint { address, origin: Origin::Context(name.to_owned()) })
+        Ok(Endpoint { address, origin: EndpointOrigin::Context(name.to_owned()) })
     }
 
     fn current_context(&self) -> Result<Option<String>, EndpointError> {
@@ -199,7 +197,7 @@ impl DockerEnvironment {
         self.docker_config.clone().or_else(|| Some(self.home.as_ref()?.join(".docker")))
     }
 
-    /// Returns where engines listen when nobody says otherwise, Docker's before Podman's.
+    /// Returns the sockets on which engines listen by default, Docker's before Podman's.
     fn default_sockets(&self) -> Vec<PathBuf> {
         let runtime = self.xdg_runtime_dir.as_deref();
         [
@@ -214,7 +212,7 @@ impl DockerEnvironment {
     }
 }
 
-/// Returns a setting that is there and not empty.
+/// Returns a setting that is present and not empty.
 fn given(setting: &Option<String>) -> Option<&str> {
     setting.as_deref().filter(|text| !text.is_empty())
 }
@@ -222,11 +220,11 @@ fn given(setting: &Option<String>) -> Option<&str> {
 fn first_socket(sockets: &[PathBuf]) -> Option<Endpoint> {
     sockets
         .iter()
-        // A socket we may not even look at exists as far as we know: using it will say why not.
+        // A socket that we may not stat counts as existing. Using it will report the error.
         .find(|path| path.try_exists().unwrap_or(true))
         .map(|path| Endpoint {
             address: Address::Unix(path.clone()),
-            origin: Origin::DefaultSocket,
+            origin: EndpointOrigin::DefaultSocket,
         })
 }
 
@@ -293,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_and_no_socket_means_not_configured() {
+    fn no_setting_and_no_socket_means_not_configured() {
         let home = TempDir::new().unwrap();
         let absent = [home.path().join("absent.sock")];
         assert_eq!(environment(&home).resolve_among(&absent).unwrap(), None);
@@ -302,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_default_socket_that_exists_is_taken() {
+    fn the_first_existing_default_socket_is_used() {
         let home = TempDir::new().unwrap();
         let sockets = [home.path().join("absent.sock"), home.path().join("present.sock")];
         write(&sockets[1], "");
         let found = environment(&home).resolve_among(&sockets).unwrap().unwrap();
         assert_eq!(found.address, Address::Unix(sockets[1].clone()));
-        assert_eq!(found.origin, Origin::DefaultSocket);
+        assert_eq!(found.origin, EndpointOrigin::DefaultSocket);
     }
 
     #[test]
@@ -341,7 +339,7 @@ mod tests {
         let mut environment = environment(&home);
         let found = environment.resolve_among(&[]).unwrap().unwrap();
         assert_eq!(found.address.to_string(), "unix:///one.sock");
-        assert_eq!(found.origin, Origin::Context("one".to_owned()));
+        assert_eq!(found.origin, EndpointOrigin::Context("one".to_owned()));
 
         environment.docker_context = Some("two".to_owned());
         let found = environment.resolve_among(&[]).unwrap().unwrap();
@@ -350,7 +348,7 @@ mod tests {
         environment.docker_host = Some("tcp://three:2375".to_owned());
         let found = environment.resolve_among(&[]).unwrap().unwrap();
         assert_eq!(found.address.to_string(), "tcp://three:2375");
-        assert_eq!(found.origin, Origin::Host);
+        assert_eq!(found.origin, EndpointOrigin::Host);
 
         environment.docker_host = Some(String::new());
         let found = environment.resolve_among(&[]).unwrap().unwrap();
@@ -388,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_verify_makes_a_tcp_host_speak_tls() {
+    fn tls_verify_makes_a_tcp_host_use_tls() {
         let home = TempDir::new().unwrap();
         let certificates = home.path().join("certificates");
         write(&certificates.join("key.pem"), "");
@@ -425,11 +423,11 @@ mod tests {
     }
 
     #[test]
-    fn a_default_context_asked_for_by_name_is_configured_even_without_a_socket() {
+    fn a_default_context_requested_by_name_is_configured_even_without_a_socket() {
         let home = TempDir::new().unwrap();
         let mut environment = environment(&home);
         environment.docker_context = Some("default".to_owned());
         let found = environment.resolve_among(&[]).unwrap().unwrap();
-        assert_eq!(found.origin, Origin::Context("default".to_owned()));
+        assert_eq!(found.origin, EndpointOrigin::Context("default".to_owned()));
     }
 }

@@ -1,21 +1,21 @@
-//! What an engine says about itself.
+//! What an engine reports about itself.
 
 use hyper::HeaderMap;
 use serde::Deserialize;
 
-/// The newest version of the API that we know; a newer engine is asked for this one.
-const NEWEST_KNOWN: ApiVersion = ApiVersion(1, 47);
+/// The newest version of the API that we know. A newer engine is asked for this one.
+const NEWEST_KNOWN: EngineApiVersion = EngineApiVersion(1, 47);
 
-/// An engine, as it introduces itself.
+/// An engine, as it describes itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Engine {
+pub struct EngineVersion {
     /// The version of the engine.
     #[serde(rename = "Version", default)]
     pub version: String,
-    /// The newest version of the API it speaks.
+    /// The newest version of the API it supports.
     #[serde(rename = "ApiVersion", default)]
     pub api_version: String,
-    /// The oldest version of the API it speaks.
+    /// The oldest version of the API it supports.
     #[serde(rename = "MinAPIVersion", default)]
     pub oldest_api_version: String,
     /// Its operating system.
@@ -24,12 +24,12 @@ pub struct Engine {
     /// Its processor architecture.
     #[serde(rename = "Arch", default)]
     pub architecture: String,
-    /// The parts it is made of.
+    /// The components it consists of.
     #[serde(rename = "Components", default)]
     pub components: Vec<Component>,
 }
 
-/// A part of an engine.
+/// A component of an engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Component {
     /// Its name.
@@ -41,17 +41,17 @@ pub struct Component {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct ApiVersion(u32, u32);
+struct EngineApiVersion(u32, u32);
 
-impl ApiVersion {
+impl EngineApiVersion {
     fn parse(text: &str) -> Option<Self> {
         let (major, minor) = text.split_once('.')?;
         Some(Self(major.parse().ok()?, minor.parse().ok()?))
     }
 }
 
-impl Engine {
-    /// Returns what the engine is: `Docker Engine` or `Podman`.
+impl EngineVersion {
+    /// Returns the kind of engine: `Docker Engine` or `Podman`.
     pub fn name(&self) -> &'static str {
         if self.is_podman() { "Podman" } else { "Docker Engine" }
     }
@@ -61,33 +61,33 @@ impl Engine {
         self.components.iter().any(|component| component.name.starts_with("Podman"))
     }
 
-    /// Returns the version of the API to speak with it, as the start of a path; empty leaves
-    /// the choice to the engine.
+    /// Returns the version of the API to use with it, as a path prefix. An empty prefix leaves the
+    /// choice to the engine.
     pub(super) fn path_prefix(&self) -> String {
-        let Some(newest) = ApiVersion::parse(&self.api_version) else { return String::new() };
-        let oldest = ApiVersion::parse(&self.oldest_api_version).unwrap_or(newest);
-        let ApiVersion(major, minor) = newest.min(NEWEST_KNOWN).max(oldest);
+        let Some(newest) = EngineApiVersion::parse(&self.api_version) else { return String::new() };
+        let oldest = EngineApiVersion::parse(&self.oldest_api_version).unwrap_or(newest);
+        let EngineApiVersion(major, minor) = newest.min(NEWEST_KNOWN).max(oldest);
         format!("/v{major}.{minor}")
     }
 }
 
-/// What both sides have to know before anything else is said.
+/// What must be known about an engine before the first request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// The version of the API, as the start of a path.
+    /// The version of the API, as a path prefix.
     pub path_prefix: String,
     /// Whether it is Podman behind Docker's API.
     pub is_podman: bool,
-    /// Whether the time at which a volume was created never changes; before API 1.42 Docker told
-    /// when its directory changed last.
+    /// Whether the creation time of a volume never changes. Before API 1.42, Docker reported when
+    /// its directory last changed.
     pub has_stable_volume_times: bool,
 }
 
 impl Agreed {
-    /// Agrees with an engine that told all about itself.
-    pub(super) fn with(engine: &Engine) -> Self {
+    /// Negotiates with an engine that has described itself in full.
+    pub(super) fn with(engine: &EngineVersion) -> Self {
         let is_podman = engine.is_podman();
-        let newest = ApiVersion::parse(&engine.api_version);
+        let newest = EngineApiVersion::parse(&engine.api_version);
         Self {
             path_prefix: engine.path_prefix(),
             is_podman,
@@ -95,13 +95,13 @@ impl Agreed {
         }
     }
 
-    /// Agrees by the head of an answer; `None` when it leaves something open: an engine that is
-    /// newer than we are may not speak our version any more.
+    /// Negotiates by the headers of a ping response. Returns `None` when they are not sufficient:
+    /// an engine newer than we know may no longer support our version.
     pub(super) fn by_ping(head: &HeaderMap) -> Option<Self> {
         let text = |name: &str| head.get(name)?.to_str().ok();
-        let newest = ApiVersion::parse(text("api-version")?)?;
+        let newest = EngineApiVersion::parse(text("api-version")?)?;
         let server = text("server")?;
-        let ApiVersion(major, minor) = newest;
+        let EngineApiVersion(major, minor) = newest;
         let is_podman = server.starts_with("Libpod");
         (newest <= NEWEST_KNOWN).then(|| Self {
             path_prefix: format!("/v{major}.{minor}"),
@@ -111,20 +111,20 @@ impl Agreed {
     }
 }
 
-fn has_stable_volume_times(newest: Option<ApiVersion>, is_podman: bool) -> bool {
-    // Podman keeps the time in its database, whatever version of the API it speaks.
-    is_podman || newest.is_some_and(|version| version >= ApiVersion(1, 42))
+fn has_stable_volume_times(newest: Option<EngineApiVersion>, is_podman: bool) -> bool {
+    // Podman keeps the time in its database, whatever version of the API it supports.
+    is_podman || newest.is_some_and(|version| version >= EngineApiVersion(1, 42))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn engine(oldest: &str, newest: &str) -> Engine {
-        Engine {
+    fn engine(oldest: &str, newest: &str) -> EngineVersion {
+        EngineVersion {
             api_version: newest.to_owned(),
             oldest_api_version: oldest.to_owned(),
-            ..Engine::default()
+            ..EngineVersion::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a guard asks of the engine behind it.
+//! What a guard needs from the engine behind it.
 
 use std::io;
 use std::path::Path;
@@ -10,31 +10,31 @@ use crate::provider::{ProviderError, Result};
 
 use super::address::Address;
 use super::bounds::{Weigh, weight_of};
-use super::classify::Act;
+use super::classify::EngineAction;
 use super::model::{ImageRow, lenient};
 use super::observe;
 use super::provider::DockerProvider;
 use super::transport::RawStream;
 
-/// Where engines listen unless told otherwise; clients hard-code both.
+/// The default sockets of engines. Clients hard-code both.
 const USUAL_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/docker.sock"];
 
-/// An image and the references that lead to it.
+/// An image and its references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageNames {
     pub(crate) id: String,
-    /// The image it was built upon by the classic builder; else empty.
+    /// The parent image, set by the classic builder. Otherwise empty.
     pub(crate) parent: String,
     pub(crate) references: Vec<String>,
 }
 
 impl DockerProvider {
-    /// Opens a connection of its own to the engine.
+    /// Opens a separate connection to the engine.
     pub(crate) async fn open_raw(&self) -> io::Result<Box<dyn RawStream>> {
         self.connection().open_raw().await
     }
 
-    /// Returns the socket of the engine, where it has one.
+    /// Returns the socket of the engine, if it has one.
     pub fn socket(&self) -> Option<&Path> {
         match self.connection().address() {
             Address::Unix(path) => Some(path),
@@ -42,14 +42,14 @@ impl DockerProvider {
         }
     }
 
-    /// Returns the paths under which clients may ask for the engine's socket in a container.
+    /// Returns the paths by which clients may mount the engine's socket into a container.
     pub(crate) fn socket_paths(&self) -> Vec<String> {
         let own = self.socket().map(|path| path.to_string_lossy().into_owned());
         let usual = USUAL_SOCKETS.map(str::to_owned);
         own.into_iter().chain(usual).collect()
     }
 
-    /// Returns all images with all their references, the steps of builds included.
+    /// Returns all images with all their references, including the steps of builds.
     pub(crate) async fn image_names(&self) -> Result<Vec<ImageNames>> {
         let mut names = Vec::new();
         let each = |row: ImageRow| {
@@ -59,18 +59,18 @@ impl DockerProvider {
             names.push(ImageNames { id: observe::image_id(&row.id), parent, references });
         };
         let listed = self.connection().rows("/images/json", &[("all", "1")], each).await;
-        listed.map_err(|error| self.classified(error, Act::Ask, "list images"))?;
+        listed.map_err(|error| self.classified(error, EngineAction::Query, "list images"))?;
         Ok(names)
     }
 
-    /// Returns the ids of the containers that carry a label, in whatever state.
+    /// Returns the ids of the containers that carry a label, in any state.
     pub(crate) async fn containers_labelled(&self, label: &str) -> Result<Vec<String>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Row {
+        struct LabelledRow {
             id: String,
         }
-        impl Weigh for Row {
+        impl Weigh for LabelledRow {
             fn weight(&self) -> usize {
                 weight_of([self.id.as_str()])
             }
@@ -78,13 +78,13 @@ impl DockerProvider {
         let filters = serde_json::json!({ "label": [label] }).to_string();
         let mut ids = Vec::new();
         let query = [("all", "1"), ("filters", filters.as_str())];
-        let each = |row: Row| ids.push(row.id);
+        let each = |row: LabelledRow| ids.push(row.id);
         let listed = self.connection().rows("/containers/json", &query, each).await;
-        listed.map_err(|error| self.classified(error, Act::Ask, "list containers"))?;
+        listed.map_err(|error| self.classified(error, EngineAction::Query, "list containers"))?;
         Ok(ids)
     }
 
-    /// Makes a volume, or finds one of that name; returns the labels it has.
+    /// Creates a volume, or finds one with that name. Returns its labels.
     pub(crate) async fn make_volume(
         &self,
         name: &str,
@@ -93,16 +93,18 @@ impl DockerProvider {
     ) -> std::result::Result<Labels, ProviderError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Made {
+        struct CreatedVolume {
             #[serde(default, deserialize_with = "lenient")]
             labels: Labels,
         }
-        let order = serde_json::json!({
+        let body = serde_json::json!({
             "Name": name, "Driver": driver.unwrap_or_default(), "Labels": labels,
         });
-        let made: std::result::Result<Made, _> =
-            self.connection().post("/volumes/create", &order).await;
-        let words = format!("create volume {name}");
-        made.map(|made| made.labels).map_err(|error| self.classified(error, Act::Make, words))
+        let created: std::result::Result<CreatedVolume, _> =
+            self.connection().post("/volumes/create", &body).await;
+        let operation = format!("create volume {name}");
+        created
+            .map(|created| created.labels)
+            .map_err(|error| self.classified(error, EngineAction::Make, operation))
     }
 }

@@ -1,4 +1,4 @@
-//! What a running container shows of those who use it.
+//! Evidence that a running container is in use.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use serde::Deserialize;
 
 use crate::provider::InUse;
 
-use super::connection::Connection;
+use super::connection::EngineConnection;
 use super::encode::encoded;
 use super::model::lenient;
 
-/// How many exec sessions of a container are asked for at once.
+/// How many exec sessions of a container are inspected at once.
 const CONCURRENCY: usize = 4;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Details {
+struct InUseDetails {
     #[serde(default, deserialize_with = "lenient")]
     state: Process,
     #[serde(default, deserialize_with = "lenient", rename = "ExecIDs")]
     sessions: Vec<String>,
     #[serde(default, deserialize_with = "lenient")]
-    mounts: Vec<Mount>,
+    mounts: Vec<ContainerMount>,
 }
 
 /// The first process of a container, or that of an exec session.
@@ -38,33 +38,33 @@ struct Process {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Mount {
+struct ContainerMount {
     #[serde(default, deserialize_with = "lenient", rename = "Type")]
-    sort: String,
+    kind: String,
     #[serde(default, deserialize_with = "lenient")]
     source: PathBuf,
 }
 
-/// Asks what a container shows of those who use it; nothing of one that is gone.
-pub(super) async fn container(connection: &Connection, id: &str) -> Result<InUse, Error> {
+/// Returns the evidence that a container is in use. A container that is gone has none.
+pub(super) async fn container(connection: &EngineConnection, id: &str) -> Result<InUse, Error> {
     let path = format!("/containers/{}/json", encoded(id));
-    let Some(details) = connection.get_if_any::<Details>(&path).await? else {
+    let Some(details) = connection.get_if_any::<InUseDetails>(&path).await? else {
         return Ok(InUse::default());
     };
     let first_process = Some(details.state.pid).filter(|pid| *pid > 0);
-    let mounted = details.mounts.into_iter().filter(|mount| mount.sort == "bind");
+    let mounted = details.mounts.into_iter().filter(|mount| mount.kind == "bind");
     let directories = mounted.map(|mount| mount.source).collect();
-    let asked = details.sessions.into_iter().map(|session| async move {
+    let checks = details.sessions.into_iter().map(|session| async move {
         let path = format!("/exec/{}/json", encoded(&session));
         let found = connection.get_if_any::<Process>(&path).await?;
         Ok::<bool, Error>(found.is_some_and(|found| found.running))
     });
-    let asked: Vec<_> = asked.collect();
-    let answers: Vec<Result<bool, Error>> =
-        futures::stream::iter(asked).buffer_unordered(CONCURRENCY).collect().await;
+    let checks: Vec<_> = checks.collect();
+    let results: Vec<Result<bool, Error>> =
+        futures::stream::iter(checks).buffer_unordered(CONCURRENCY).collect().await;
     let mut sessions = 0;
-    for answer in answers {
-        sessions += usize::from(answer?);
+    for result in results {
+        sessions += usize::from(result?);
     }
     Ok(InUse { first_process, directories, sessions })
 }

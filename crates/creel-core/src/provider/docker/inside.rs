@@ -1,8 +1,8 @@
-//! The way into a container that runs: commands with both their ends attached.
+//! Commands in a running container, with their input and output attached.
 //!
-//! The connection of a command is its lifeline. The engine closes the
-//! command's input when it is gone, whoever of the two sides died; but it does
-//! not end the command, so the command has to take that as its end.
+//! The connection of a command is its lifeline. When either side dies, the engine closes the
+//! command's input. But it does not end the command, so the command has to exit when its input
+//! closes.
 
 use std::io;
 
@@ -14,33 +14,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 
 use crate::provider::{Kind, Result, Usage};
 
-use super::classify::Act;
+use super::classify::EngineAction;
 use super::encode::encoded;
-use super::model::{Made, Stats};
+use super::model::{CreatedId, Stats};
 use super::provider::DockerProvider;
 
-/// The largest piece of output that is read at once.
-const PIECE: usize = 64 * 1024;
-/// The length of what stands before every piece: which stream it is of, and how long it is.
+/// The largest chunk of output that is read at once.
+const CHUNK_SIZE: usize = 64 * 1024;
+/// The length of the header before every chunk: its stream and its length.
 const HEAD: usize = 8;
 
-/// A piece of what a command wrote.
+/// A chunk of a command's output.
 #[derive(Debug)]
-pub(crate) enum Piece<'a> {
-    /// To its standard output.
+pub(crate) enum ExecOutput<'a> {
+    /// Standard output.
     Output(&'a [u8]),
-    /// To its standard error.
+    /// Standard error.
     Error(&'a [u8]),
 }
 
-/// A command that runs in a container, and hears of it when this is dropped.
+/// A command that runs in a container. Its input closes when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Attached {
     connection: BufReader<TokioIo<Upgraded>>,
     buffer: Vec<u8>,
-    /// Whether the piece that is under way is of the standard error.
+    /// Whether the current chunk belongs to the standard error.
     is_error: bool,
-    /// How much of that piece is still to come.
+    /// How many bytes of that chunk are still to come.
     left: usize,
 }
 
@@ -51,44 +51,44 @@ impl Attached {
         self.connection.flush().await
     }
 
-    /// Reads what the command writes; `None` means that it has ended.
-    pub(crate) async fn read(&mut self) -> io::Result<Option<Piece<'_>>> {
+    /// Reads the next output of the command. `None` means that it has ended.
+    pub(crate) async fn read(&mut self) -> io::Result<Option<ExecOutput<'_>>> {
         while self.left == 0 {
             let mut head = [0; HEAD];
             match self.connection.read_exact(&mut head).await {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-                answer => drop(answer?),
+                result => drop(result?),
             }
             let [stream, _, _, _, length @ ..] = head;
             self.is_error = stream == 2;
             self.left = u32::from_be_bytes(length) as usize;
         }
-        let most = self.left.min(PIECE);
+        let most = self.left.min(CHUNK_SIZE);
         let count = self.connection.read(&mut self.buffer[..most]).await?;
         if count == 0 {
             return Ok(None);
         }
         self.left -= count;
         let bytes = &self.buffer[..count];
-        Ok(Some(if self.is_error { Piece::Error(bytes) } else { Piece::Output(bytes) }))
+        Ok(Some(if self.is_error { ExecOutput::Error(bytes) } else { ExecOutput::Output(bytes) }))
     }
 }
 
-/// A command as the engine knows it.
+/// A command as the engine reports it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Command {
+struct ExecStatus {
     #[serde(default)]
     exit_code: Option<i64>,
 }
 
 impl DockerProvider {
-    /// Runs a command in a container, with both ends of it in the caller's hands.
+    /// Runs a command in a container, with its input and output attached to the caller.
     pub(crate) async fn attach(&self, id: &str, command: &[String]) -> Result<(Attached, String)> {
-        let words = Self::check("run a command in", Kind::Container, id)?;
+        let operation = Self::check("run a command in", Kind::Container, id)?;
         let connection = self.connection();
         let attach = async {
-            let order = json!({
+            let body = json!({
                 "AttachStdin": true,
                 "AttachStdout": true,
                 "AttachStderr": true,
@@ -96,53 +96,54 @@ impl DockerProvider {
                 "Cmd": command,
             });
             let path = format!("/containers/{}/exec", encoded(id));
-            let made: Made = connection.post(&path, &order).await?;
+            let created: CreatedId = connection.post(&path, &body).await?;
             let start = json!({ "Detach": false, "Tty": false });
-            let path = format!("/exec/{}/start", encoded(&made.id));
-            Ok((connection.hijack(&path, &start).await?, made.id))
+            let path = format!("/exec/{}/start", encoded(&created.id));
+            Ok((connection.hijack(&path, &start).await?, created.id))
         };
         let attached = attach.await;
         let (upgraded, exec) =
-            attached.map_err(|error| self.classified(error, Act::Look, words))?;
-        let connection = BufReader::with_capacity(PIECE, TokioIo::new(upgraded));
-        Ok((Attached { connection, buffer: vec![0; PIECE], is_error: false, left: 0 }, exec))
+            attached.map_err(|error| self.classified(error, EngineAction::Inspect, operation))?;
+        let connection = BufReader::with_capacity(CHUNK_SIZE, TokioIo::new(upgraded));
+        Ok((Attached { connection, buffer: vec![0; CHUNK_SIZE], is_error: false, left: 0 }, exec))
     }
 
-    /// Asks how a command ended; `None` while it runs.
+    /// Returns the exit code of a command, or `None` while it runs.
     pub(crate) async fn exit_code(&self, exec: &str) -> Result<Option<i64>> {
-        let asked: std::result::Result<Command, _> =
+        let status: std::result::Result<ExecStatus, _> =
             self.connection().get(&format!("/exec/{}/json", encoded(exec)), &[]).await;
-        let asked = asked.map_err(|error| self.classified(error, Act::Look, "look at a command"));
-        Ok(asked?.exit_code)
+        let status = status
+            .map_err(|error| self.classified(error, EngineAction::Inspect, "look at a command"));
+        Ok(status?.exit_code)
     }
 
-    /// Starts a container that was stopped; one that runs is fine.
+    /// Starts a stopped container. One that runs already is not an error.
     ///
     /// # Errors
     ///
-    /// Fails when the engine refuses; one that does not exist is `Gone`.
+    /// Fails when the engine refuses. A container that does not exist is `Gone`.
     pub async fn start(&self, id: &str) -> Result<()> {
-        let words = Self::check("start", Kind::Container, id)?;
+        let operation = Self::check("start", Kind::Container, id)?;
         let start = async {
             let library = self.connection().library().await?;
             library
                 .start_container(id, None::<bollard::query_parameters::StartContainerOptions>)
                 .await
         };
-        start.await.map_err(|error| self.classified(error, Act::Look, words))
+        start.await.map_err(|error| self.classified(error, EngineAction::Inspect, operation))
     }
 
-    /// Tells what a container uses.
+    /// Returns the resource usage of a container.
     ///
     /// # Errors
     ///
-    /// Fails when the engine does not answer.
+    /// Fails when the engine does not respond.
     pub async fn usage(&self, id: &str) -> Result<Usage> {
-        let words = Self::check("measure", Kind::Container, id)?;
+        let operation = Self::check("measure", Kind::Container, id)?;
         let path = format!("/containers/{}/stats", encoded(id));
         let query = [("stream", "false"), ("one-shot", "true")];
         let stats = self.connection().get::<Stats>(&path, &query).await;
-        Ok(used(&stats.map_err(|error| self.classified(error, Act::Look, words))?))
+        Ok(used(&stats.map_err(|error| self.classified(error, EngineAction::Inspect, operation))?))
     }
 }
 

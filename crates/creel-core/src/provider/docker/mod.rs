@@ -1,5 +1,5 @@
-//! Docker: containers, networks, volumes and images of one engine, or of
-//! Podman behind Docker's API.
+//! Docker: containers, networks, volumes and images of one engine, or of Podman behind Docker's
+//! API.
 //!
 //! ```text
 //!   environment ─▶ endpoint ─▶ transport ─┬─▶ client library ─▶ create, release
@@ -7,11 +7,11 @@
 //!                              tls, ssh            every error ─▶ classify
 //! ```
 //!
-//! A crash in the middle of a create leaves an object under its deterministic
-//! name with its label, which `find` finds; one in the middle of a release
-//! leaves an engine that finishes the release by itself, or an object that the
-//! next release ends.
+//! A crash in the middle of a create leaves an object under its deterministic name with its label,
+//! which `find` finds. A crash in the middle of a release leaves an engine that finishes the
+//! release by itself, or an object that the next release removes.
 
+mod absence_checks;
 mod address;
 mod bounds;
 mod classify;
@@ -20,7 +20,7 @@ mod create;
 mod encode;
 mod endpoint;
 mod engine;
-mod furnish;
+mod files;
 mod guarded;
 mod in_use;
 mod inside;
@@ -34,7 +34,6 @@ mod pull;
 mod read;
 mod reference;
 mod release;
-mod roll_call;
 mod rows;
 mod ssh;
 mod steps;
@@ -48,13 +47,15 @@ mod tests;
 
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
 pub(crate) use classify::advice;
-pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, Origin};
-pub use engine::{Component, Engine};
+pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, EndpointOrigin};
+pub use engine::{Component, EngineVersion};
 pub(crate) use guarded::ImageNames;
-pub(crate) use inside::Piece;
+pub(crate) use inside::ExecOutput;
 pub use provider::DockerProvider;
 pub(crate) use read::step_name;
 pub(crate) use reference::{familiar, joined};
+#[cfg(test)]
+pub(crate) use steps::{Family, follows};
 pub(crate) use transport::RawStream;
 #[cfg(test)]
 pub(crate) use untag::{Ours, Removal, foreign_name, removal};

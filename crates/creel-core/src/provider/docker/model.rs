@@ -1,4 +1,4 @@
-//! The engine's objects as it sends them, cut down to what we use.
+//! The engine's objects as it sends them, reduced to what we use.
 //!
 //! Only an object's identity is required. Everything else may be absent or
 //! null: engines and Podman differ, and one odd row must not hide the rest.
@@ -54,7 +54,7 @@ pub(super) struct ContainerDetails {
     #[serde(default, deserialize_with = "lenient")]
     pub state: ContainerState,
     #[serde(default, deserialize_with = "lenient")]
-    pub config: Config,
+    pub config: ContainerConfig,
     #[serde(default, deserialize_with = "lenient")]
     pub mounts: Vec<Mount>,
     #[serde(default, deserialize_with = "lenient")]
@@ -75,7 +75,7 @@ pub(super) struct ContainerState {
 /// The configuration of a container or an image.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Config {
+pub(super) struct ContainerConfig {
     #[serde(default, deserialize_with = "lenient")]
     pub labels: Labels,
     #[serde(default, deserialize_with = "lenient")]
@@ -104,7 +104,7 @@ pub(super) struct JoinedNetwork {
     pub network_id: String,
 }
 
-/// A network; only its inspection tells the containers.
+/// A network. Only an inspection includes its containers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Network {
@@ -133,7 +133,7 @@ pub(super) struct Volume {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ImageRow {
     pub id: String,
-    /// The image it was built upon by the classic builder.
+    /// The parent image, set by the classic builder.
     #[serde(default, deserialize_with = "lenient")]
     pub parent_id: String,
     #[serde(default, deserialize_with = "lenient")]
@@ -161,22 +161,22 @@ pub(super) struct ImageDetails {
     #[serde(default, deserialize_with = "lenient")]
     pub size: i64,
     #[serde(default, deserialize_with = "lenient")]
-    pub config: Config,
-    /// The image it was built upon by the classic builder.
+    pub config: ContainerConfig,
+    /// The parent image, set by the classic builder.
     #[serde(default, deserialize_with = "lenient")]
     pub parent: String,
-    /// The container that it was made from.
+    /// The container from which the image was made.
     #[serde(default, deserialize_with = "lenient")]
     pub container: String,
     #[serde(default, deserialize_with = "lenient")]
     pub metadata: ImageMetadata,
 }
 
-/// What the engine keeps about an image beside its content.
+/// What the engine keeps about an image besides its content.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ImageMetadata {
-    /// When a tag was put on it last; the year 1 means never, as after a load or a pull.
+    /// When a tag was last put on the image. The year 1 means never, as after a load or a pull.
     #[serde(default, deserialize_with = "lenient")]
     pub last_tag_time: String,
 }
@@ -220,17 +220,17 @@ impl Weigh for ImageRow {
     }
 }
 
-/// The answer to a create.
+/// The response to a create.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Made {
+pub(super) struct CreatedId {
     pub id: String,
 }
 
-/// What an engine says about its machine.
+/// What an engine reports about its machine.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Machine {
+pub(super) struct EngineInfo {
     #[serde(default, deserialize_with = "lenient", rename = "ID")]
     pub id: String,
     #[serde(default, deserialize_with = "lenient")]
@@ -239,7 +239,7 @@ pub(super) struct Machine {
     pub docker_root_dir: String,
 }
 
-/// What a container uses.
+/// The resource usage of a container.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Stats {
     #[serde(default, deserialize_with = "lenient")]
@@ -257,8 +257,8 @@ pub(super) struct MemoryStats {
     pub stats: MemoryDetails,
 }
 
-/// The part of a container's memory that the kernel takes back first; the two versions of
-/// control groups name it differently.
+/// The part of a container's memory that the kernel reclaims first. The two versions of control
+/// groups name it differently.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct MemoryDetails {
     pub inactive_file: Option<u64>,

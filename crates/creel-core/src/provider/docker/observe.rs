@@ -1,8 +1,8 @@
-//! From the engine's objects to [`Observed`].
+//! Converts the engine's objects to [`Observed`].
 //!
-//! States: a container has the engine's own word; a network is `present`; a
-//! volume is `named` or `anonymous`; an image is `tagged`, `digested` (pulled
-//! by digest, so still wanted by that name) or `dangling`.
+//! States: a container has the engine's own state. A network is `present`. A volume is `named` or
+//! `anonymous`. An image is `tagged`, `digested` (pulled by digest, so still wanted by that name)
+//! or `dangling`.
 
 use jiff::Timestamp;
 
@@ -14,14 +14,14 @@ use super::model::{
     NetworkSettings, Volume,
 };
 
-/// The label that newer engines put on volumes nobody named.
+/// The label that newer engines put on anonymous volumes.
 const ANONYMOUS: &str = "com.docker.volume.anonymous";
 /// The networks that belong to the engine.
 const PREDEFINED: [&str; 5] = ["bridge", "host", "none", "ingress", "docker_gwbridge"];
-/// The network that belongs to Podman; under Docker the name is free.
+/// The network that belongs to Podman. Under Docker the name is free.
 const PREDEFINED_BY_PODMAN: &str = "podman";
 
-/// What is common to all kinds; the rest has its default.
+/// Returns the part that is common to all kinds. The rest has its default.
 fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
     Observed {
         project: labels.get(labels::COMPOSE_PROJECT).map(str::to_owned),
@@ -58,8 +58,8 @@ pub(super) fn container(details: ContainerDetails) -> Observed {
     }
 }
 
-/// Returns what a container keeps in use. A network whose id the engine does not tell, as for
-/// a container that never started, goes by its name.
+/// Returns what a container uses. A network is identified by its name if the engine does not report
+/// its id, as for a container that never started.
 fn uses(settings: &NetworkSettings, mounts: &[Mount], image: &str) -> Vec<(Kind, String)> {
     let networks = settings.networks.iter().map(|(name, joined)| {
         let id = if joined.network_id.is_empty() { name } else { &joined.network_id };
@@ -71,6 +71,15 @@ fn uses(settings: &NetworkSettings, mounts: &[Mount], image: &str) -> Vec<(Kind,
         .map(|mount| (Kind::Volume, mount.name.clone()));
     let image = Some(image).filter(|id| !id.is_empty()).map(|id| (Kind::Image, image_id(id)));
     networks.chain(volumes).chain(image).collect()
+}
+
+/// Returns the anonymous volumes of a container, which the engine removes together with it.
+pub(super) fn anonymous_volumes(seen: &Observed) -> Vec<(Kind, String)> {
+    let is_anonymous = |(kind, name): &&(Kind, String)| *kind == Kind::Volume && is_digest(name);
+    match seen.kind {
+        Kind::Container => seen.uses.iter().filter(is_anonymous).cloned().collect(),
+        _ => Vec::new(),
+    }
 }
 
 pub(super) fn network(network: Network, podman: bool) -> Observed {
@@ -91,7 +100,7 @@ pub(super) fn is_predefined(name: &str, podman: bool) -> bool {
     PREDEFINED.contains(&name) || (podman && name == PREDEFINED_BY_PODMAN)
 }
 
-/// Maps a volume; who uses it must be asked for.
+/// Converts a volume. Its users must be requested separately.
 pub(super) fn volume(volume: Volume, has_stable_times: bool) -> Observed {
     let anonymous = volume.labels.contains_key(ANONYMOUS) || is_digest(&volume.name);
     let identity = Identity::Volume {
@@ -119,8 +128,8 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
         repo_digests: row.repo_digests,
         created: String::new(),
         size: row.size,
-        config: super::model::Config { labels: row.labels, ..Default::default() },
-        // Sweeps need none: the engine removes what only carried an image with it.
+        config: super::model::ContainerConfig { labels: row.labels, ..Default::default() },
+        // Sweeps do not need it: the engine removes the untagged parents of an image with it.
         parent: String::new(),
         container: String::new(),
         metadata: ImageMetadata::default(),
@@ -128,28 +137,28 @@ pub(super) fn image_row(row: ImageRow) -> Observed {
     Observed { created_at, ..image(seen) }
 }
 
-/// Describes an image as it was asked for: by its id, or by one of its references, which then
-/// is all that is meant.
-pub(super) fn image_by(asked: &str, details: ImageDetails) -> Observed {
+/// Describes an image as it was requested: by its id, or by one of its references. In the second
+/// case only that reference is meant.
+pub(super) fn image_by(requested: &str, details: ImageDetails) -> Observed {
     let tagged_at = instant(&details.metadata.last_tag_time);
     let seen = image(details);
-    if is_image_id(asked) {
+    if is_image_id(requested) {
         return seen;
     }
     let identity = Identity::Tag {
-        reference: asked.to_owned(),
+        reference: requested.to_owned(),
         image: seen.id.clone(),
         tagged_at,
-        // Only whoever made the image can say so.
+        // Only the client that made the image knows.
         image_is_ours: false,
         tags: seen.tags().map(str::to_owned).collect(),
         replaces: None,
     };
     let identity = Some(identity);
-    Observed { id: asked.to_owned(), name: asked.to_owned(), identity, ..seen }
+    Observed { id: requested.to_owned(), name: requested.to_owned(), identity, ..seen }
 }
 
-/// Returns whether an image is called by its id, in whole or in part.
+/// Returns whether a text is a full or abbreviated image id.
 pub(super) fn is_image_id(text: &str) -> bool {
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     text.len() > digits.len()
@@ -190,7 +199,7 @@ pub(super) fn image(details: ImageDetails) -> Observed {
     }
 }
 
-/// Returns the references that name something, sorted; engines write `<none>` for the rest.
+/// Returns the sorted references that name something. Engines write `<none>` for the rest.
 pub(super) fn real_references(references: &[String]) -> Vec<String> {
     let mut real: Vec<String> =
         references.iter().filter(|reference| is_real_reference(reference)).cloned().collect();
@@ -202,7 +211,7 @@ fn is_real_reference(reference: &str) -> bool {
     !reference.contains("<none>")
 }
 
-/// Returns an image id in its one form; Podman leaves the algorithm out in places.
+/// Returns an image id in its canonical form. Podman omits the algorithm in places.
 pub(super) fn image_id(id: &str) -> String {
     if is_digest(id) { format!("sha256:{id}") } else { id.to_owned() }
 }
@@ -215,7 +224,7 @@ fn short(id: &str) -> String {
     id.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
-/// Joins an identity with what changes about it.
+/// Joins an identity with its mutable properties.
 fn generation(id: &str, marks: &[&str]) -> String {
     let length = marks.iter().fold(id.len(), |sum, mark| sum + 1 + mark.len());
     let mut text = String::with_capacity(length);
@@ -227,7 +236,7 @@ fn generation(id: &str, marks: &[&str]) -> String {
     text
 }
 
-/// Reads an instant; the year 1, which engines send for "never", is none.
+/// Parses an instant. The year 1, which engines send for "never", is `None`.
 pub(super) fn instant(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().filter(|instant| *instant > Timestamp::UNIX_EPOCH)
 }
@@ -251,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_nobody_has_heard_of_is_passed_on() {
+    fn an_unknown_state_is_passed_on() {
         let seen = row(serde_json::json!({ "Id": ID, "State": "Initialized" }));
         assert_eq!(seen.state, "initialized");
     }
@@ -308,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_nobody_named_is_anonymous() {
+    fn a_volume_without_a_given_name_is_anonymous() {
         let state = |name: &str, labels: Labels| {
             let seen = Volume { name: name.to_owned(), created_at: String::new(), labels };
             volume(seen, true).state

@@ -1,17 +1,18 @@
-//! Where an engine is: whether what talks to it can be seen among the processes of this machine.
+//! Finds out whether an engine runs on this machine, so that its clients are visible processes.
 //!
-//! A unix socket is no proof. It may be forwarded to another machine, and in a container it may
-//! be the host's, whose processes cannot be seen. The kernel tells who listens: its process id is
-//! 0 if it is outside of our pid namespace, and its program must be an engine's.
+//! A unix socket is no proof. It may be forwarded to another machine, and in a container it may be
+//! the host's, whose processes are not visible. The kernel reports which process listens. Its id is
+//! 0 if it is outside our pid namespace, and its program must be an engine's.
 
 use std::path::Path;
 
 use tokio::net::UnixStream;
 
-/// The programs that listen on the socket of an engine: itself, or who starts it on demand.
+/// The programs that listen on an engine's socket: the engine, or the init system that starts it.
 const LISTENERS: [&str; 4] = ["dockerd", "podman", "systemd", "init"];
 
-/// Returns the engine of this machine that listens on a socket; in doubt none does.
+/// Returns the process id of the engine on this machine that listens on a socket. In doubt, returns
+/// `None`.
 pub(super) async fn listener(socket: &Path) -> Option<i32> {
     let stream = UnixStream::connect(socket).await.ok()?;
     let pid = stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;

@@ -1,8 +1,8 @@
-//! Connections that are used again.
+//! Reuses connections.
 //!
-//! A new one costs the engine a tenth of a cheap request, and through `ssh` a
-//! process and half a second. So one that is done waits a while for the next
-//! request, and their number is bounded.
+//! A new connection costs the engine a tenth of a cheap request, and through `ssh` a process and
+//! half a second. So an idle connection waits a while for the next request, and the number of
+//! connections is bounded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::task;
 
 use super::bounds::Allowance;
-use super::ssh::Complaint;
+use super::ssh::SshStderr;
 
-/// How long a connection waits for the next request, before something on the way forgets it.
+/// How long a connection stays idle. After it, something on the network path may drop it.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) type Body = <BollardRequest as BodyOf>::Body;
@@ -34,24 +34,24 @@ impl<B> BodyOf for hyper::Request<B> {
 }
 
 /// An open connection.
-pub(super) struct Live {
+pub(super) struct LiveConnection {
     pub sender: SendRequest<Body>,
-    /// What `ssh` has to say if it fails.
-    pub complaint: Option<Complaint>,
-    /// How much the answer that is under way may bring.
+    /// The error output of `ssh`, if the connection uses it.
+    pub ssh_stderr: Option<SshStderr>,
+    /// How many bytes the current response may have.
     pub allowance: Allowance,
 }
 
-/// What became of a request on a connection that was used before.
+/// The result of sending a request over an idle connection.
 pub(super) enum Reuse {
-    /// It was sent.
+    /// The request was sent.
     Sent(Result<Response<Incoming>, Error>),
     /// There is no such connection, or it closed before it took the request.
     Unsent(BollardRequest),
 }
 
-impl Live {
-    /// Sends a request, and says more than "broken" if `ssh` knows more.
+impl LiveConnection {
+    /// Sends a request. If it fails, reports the error of `ssh` where there is one.
     pub(super) async fn send(
         &mut self,
         request: BollardRequest,
@@ -63,8 +63,8 @@ impl Live {
     }
 
     async fn reason(&mut self, error: hyper::Error) -> Error {
-        match self.complaint.take() {
-            Some(complaint) => complaint.into_error().await.map_or(error.into(), Error::from),
+        match self.ssh_stderr.take() {
+            Some(ssh_stderr) => ssh_stderr.into_error().await.map_or(error.into(), Error::from),
             None => error.into(),
         }
     }
@@ -73,34 +73,34 @@ impl Live {
 /// The connections to one engine.
 #[derive(Clone)]
 pub(super) struct Pool {
-    idle: Arc<Mutex<Vec<(Instant, Live)>>>,
+    idle: Arc<Mutex<Vec<(Instant, LiveConnection)>>>,
     permits: Arc<Semaphore>,
 }
 
 impl Pool {
-    /// Makes a pool that may have so many connections, and has none yet.
+    /// Creates an empty pool with a limit on its connections.
     pub(super) fn new(limit: usize) -> Self {
         Self { idle: Arc::default(), permits: Arc::new(Semaphore::new(limit)) }
     }
 
-    /// Waits for the right to use one connection.
+    /// Waits for a permit to use one connection.
     pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
-    /// Sends a request over a connection that waits for one, if there is any.
+    /// Sends a request over an idle connection, if there is any.
     pub(super) async fn reuse(
         &self,
         request: BollardRequest,
         most: u64,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Reuse {
-        let Some(mut live) = self.take_idle() else { return Reuse::Unsent(request) };
+        let Some(mut live) = self.pop_idle() else { return Reuse::Unsent(request) };
         live.allowance.set(most);
         match live.sender.try_send_request(request).await {
             Ok(response) => {
-                self.give_back(live, permit.take());
+                self.recycle(live, permit.take());
                 Reuse::Sent(Ok(response))
             }
             Err(mut error) => match error.take_message() {
@@ -110,16 +110,16 @@ impl Pool {
         }
     }
 
-    fn take_idle(&self) -> Option<Live> {
+    fn pop_idle(&self) -> Option<LiveConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|(since, live)| since.elapsed() < IDLE_LIMIT && live.sender.is_ready());
         idle.pop().map(|(_, live)| live)
     }
 
-    /// Keeps a connection for the next request, once the answer to this one is read.
-    pub(super) fn give_back(&self, mut live: Live, permit: Option<OwnedSemaphorePermit>) {
+    /// Keeps a connection for the next request, once the response to this one is read.
+    pub(super) fn recycle(&self, mut live: LiveConnection, permit: Option<OwnedSemaphorePermit>) {
         let idle = Arc::clone(&self.idle);
-        // It ends when the answer is read, or dropped: then the connection closes.
+        // It ends when the response is read, or dropped: then the connection closes.
         task::background(async move {
             if live.sender.ready().await.is_ok() {
                 idle.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), live));

@@ -1,8 +1,7 @@
-//! Pulls: an image that the engine does not have is fetched from its registry, as `docker run`
-//! does.
+//! Pulls: fetches an image that the engine does not have from its registry, as `docker run` does.
 //!
-//! What a pull brought stays, for the next one who needs it. An engine ends a pull when whoever
-//! asked for it hangs up, and goes on with the layers it has when it is asked again.
+//! A pulled image stays for later use. An engine cancels a pull when the client that requested it
+//! disconnects. When it is requested again, the engine continues with the layers it has.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tracing::debug;
 
 use crate::provider::{Kind, Result};
 
-use super::classify::Act;
+use super::classify::EngineAction;
 use super::provider::DockerProvider;
 use super::reference::familiar;
 
@@ -22,9 +21,9 @@ const SILENCE: Duration = Duration::from_secs(120);
 impl DockerProvider {
     /// Fetches an image.
     pub(crate) async fn pull(&self, image: &str) -> Result<()> {
-        let words = Self::check("pull", Kind::Image, image)?;
+        let operation = Self::check("pull", Kind::Image, image)?;
         let pulled = self.follow_pull(image).await;
-        pulled.map_err(|error| self.classified(error, Act::Make, words))
+        pulled.map_err(|error| self.classified(error, EngineAction::Make, operation))
     }
 
     async fn follow_pull(&self, image: &str) -> std::result::Result<(), Error> {
@@ -32,13 +31,13 @@ impl DockerProvider {
         let reference = familiar(image);
         let query = [("fromImage", reference.as_str())];
         let each = |line: &[u8]| {
-            let Ok(told) = serde_json::from_slice::<Progress>(line) else { return Ok(()) };
-            match told.error {
+            let Ok(progress) = serde_json::from_slice::<PullProgress>(line) else { return Ok(()) };
+            match progress.error {
                 None => {
-                    debug!(image, status = told.status, "pulling");
+                    debug!(image, status = progress.status, "pulling");
                     Ok(())
                 }
-                // In the middle of the answer it is what it would have been at its beginning.
+                // An error in the middle of the response is handled like one at its beginning.
                 Some(message) => {
                     Err(Error::DockerResponseServerError { status_code: 500, message })
                 }
@@ -48,9 +47,9 @@ impl DockerProvider {
     }
 }
 
-/// One line of what an engine says while it pulls.
+/// One line of the engine's output during a pull.
 #[derive(Debug, Deserialize)]
-struct Progress {
+struct PullProgress {
     #[serde(default)]
     status: Option<String>,
     #[serde(default)]

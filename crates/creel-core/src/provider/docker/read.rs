@@ -1,4 +1,4 @@
-//! Lists, inspects and finds.
+//! Lists, inspects and searches objects.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,16 @@ use futures::try_join;
 use crate::labels;
 use crate::provider::{Kind, Marks, Observed};
 
-use super::connection::Connection;
+use super::connection::EngineConnection;
 use super::encode::encoded;
 use super::model::{ContainerRow, ImageDetails, ImageRow, Network, Volume};
 use super::observe;
 
 /// Lists all objects of the given kinds, concurrently.
-pub(super) async fn list(connection: &Connection, kinds: &[Kind]) -> Result<Vec<Observed>, Error> {
+pub(super) async fn list(
+    connection: &EngineConnection,
+    kinds: &[Kind],
+) -> Result<Vec<Observed>, Error> {
     let wanted = |kind| kinds.contains(&kind).then_some("{}");
     let (mut containers, networks, volumes, images) = try_join!(
         containers(connection, wanted(Kind::Container)),
@@ -31,7 +34,7 @@ pub(super) async fn list(connection: &Connection, kinds: &[Kind]) -> Result<Vec<
     Ok(all)
 }
 
-/// Replaces the names of networks in use by ids, where the engine told only the names.
+/// Replaces the names of networks in use by ids, where the engine sent only the names.
 fn name_networks_by_id(containers: &mut [Observed], networks: &[Observed]) {
     let ids: BTreeMap<&str, &str> =
         networks.iter().map(|network| (network.name.as_str(), network.id.as_str())).collect();
@@ -43,7 +46,7 @@ fn name_networks_by_id(containers: &mut [Observed], networks: &[Observed]) {
 }
 
 async fn containers(
-    connection: &Connection,
+    connection: &EngineConnection,
     filters: Option<&str>,
 ) -> Result<Vec<Observed>, Error> {
     let mut seen = Vec::new();
@@ -55,7 +58,10 @@ async fn containers(
     Ok(seen)
 }
 
-async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+async fn networks(
+    connection: &EngineConnection,
+    filters: Option<&str>,
+) -> Result<Vec<Observed>, Error> {
     let mut seen = Vec::new();
     if let Some(filters) = filters {
         let podman = connection.is_podman().await?;
@@ -65,17 +71,23 @@ async fn networks(connection: &Connection, filters: Option<&str>) -> Result<Vec<
     Ok(seen)
 }
 
-async fn volumes(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+async fn volumes(
+    connection: &EngineConnection,
+    filters: Option<&str>,
+) -> Result<Vec<Observed>, Error> {
     let Some(filters) = filters else { return Ok(Vec::new()) };
     let stable = connection.has_stable_volume_times().await?;
     let mut seen = Vec::new();
     let each = |row: Volume| seen.push(observe::volume(row, stable));
-    // Its rows stand in an object, beside the engine's warnings.
+    // The rows are nested in an object, beside the engine's warnings.
     connection.rows_in(2, ("/volumes", &[("filters", filters)]), each).await?;
     Ok(seen)
 }
 
-async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Observed>, Error> {
+async fn images(
+    connection: &EngineConnection,
+    filters: Option<&str>,
+) -> Result<Vec<Observed>, Error> {
     let mut seen = Vec::new();
     if let Some(filters) = filters {
         let each = |row: ImageRow| seen.push(observe::image_row(row));
@@ -84,9 +96,9 @@ async fn images(connection: &Connection, filters: Option<&str>) -> Result<Vec<Ob
     Ok(seen)
 }
 
-/// Looks at one object; `None` means that the engine has none by that id.
+/// Inspects one object. `None` means that the engine has none with that id.
 pub(super) async fn inspect(
-    connection: &Connection,
+    connection: &EngineConnection,
     kind: Kind,
     id: &str,
 ) -> Result<Option<Observed>, Error> {
@@ -114,9 +126,9 @@ pub(super) async fn inspect(
     })
 }
 
-/// Looks at one object and at who uses it; an engine does not tell that of a volume itself.
+/// Inspects one object and finds its users. An engine does not report the users of a volume itself.
 pub(super) async fn examine(
-    connection: &Connection,
+    connection: &EngineConnection,
     kind: Kind,
     id: &str,
 ) -> Result<Option<Observed>, Error> {
@@ -127,18 +139,18 @@ pub(super) async fn examine(
     Ok(found)
 }
 
-/// Returns the sorted ids of the containers that use a volume, in whatever state.
-async fn users_of_volume(connection: &Connection, name: &str) -> Result<Vec<String>, Error> {
+/// Returns the sorted ids of the containers that use a volume, in any state.
+async fn users_of_volume(connection: &EngineConnection, name: &str) -> Result<Vec<String>, Error> {
     let found = containers(connection, Some(&filters("volume", name))).await?;
     Ok(users_among(found, (Kind::Volume, name)))
 }
 
-/// Returns the sorted ids of the containers made from an image, in whatever state.
+/// Returns the sorted ids of the containers made from an image, in any state.
 ///
-/// It asks for all containers: engines do not agree on what an image's id looks like in a
-/// filter, and nothing found would be taken for nobody uses it.
+/// It lists all containers. Engines do not agree on the format of an image id in a filter, and an
+/// empty result would be taken for an unused image.
 pub(super) async fn users_of_image(
-    connection: &Connection,
+    connection: &EngineConnection,
     id: &str,
 ) -> Result<Vec<String>, Error> {
     Ok(users_among(containers(connection, Some("{}")).await?, (Kind::Image, id)))
@@ -158,34 +170,38 @@ fn filters(name: &str, value: &str) -> String {
     serde_json::json!({ name: [value] }).to_string()
 }
 
-/// Finds what a create left behind: what has its name, carries its label, and did not inherit
-/// the label from its image.
+/// Finds what a create left behind: an object that has its name, carries its label, and did not
+/// inherit the label from its image.
 ///
-/// A label alone proves nothing, because anybody can copy it, and a name alone neither. Images
-/// carry no label of ours, so a reference is never found: whoever built it again has it too.
-pub(super) async fn find(connection: &Connection, marks: &Marks) -> Result<Vec<Observed>, Error> {
+/// A label alone proves nothing, because any client can copy it. Neither does a name alone. Images
+/// carry no label of ours, so a reference is never found: another client that builds the image
+/// again has the same reference.
+pub(super) async fn find(
+    connection: &EngineConnection,
+    marks: &Marks,
+) -> Result<Vec<Observed>, Error> {
     if let (Kind::Image, Some(step)) = (marks.kind, marks.name.strip_prefix(STEP)) {
         let container = step.split_once(UPON).map_or(step, |(container, _)| container);
         return step_of(connection, container).await;
     }
     let resource = marks.resource.to_string();
-    // The filter matches parts of names too.
-    let named = matching(connection, marks.kind, &filters("name", &marks.name)).await?;
-    let checked = named.into_iter().filter(|seen| marks.fit(seen)).map(|seen| async {
+    // The filter also matches parts of names.
+    let candidates = matching(connection, marks.kind, &filters("name", &marks.name)).await?;
+    let checked = candidates.into_iter().filter(|seen| marks.fit(seen)).map(|seen| async {
         let inherited = inherits(connection, &seen, &resource).await?;
         Ok::<_, Error>((!inherited).then_some(seen))
     });
     Ok(try_join_all(checked).await?.into_iter().flatten().collect())
 }
 
-/// What the names of images begin with that a step of a build makes; the container in which
-/// the step runs follows. No reference looks like it.
+/// The prefix of the names of images that build steps make. The container in which the step runs
+/// follows. No image reference has this format.
 const STEP: &str = "step of container ";
 
-/// What follows the container: the image that the step is built upon.
+/// The separator between the container and the image that the step is built upon.
 const UPON: &str = " upon ";
 
-/// Returns the name under which the image of a step is put on record before it exists.
+/// Returns the name under which the image of a step is recorded before it exists.
 pub(crate) fn step_name(container: &str, upon: Option<&str>) -> String {
     match upon {
         Some(image) => format!("{STEP}{container}{UPON}{image}"),
@@ -193,13 +209,16 @@ pub(crate) fn step_name(container: &str, upon: Option<&str>) -> String {
     }
 }
 
-/// Returns the image that a step is built upon, by the name that it has on record.
-pub(super) fn image_under_step(name: &str) -> Option<&str> {
-    name.strip_prefix(STEP)?.split_once(UPON).map(|(_, image)| image)
+/// Parses the recorded name of a step: its container, and the image that it is built upon.
+pub(super) fn parse_step(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix(STEP)?.split_once(UPON)
 }
 
-/// Finds the image that a step of a build made: nobody but the builder knows its container.
-async fn step_of(connection: &Connection, container: &str) -> Result<Vec<Observed>, Error> {
+/// Finds the image that a build step made. Only the builder knows its container.
+pub(super) async fn step_of(
+    connection: &EngineConnection,
+    container: &str,
+) -> Result<Vec<Observed>, Error> {
     let mut nameless = Vec::new();
     let each = |row: ImageRow| {
         if observe::real_references(&row.repo_tags).is_empty() {
@@ -218,7 +237,7 @@ async fn step_of(connection: &Connection, container: &str) -> Result<Vec<Observe
 }
 
 async fn matching(
-    connection: &Connection,
+    connection: &EngineConnection,
     kind: Kind,
     filters: &str,
 ) -> Result<Vec<Observed>, Error> {
@@ -226,14 +245,18 @@ async fn matching(
         Kind::Container => containers(connection, Some(filters)).await,
         Kind::Network => networks(connection, Some(filters)).await,
         Kind::Volume => volumes(connection, Some(filters)).await,
-        // Images are never labelled by us.
+        // We never label images.
         Kind::Image | Kind::Sandbox | Kind::Process | Kind::Directory => Ok(Vec::new()),
     }
 }
 
-/// Returns whether a container may have the label from its image. If the image is gone nobody
-/// can tell, and what may be someone else's is kept.
-async fn inherits(connection: &Connection, seen: &Observed, resource: &str) -> Result<bool, Error> {
+/// Returns whether a container may have inherited the label from its image. If the image is gone
+/// this cannot be determined, and what may belong to another owner is kept.
+async fn inherits(
+    connection: &EngineConnection,
+    seen: &Observed,
+    resource: &str,
+) -> Result<bool, Error> {
     if seen.kind != Kind::Container {
         return Ok(false);
     }

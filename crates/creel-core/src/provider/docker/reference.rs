@@ -1,15 +1,15 @@
-//! References of images, in the one form in which an engine lists them.
+//! Image references in the form in which an engine lists them.
 
-/// Returns a reference as the engine lists it: without its own registry, with a tag.
+/// Returns a reference as the engine lists it: without the default registry, with a tag.
 pub(crate) fn familiar(reference: &str) -> String {
     let name = reference.strip_prefix("docker.io/").unwrap_or(reference);
     let name = name.strip_prefix("library/").unwrap_or(name);
-    // A port may stand before the first slash, a tag only after the last one.
+    // A port may precede the first slash, a tag only follows the last one.
     let last = name.rsplit('/').next().unwrap_or(name);
     if last.contains([':', '@']) { name.to_owned() } else { format!("{name}:latest") }
 }
 
-/// Returns the reference that a name and a tag, or a digest, make together.
+/// Returns the reference made of a name and a tag or digest.
 pub(crate) fn joined(name: &str, tag: Option<&str>) -> String {
     match tag {
         Some(digest) if digest.contains(':') => familiar(&format!("{name}@{digest}")),

@@ -1,4 +1,4 @@
-//! Stops and releases.
+//! Stops and releases objects.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::crashpoint::{self, Crashpoint};
 use crate::provider::{ReleaseMode, Released};
 
 use super::classify::is_absence;
-use super::connection::{Connection, REQUEST_TIMEOUT};
+use super::connection::{EngineConnection, REQUEST_TIMEOUT};
 use super::encode::encoded;
 use super::model::Network;
 use super::{kill, observe};
 
 /// Why a release did not succeed.
-pub(super) enum Refusal {
-    /// The engine said no, or nothing.
+pub(super) enum ReleaseRefusal {
+    /// The engine refused, or did not respond.
     Engine(Error),
     /// The network belongs to the engine.
     Predefined,
     /// These containers use the image or network.
     UsedBy(Vec<String>),
-    /// The engine deleted more than it was asked to.
+    /// The engine deleted more than requested.
     DeletedMore(Vec<String>),
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ReleaseRefusal {
     fn from(error: Error) -> Self {
         Self::Engine(error)
     }
 }
 
-/// Stops a container; one that is stopped already is fine.
+/// Stops a container. One that is stopped already is not an error.
 pub(super) async fn stop(
-    connection: &Connection,
+    connection: &EngineConnection,
     id: &str,
     patience: Duration,
 ) -> Result<(), Error> {
-    // The engine answers when the container has stopped, and kills it when patience ends.
+    // The engine responds when the container has stopped, and kills it when `patience` ends.
     let library = connection.library().await?.clone().with_timeout(patience + REQUEST_TIMEOUT);
     let seconds = patience.as_millis().div_ceil(1000);
     let options =
@@ -48,17 +48,17 @@ pub(super) async fn stop(
     library.stop_container(id, Some(options)).await
 }
 
-/// Ends a container, with the volumes that nobody named.
+/// Removes a container with its anonymous volumes.
 pub(super) async fn container(
-    connection: &Connection,
+    connection: &EngineConnection,
     id: &str,
     mode: &ReleaseMode,
-) -> Result<Released, Refusal> {
+) -> Result<Released, ReleaseRefusal> {
     if let Some(patience) = mode.stop_timeout {
         match stop(connection, id, patience).await {
             Ok(()) => {}
             Err(error) if is_absence(&error) => return Ok(Released::AlreadyGone),
-            // A kill follows; without one this is the answer.
+            // A kill follows. Without one, this error is the result.
             Err(_) if mode.kill_running => {}
             Err(error) => return Err(error.into()),
         }
@@ -67,40 +67,46 @@ pub(super) async fn container(
     }
     let options = RemoveContainerOptions { v: true, force: mode.kill_running, link: false };
     let library = connection.library().await?;
-    answered(library.remove_container(id, Some(options)).await)
+    released_by(library.remove_container(id, Some(options)).await)
 }
 
-/// Ends a network that is not the engine's own and that nobody uses.
+/// Removes a network that is not the engine's own and that has no users.
 ///
-/// Docker refuses to remove a network in use; Podman cuts its containers off, so it is not
-/// asked to.
-pub(super) async fn network(connection: &Connection, id: &str) -> Result<Released, Refusal> {
+/// Docker refuses to remove a network in use. Podman would disconnect its containers, so the
+/// request is not sent.
+pub(super) async fn network(
+    connection: &EngineConnection,
+    id: &str,
+) -> Result<Released, ReleaseRefusal> {
     let path = format!("/networks/{}", encoded(id));
     let Some(there) = connection.get_if_any::<Network>(&path).await? else {
         return Ok(Released::AlreadyGone);
     };
     if observe::is_predefined(&there.name, connection.is_podman().await?) {
-        return Err(Refusal::Predefined);
+        return Err(ReleaseRefusal::Predefined);
     }
     if !there.containers.is_empty() {
-        return Err(Refusal::UsedBy(there.containers.into_keys().collect()));
+        return Err(ReleaseRefusal::UsedBy(there.containers.into_keys().collect()));
     }
-    answered(connection.library().await?.remove_network(id).await)
+    released_by(connection.library().await?.remove_network(id).await)
 }
 
-/// Ends a volume that nobody uses.
-pub(super) async fn volume(connection: &Connection, id: &str) -> Result<Released, Refusal> {
+/// Removes a volume that has no users.
+pub(super) async fn volume(
+    connection: &EngineConnection,
+    id: &str,
+) -> Result<Released, ReleaseRefusal> {
     let library = connection.library().await?;
-    answered(library.remove_volume(id, None::<RemoveVolumeOptions>).await)
+    released_by(library.remove_volume(id, None::<RemoveVolumeOptions>).await)
 }
 
-/// Reads the answer to a delete; before it, marks the moment when the engine has the delete
-/// and we do not know it yet.
-pub(super) fn answered(answer: Result<(), Error>) -> Result<Released, Refusal> {
-    if answer.is_ok() {
+/// Converts the response to a delete. Before that, marks the crash point at which the engine has
+/// executed the delete and we have not processed the response.
+pub(super) fn released_by(result: Result<(), Error>) -> Result<Released, ReleaseRefusal> {
+    if result.is_ok() {
         crashpoint::reach(Crashpoint::ReleaseSent);
     }
-    match answer {
+    match result {
         Ok(()) => Ok(Released::Done),
         Err(error) if is_absence(&error) => Ok(Released::AlreadyGone),
         Err(error) => Err(error.into()),

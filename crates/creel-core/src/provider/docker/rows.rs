@@ -1,55 +1,54 @@
 //! Reads a long JSON list row by row.
 //!
-//! A list of ten thousand containers is tens of megabytes of JSON. Held as a
-//! whole and then as a model of every field it would cost many times what we
-//! keep of it; so rows are cut out of the stream as they come, and each is
-//! read and dropped at once.
+//! A list of ten thousand containers is tens of megabytes of JSON. Held as a whole and then as a
+//! model of every field, it would cost many times what we keep of it. So rows are extracted from
+//! the stream as they arrive, and each is read and dropped at once.
 
 use super::bounds::{ROW, TooMuch};
 
-/// Cuts the elements of a JSON array out of a stream of bytes.
+/// Extracts the elements of a JSON array from a stream of bytes.
 #[derive(Debug)]
 pub(super) struct RowCutter {
-    /// The part of a row that is here already.
+    /// The part of a row that has arrived.
     row: Vec<u8>,
     /// How many brackets and braces are open.
     depth: usize,
-    /// How many of them stand around the rows: the list, and an object that it is in.
+    /// How many of them surround the rows: the list, and an object that contains it.
     around: usize,
     in_string: bool,
     escaped: bool,
-    /// The bracket or brace that the whole began with.
+    /// The bracket or brace with which the input began.
     first: Option<u8>,
-    /// The beginning of what stands outside of everything.
+    /// The beginning of what is outside of all brackets and braces.
     outside: Vec<u8>,
-    /// Whether the list has elements that are no objects.
+    /// Whether the list has elements that are not objects.
     has_strays: bool,
 }
 
-/// How much of what stands outside of the list is kept.
+/// How much of what is outside of the list is kept.
 const OUTSIDE: usize = 16;
 
 impl RowCutter {
-    /// Makes one for a list of objects that stands in so many brackets and braces, its own
-    /// included.
+    /// Creates a cutter for a list of objects that is nested in `around` brackets and braces, its
+    /// own included.
     pub(super) fn new(around: usize) -> Self {
         let (row, first, outside) = Default::default();
         let (in_string, escaped, has_strays) = Default::default();
         Self { row, depth: 0, around, in_string, escaped, first, outside, has_strays }
     }
 
-    /// Takes the next bytes and hands out every row that they complete.
+    /// Consumes the next bytes, and passes on every row that they complete.
     ///
     /// # Errors
     ///
-    /// Fails when a row is too long, and passes on the first error of `each`.
+    /// Fails when a row is too long, and returns the first error of `each`.
     pub(super) fn feed<E: From<TooMuch>>(
         &mut self,
         bytes: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         for &byte in bytes {
-            if self.take(byte) {
+            if self.consume(byte) {
                 each(&self.row)?;
                 self.row.clear();
             }
@@ -60,13 +59,13 @@ impl RowCutter {
         Ok(())
     }
 
-    /// Returns whether the list came to its end.
+    /// Returns whether the list is complete.
     pub(super) fn is_complete(&self) -> bool {
         self.depth == 0 && self.row.is_empty() && !self.in_string
     }
 
-    /// Returns whether there was a list at all. Nothing, a text or a page is none, and must not
-    /// be taken for one without rows; `null` is how some engines write such a one.
+    /// Returns whether there was a list at all. Empty input, a text or a page is not a list, and
+    /// must not be taken for an empty one. Some engines write `null` for an empty list.
     pub(super) fn is_list(&self) -> bool {
         let outside = self.outside.trim_ascii();
         match self.first {
@@ -78,8 +77,8 @@ impl RowCutter {
         }
     }
 
-    /// Takes one byte; returns whether it completes a row.
-    fn take(&mut self, byte: u8) -> bool {
+    /// Consumes one byte. Returns whether it completes a row.
+    fn consume(&mut self, byte: u8) -> bool {
         let in_row = self.depth > self.around;
         if self.depth == 0 {
             match byte {
@@ -119,10 +118,10 @@ impl RowCutter {
             }
             _ => {
                 self.in_string = byte == b'"';
-                // A list in an object stands beside others, whose elements may be texts.
+                // A list in an object is beside others, whose elements may be texts.
                 let is_element = self.around == 1 && self.depth == 1;
                 self.has_strays |= is_element && byte != b',' && !byte.is_ascii_whitespace();
-                // The rest stands between rows, or around the list.
+                // The rest is between rows, or around the list.
                 if in_row {
                     self.row.push(byte);
                 }
@@ -138,11 +137,11 @@ mod tests {
 
     use super::*;
 
-    fn cut(text: &str, chunk: usize) -> (Vec<String>, bool) {
-        cut_around(1, text, chunk)
+    fn split(text: &str, chunk: usize) -> (Vec<String>, bool) {
+        split_around(1, text, chunk)
     }
 
-    fn cut_around(around: usize, text: &str, chunk: usize) -> (Vec<String>, bool) {
+    fn split_around(around: usize, text: &str, chunk: usize) -> (Vec<String>, bool) {
         let mut cutter = RowCutter::new(around);
         let mut rows = Vec::new();
         for part in text.as_bytes().chunks(chunk) {
@@ -160,7 +159,7 @@ mod tests {
     fn rows_come_out_whole_whatever_the_chunks() {
         let text = " [ {\"a\":[1,{\"b\":\"]}\\\"[{\"}]} ,\n{\"c\":null}]\n";
         for chunk in 1..text.len() {
-            let (rows, complete) = cut(text, chunk);
+            let (rows, complete) = split(text, chunk);
             assert_eq!(rows, [r#"{"a":[1,{"b":"]}\"[{"}]}"#, r#"{"c":null}"#]);
             assert!(complete);
         }
@@ -170,11 +169,11 @@ mod tests {
     fn the_rows_of_a_list_in_an_object_come_out_too() {
         let text = r#"{"Volumes":[{"a":"]"},{"b":[{}]}],"Warnings":["a [ in it", "]"]}"#;
         for chunk in 1..text.len() {
-            let (rows, complete) = cut_around(2, text, chunk);
+            let (rows, complete) = split_around(2, text, chunk);
             assert_eq!(rows, [r#"{"a":"]"}"#, r#"{"b":[{}]}"#]);
             assert!(complete);
         }
-        assert_eq!(cut_around(2, r#"{"Volumes":null,"Warnings":null}"#, 3), (vec![], true));
+        assert_eq!(split_around(2, r#"{"Volumes":null,"Warnings":null}"#, 3), (vec![], true));
     }
 
     #[test]
@@ -191,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_has_no_rows_and_a_cut_one_is_incomplete() {
-        assert_eq!(cut("[]\n", 1), (vec![], true));
-        assert!(!cut(r#"[{"a":1},"#, 3).1);
-        assert!(!cut(r#"[{"a":"1"#, 3).1);
+    fn an_empty_list_has_no_rows_and_a_truncated_one_is_incomplete() {
+        assert_eq!(split("[]\n", 1), (vec![], true));
+        assert!(!split(r#"[{"a":1},"#, 3).1);
+        assert!(!split(r#"[{"a":"1"#, 3).1);
     }
 
     #[test]
-    fn what_is_no_list_is_not_taken_for_one_without_rows() {
+    fn an_object_is_not_mistaken_for_an_empty_list() {
         let is_list = |around: usize, text: &str| {
             let mut cutter = RowCutter::new(around);
             cutter.feed::<TooMuch>(text.as_bytes(), |_| Ok(())).unwrap();
@@ -228,10 +227,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_objects_survive_the_cut(texts in prop::collection::vec(".*", 0..8), chunk in 1usize..9) {
+        fn any_objects_survive_the_split(texts in prop::collection::vec(".*", 0..8), chunk in 1usize..9) {
             let rows: Vec<serde_json::Value> =
                 texts.iter().map(|text| serde_json::json!({ "t": text, "n": [text] })).collect();
-            let (cut_rows, complete) = cut(&serde_json::to_string(&rows).unwrap(), chunk);
+            let (cut_rows, complete) = split(&serde_json::to_string(&rows).unwrap(), chunk);
             let read: Vec<serde_json::Value> =
                 cut_rows.iter().map(|row| serde_json::from_str(row).unwrap()).collect();
             prop_assert_eq!(read, rows);

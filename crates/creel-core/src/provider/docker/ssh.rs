@@ -1,10 +1,9 @@
 //! An engine behind `ssh`.
 //!
-//! As the Docker command line does it: an `ssh` runs
-//! `docker system dial-stdio` over there, and HTTP goes over its standard
-//! input and output. Keys, aliases, jump hosts, known hosts and connection
-//! sharing are those of the user's `ssh` configuration. Nobody is there to
-//! answer a question, so `ssh` may not ask one.
+//! It works as in the Docker command line: an `ssh` process runs `docker system dial-stdio` on the
+//! remote host, and HTTP goes over its standard input and output. Keys, aliases, jump hosts, known
+//! hosts and connection sharing come from the user's `ssh` configuration. No user is there to
+//! answer a prompt, so `ssh` runs without prompts.
 
 use std::io;
 use std::pin::Pin;
@@ -20,10 +19,10 @@ use crate::task;
 
 use super::address::SshTarget;
 
-/// How much of what `ssh` complains about is kept.
-const COMPLAINT_LIMIT: usize = 4096;
-/// How long a failed `ssh` has to finish its complaint.
-const COMPLAINT_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum length of the kept part of the errors of `ssh`.
+const STDERR_LIMIT: usize = 4096;
+/// How long to wait for the error output of a failed `ssh`.
+const STDERR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running `ssh`, whose standard input and output are the connection.
 #[derive(Debug)]
@@ -33,12 +32,12 @@ pub(super) struct SshStream {
     _child: Child,
 }
 
-/// What `ssh` will have written to its standard error once it ended.
+/// The standard error of `ssh`, available once it has ended.
 #[derive(Debug)]
-pub(super) struct Complaint(oneshot::Receiver<String>);
+pub(super) struct SshStderr(oneshot::Receiver<String>);
 
-/// Starts `ssh`; whether it reaches anything shows when the connection is used.
-pub(super) fn open(target: &SshTarget) -> io::Result<(SshStream, Complaint)> {
+/// Starts `ssh`. Whether it reaches the host shows when the connection is used.
+pub(super) fn open(target: &SshTarget) -> io::Result<(SshStream, SshStderr)> {
     let mut child = Command::new("ssh")
         .args(arguments(target))
         .stdin(Stdio::piped())
@@ -61,11 +60,11 @@ pub(super) fn open(target: &SshTarget) -> io::Result<(SshStream, Complaint)> {
     };
     let (sender, receiver) = oneshot::channel();
     task::background(async move {
-        // The receiver is gone when the request succeeded: then nobody wants to know.
-        let _ = sender.send(read_complaint(stderr).await);
+        // The receiver is gone when the request succeeded. Then the text is not needed.
+        let _ = sender.send(read_stderr(stderr).await);
     });
     let stream = SshStream { stream: tokio::io::join(stdout, stdin), _child: child };
-    Ok((stream, Complaint(receiver)))
+    Ok((stream, SshStderr(receiver)))
 }
 
 fn arguments(target: &SshTarget) -> Vec<String> {
@@ -88,27 +87,28 @@ fn arguments(target: &SshTarget) -> Vec<String> {
     arguments
 }
 
-/// Quotes a word for the shell over there.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
+/// Quotes an argument for the remote shell.
+fn quoted(argument: &str) -> String {
+    format!("'{}'", argument.replace('\'', r"'\''"))
 }
 
 /// Reads to the end, so that `ssh` never blocks, but keeps only the last part.
-async fn read_complaint(mut stderr: ChildStderr) -> String {
+async fn read_stderr(mut stderr: ChildStderr) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
         kept.extend_from_slice(&buffer[..count]);
-        let excess = kept.len().saturating_sub(COMPLAINT_LIMIT);
+        let excess = kept.len().saturating_sub(STDERR_LIMIT);
         kept.drain(..excess);
     }
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-impl Complaint {
-    /// Turns what `ssh` said into the reason why the connection broke, if it said anything.
+impl SshStderr {
+    /// Converts the error output of `ssh` into the reason why the connection broke, if there is
+    /// any.
     pub(super) async fn into_error(self) -> Option<io::Error> {
-        let text = tokio::time::timeout(COMPLAINT_PATIENCE, self.0).await.ok()?.ok()?;
+        let text = tokio::time::timeout(STDERR_TIMEOUT, self.0).await.ok()?.ok()?;
         as_error(&text)
     }
 }
@@ -116,7 +116,7 @@ impl Complaint {
 fn as_error(text: &str) -> Option<io::Error> {
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     let refused = ["Permission denied", "Host key verification failed", "Too many authentication"];
-    let kind = if refused.iter().any(|sign| text.contains(sign)) {
+    let kind = if refused.iter().any(|phrase| text.contains(phrase)) {
         io::ErrorKind::PermissionDenied
     } else {
         io::ErrorKind::NotConnected
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_becomes_a_reason() {
+    fn ssh_stderr_becomes_the_error() {
         let denied = as_error("Warning: added.\nme@far: Permission denied (publickey).\n").unwrap();
         assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(denied.to_string(), "me@far: Permission denied (publickey).");

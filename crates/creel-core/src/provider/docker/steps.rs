@@ -1,12 +1,12 @@
-//! Steps of a classic build that were made after its client was gone.
+//! Finds steps of a classic build that were made after its client disconnected.
 //!
-//! An engine notices late that nobody waits for a build, and commits one or a
-//! few more steps. They have no name, and no answer told their ids: only the
-//! image that they were built upon leads to them. Somebody else's build that
-//! takes our steps from the cache builds upon them too, so a step counts as
-//! ours only if nothing else was built upon the same image, nobody named it,
-//! it was made soon after the image that it is built upon, and the builder did
-//! not tell of another step there: that one is known by its container.
+//! An engine notices late that the client of a build has disconnected, and commits one or a few
+//! more steps. They have no name, and no response reported their ids. Only the image that they were
+//! built upon leads to them. Another client's build that takes our steps from the cache builds upon
+//! them too. So a step counts as ours only under four conditions. Nothing else was built upon the
+//! same image. The step has no name. It was made soon after the image that it is built upon. The
+//! builder did not report another step there. A step that it did report is identified by its
+//! container, however late it lands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,30 +14,38 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::provider::{Kind, Observed, Result};
 
-use super::classify::Act;
+use super::classify::EngineAction;
 use super::model::ImageRow;
 use super::provider::DockerProvider;
 use super::{observe, read};
 
-/// How long after an image the next step of the same build is made at the latest, on a machine
-/// with too much to do. One that takes long by itself runs a container, and was told.
+/// Maximum time between an image and the next step of the same build, on an overloaded machine. A
+/// step that takes longer runs a container, and was reported.
 const NEXT_STEP: SignedDuration = SignedDuration::from_secs(30);
 
 impl DockerProvider {
-    /// Finds the steps that were built upon these images and are not among them; `recorded` are
-    /// the names on record of the same runs.
+    /// Finds the steps that were built upon these images and are not among them. `recorded` are the
+    /// recorded names of the same runs.
     pub(super) async fn steps_upon(
         &self,
         images: &[String],
         recorded: &[String],
     ) -> Result<Vec<Observed>> {
         let mut family = Family::default();
-        let each = |row: ImageRow| family.add(&row);
+        let each = |row: ImageRow| family.add_row(&row);
         let listed = self.connection().rows("/images/json", &[("all", "1")], each).await;
-        listed.map_err(|error| self.classified(error, Act::Ask, "list images"))?;
+        listed.map_err(|error| self.classified(error, EngineAction::Query, "list images"))?;
         let mut steps = Vec::new();
-        for image in images.iter().filter(|image| !is_told(image, recorded)) {
+        for image in images {
             let mut parent = image.clone();
+            if let Some(container) = container_upon(image, recorded) {
+                let Some(step) = self.reported_step(container).await? else { continue };
+                if images.contains(&step.id) {
+                    continue;
+                }
+                parent = step.id.clone();
+                steps.push(step);
+            }
             while let Some(child) = family.only_step_upon(&parent) {
                 if images.contains(&child) {
                     break;
@@ -50,52 +58,74 @@ impl DockerProvider {
         Ok(steps)
     }
 
+    /// Returns the image of the step that runs in this container, if it has no name.
+    async fn reported_step(&self, container: &str) -> Result<Option<Observed>> {
+        let found = read::step_of(self.connection(), container).await;
+        let found = found.map_err(|error| {
+            let what = format!("find the image of container {container}");
+            self.classified(error, EngineAction::Query, what)
+        })?;
+        Ok(found.into_iter().next())
+    }
+
     /// Returns a step if it was made right after the image that it is built upon.
     async fn next_step(&self, parent: &str, child: &str) -> Result<Option<Observed>> {
         let inspect = async |id: &str| {
             let seen = read::inspect(self.connection(), Kind::Image, id).await;
-            seen.map_err(|error| self.classified(error, Act::Look, format!("inspect image {id}")))
+            seen.map_err(|error| {
+                self.classified(error, EngineAction::Inspect, format!("inspect image {id}"))
+            })
         };
         let (before, step) = (inspect(parent).await?, inspect(child).await?);
-        let made_at = |seen: &Option<Observed>| seen.as_ref().and_then(|seen| seen.created_at);
-        let is_next = follows(made_at(&before), made_at(&step));
+        let created_at_of =
+            |seen: &Option<Observed>| seen.as_ref().and_then(|seen| seen.created_at);
+        let is_next = follows(created_at_of(&before), created_at_of(&step));
         Ok(step.filter(|step| is_next && step.tags().next().is_none()))
     }
 }
 
-/// Returns whether the builder told which container runs the step upon an image.
-fn is_told(image: &str, recorded: &[String]) -> bool {
+/// Returns the container that runs the step upon an image, if the builder reported it.
+fn container_upon<'a>(image: &str, recorded: &'a [String]) -> Option<&'a str> {
     let digits = image.trim_start_matches("sha256:");
-    let told = recorded.iter().filter_map(|name| read::image_under_step(name));
-    told.map(|id| id.trim_start_matches("sha256:")).any(|id| digits.starts_with(id))
+    let is_parent = |parent: &str| digits.starts_with(parent.trim_start_matches("sha256:"));
+    let mut steps = recorded.iter().filter_map(|name| read::parse_step(name));
+    steps.find_map(|(container, parent)| is_parent(parent).then_some(container))
 }
 
-fn follows(before: Option<Timestamp>, step: Option<Timestamp>) -> bool {
+/// Returns whether a step was created soon enough after its parent image to belong to the same
+/// build.
+pub(crate) fn follows(before: Option<Timestamp>, step: Option<Timestamp>) -> bool {
     let (Some(before), Some(step)) = (before, step) else { return false };
     let after = step.duration_since(before);
     !after.is_negative() && after <= NEXT_STEP
 }
 
-/// Which images are built upon which.
+/// Maps images to the images that are built upon them.
 #[derive(Debug, Default)]
-struct Family {
+pub(crate) struct Family {
     children: BTreeMap<String, Vec<String>>,
     named: BTreeSet<String>,
 }
 
 impl Family {
-    fn add(&mut self, row: &ImageRow) {
-        let id = observe::image_id(&row.id);
-        if !observe::real_references(&row.repo_tags).is_empty() {
+    fn add_row(&mut self, row: &ImageRow) {
+        let parent = (!row.parent_id.is_empty()).then(|| observe::image_id(&row.parent_id));
+        let is_named = !observe::real_references(&row.repo_tags).is_empty();
+        self.add(observe::image_id(&row.id), parent, is_named);
+    }
+
+    /// Adds an image and its parent.
+    pub(crate) fn add(&mut self, id: String, parent: Option<String>, is_named: bool) {
+        if is_named {
             self.named.insert(id.clone());
         }
-        if !row.parent_id.is_empty() {
-            self.children.entry(observe::image_id(&row.parent_id)).or_default().push(id);
+        if let Some(parent) = parent {
+            self.children.entry(parent).or_default().push(id);
         }
     }
 
-    /// Returns the only image that is built upon another, if it has no name.
-    fn only_step_upon(&self, image: &str) -> Option<String> {
+    /// Returns the only image that is built upon another one, if it has no name.
+    pub(crate) fn only_step_upon(&self, image: &str) -> Option<String> {
         match self.children.get(image)?.as_slice() {
             [one] if !self.named.contains(one) => Some(one.clone()),
             _ => None,
@@ -111,7 +141,7 @@ mod tests {
         let mut family = Family::default();
         for (id, parent, tags) in rows {
             let row = serde_json::json!({ "Id": id, "ParentId": parent, "RepoTags": tags });
-            family.add(&serde_json::from_value(row).unwrap());
+            family.add_row(&serde_json::from_value(row).unwrap());
         }
         family
     }
@@ -134,12 +164,12 @@ mod tests {
     #[test]
     fn a_step_that_runs_in_a_container_is_known_by_that() {
         let recorded = [read::step_name("c1", Some("0123456789ab")), read::step_name("c2", None)];
-        assert!(is_told("sha256:0123456789abcdef", &recorded));
-        assert!(!is_told("sha256:1123456789abcdef", &recorded));
+        assert_eq!(container_upon("sha256:0123456789abcdef", &recorded), Some("c1"));
+        assert_eq!(container_upon("sha256:1123456789abcdef", &recorded), None);
     }
 
     #[test]
-    fn a_step_follows_at_once_or_is_somebody_elses() {
+    fn a_step_that_does_not_follow_at_once_is_foreign() {
         let at = |second: i64| Timestamp::from_second(second).ok();
         assert!(follows(at(10), at(10)) && follows(at(10), at(40)));
         assert!(!follows(at(10), at(41)) && !follows(at(10), at(9)));

@@ -1,9 +1,9 @@
-//! The identity of an image or of a reference, read when it was just made.
+//! Reads the identity of an image or of a reference that was just made.
 //!
-//! A reference alone proves nothing: somebody else can put it on another image,
-//! or on the same image again. The engine keeps the time at which an image was
-//! tagged last. After a load or a pull there is none; then the reference is put
-//! on its own image once more, which changes nothing but that time.
+//! A reference alone proves nothing: another client can put it on another image, or on the same
+//! image again. The engine keeps the time at which an image was last tagged. After a load or a pull
+//! there is none. Then the reference is put on its own image once more, which changes nothing but
+//! that time.
 
 use bollard::errors::Error;
 use bollard::query_parameters::TagImageOptions;
@@ -11,23 +11,25 @@ use jiff::Timestamp;
 
 use crate::provider::{Identity, Kind, Result};
 
-use super::classify::Act;
+use super::classify::EngineAction;
 use super::encode::encoded;
 use super::model::ImageDetails;
 use super::provider::DockerProvider;
 use super::{observe, read};
 
 impl DockerProvider {
-    /// Reads what tells an image, or a reference of one, from a replacement. `is_new` says
-    /// whether an image id was made together with it, and may go with its last reference.
+    /// Reads what distinguishes an image, or a reference of one, from a replacement. `is_new`
+    /// returns whether an image id was made together with it, and may be removed with its last
+    /// reference.
     pub(crate) async fn image_identity(
         &self,
         object: &str,
         is_new: impl Fn(&str) -> bool,
     ) -> Result<Option<Identity>> {
-        let words = Self::check("inspect", Kind::Image, object)?;
+        let operation = Self::check("inspect", Kind::Image, object)?;
         let read = self.read_identity(object).await;
-        let read = read.map_err(|error| self.classified(error, Act::Look, words))?;
+        let read =
+            read.map_err(|error| self.classified(error, EngineAction::Inspect, operation))?;
         Ok(match read {
             Some(Identity::Tag { reference, image, tagged_at, tags, replaces, .. }) => {
                 let image_is_ours = is_new(&image);
@@ -37,12 +39,13 @@ impl DockerProvider {
         })
     }
 
-    /// Returns when a name was put on an image last, if it is there and has one.
+    /// Returns when a name was last put on an image, if the image exists and has such a time.
     pub(crate) async fn tagged_at(&self, image: &str) -> Result<Option<Timestamp>> {
-        let words = Self::check("inspect", Kind::Image, image)?;
+        let operation = Self::check("inspect", Kind::Image, image)?;
         let path = format!("/images/{}/json", encoded(image));
         let details = self.connection().get_if_any::<ImageDetails>(&path).await;
-        let details = details.map_err(|error| self.classified(error, Act::Look, words))?;
+        let details =
+            details.map_err(|error| self.classified(error, EngineAction::Inspect, operation))?;
         Ok(details.and_then(|details| observe::instant(&details.metadata.last_tag_time)))
     }
 
@@ -53,7 +56,7 @@ impl DockerProvider {
             return Ok(seen.identity);
         };
         let Some(options) = options_for(object) else { return Ok(seen.identity) };
-        // By the reference, not by the id: one that was moved meanwhile stays where it is.
+        // By the reference, not by the id: a reference that was moved meanwhile stays where it is.
         self.connection().library().await?.tag_image(object, Some(options)).await?;
         let again = inspect().await?.and_then(|seen| seen.identity);
         let is_same =
@@ -62,7 +65,8 @@ impl DockerProvider {
     }
 }
 
-/// Says which reference a tag request makes; `None` for a digest, which no request makes.
+/// Returns the options of the tag request that makes a reference. `None` for a digest, which no
+/// request can make.
 pub(super) fn options_for(reference: &str) -> Option<TagImageOptions> {
     let (repository, tag) = reference.rsplit_once(':').filter(|_| !reference.contains('@'))?;
     Some(TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) })

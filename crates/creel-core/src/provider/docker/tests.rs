@@ -1,7 +1,7 @@
-//! The provider against an engine that answers from a script.
+//! Tests the provider against an engine with scripted responses.
 //!
-//! A real engine shows what engines do; this shows what we do when one does
-//! something rare.
+//! A real engine shows what engines do. This one shows what we do when an engine does something
+//! rare.
 
 #![expect(clippy::disallowed_methods, reason = "tests of a provider release through it alone")]
 
@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::provider::{
-    CreateOrder, ErrorClass, Kind, Marks, Provider, ReleaseMode, Released, Spec, VolumeSpec,
+    CreateRequest, ErrorClass, Kind, Marks, Provider, ReleaseMode, Released, Spec, VolumeSpec,
 };
 use crate::task;
 
@@ -26,13 +26,13 @@ const VERSION: &str = r#"{"Version":"29.0","ApiVersion":"1.52","MinAPIVersion":"
 const PODMAN: &str =
     r#"{"ApiVersion":"1.41","MinAPIVersion":"1.24","Components":[{"Name":"Podman Engine"}]}"#;
 
-/// What the engine answers to a method and path: a status and a body.
+/// Maps a method and path to the status and body of the response.
 type Script = BTreeMap<&'static str, (u16, String)>;
 
-/// An engine that knows its lines, and keeps what it was asked.
+/// An engine with scripted responses that records its requests.
 struct Scripted {
     provider: DockerProvider,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     _directory: TempDir,
 }
 
@@ -43,25 +43,25 @@ impl Scripted {
         let listener = UnixListener::bind(&path).unwrap();
         let mut script = Script::from([("GET /version", (200, VERSION.to_owned()))]);
         script.extend(lines.iter().map(|(line, status, body)| (*line, (*status, (*body).into()))));
-        let asked = Arc::default();
-        task::background(serve(listener, script, Arc::clone(&asked)));
+        let requests = Arc::default();
+        task::background(serve(listener, script, Arc::clone(&requests)));
         let endpoint = Endpoint::explicit(&format!("unix://{}", path.display())).unwrap();
         let provider = DockerProvider::connect(endpoint).unwrap();
-        Self { provider, asked, _directory: directory }
+        Self { provider, requests, _directory: directory }
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn serve(listener: UnixListener, script: Script, asked: Arc<Mutex<Vec<String>>>) {
+async fn serve(listener: UnixListener, script: Script, requests: Arc<Mutex<Vec<String>>>) {
     while let Ok((stream, _)) = listener.accept().await {
-        answer(stream, &script, &asked).await;
+        respond(stream, &script, &requests).await;
     }
 }
 
-async fn answer(mut stream: UnixStream, script: &Script, asked: &Mutex<Vec<String>>) {
+async fn respond(mut stream: UnixStream, script: &Script, requests: &Mutex<Vec<String>>) {
     let mut head = Vec::new();
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
         match stream.read_buf(&mut head).await {
@@ -70,16 +70,16 @@ async fn answer(mut stream: UnixStream, script: &Script, asked: &Mutex<Vec<Strin
         }
     }
     let head = String::from_utf8_lossy(&head);
-    let mut words = head.split(' ');
-    let (method, target) = (words.next().unwrap(), words.next().unwrap());
-    asked.lock().unwrap().push(format!("{method} {target}"));
+    let mut parts = head.split(' ');
+    let (method, target) = (parts.next().unwrap(), parts.next().unwrap());
+    requests.lock().unwrap().push(format!("{method} {target}"));
     let path = target.split('?').next().unwrap().trim_start_matches("/v1.47");
     let path = path.trim_start_matches("/v1.41");
     let missing = (404, r#"{"message":"no such object"}"#.to_owned());
     let (status, body) = script.get(format!("{method} {path}").as_str()).unwrap_or(&missing);
     let text = format!("HTTP/1.1 {status} X\r\nConnection: close\r\n\r\n{body}");
-    // A caller that went away has its answer already; one that still sends must be let finish,
-    // or the system throws the answer away with what was not read.
+    // A caller that has disconnected has its response already. One that still sends must be able to
+    // finish, or the system discards the response together with the unread bytes.
     let _ = stream.write_all(text.as_bytes()).await;
     let _ = stream.shutdown().await;
     let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -91,7 +91,7 @@ fn marks(kind: Kind) -> Marks {
 }
 
 #[tokio::test]
-async fn a_list_survives_states_and_fields_nobody_has_heard_of() {
+async fn a_list_survives_unknown_states_and_fields() {
     let engine = Scripted::new(&[(
         "GET /containers/json",
         200,
@@ -101,7 +101,7 @@ async fn a_list_survives_states_and_fields_nobody_has_heard_of() {
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0].state, "initialized");
     assert_eq!(
-        engine.asked(),
+        engine.requests(),
         ["GET /_ping", "GET /version", "GET /v1.47/containers/json?all=1&filters=%7B%7D"]
     );
 }
@@ -129,10 +129,10 @@ async fn what_is_no_list_is_an_error_and_not_an_empty_list() {
     }
 }
 
-/// Returns what is asked of the provider to create a volume.
-fn a_volume() -> CreateOrder {
+/// Returns a request to create a volume.
+fn a_volume() -> CreateRequest {
     let resource = ResourceId::new();
-    CreateOrder {
+    CreateRequest {
         resource,
         labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
         lease: Duration::from_secs(1),
@@ -142,11 +142,11 @@ fn a_volume() -> CreateOrder {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_create_that_cannot_be_read_is_no_refusal() {
-    let order = a_volume();
+async fn an_unreadable_response_to_a_create_is_retryable() {
+    let request = a_volume();
     for body in ["", "<html></html>", "[]"] {
         let engine = Scripted::new(&[("POST /volumes/create", 201, body)]);
-        let error = engine.provider.create(&order).await.unwrap_err();
+        let error = engine.provider.create(&request).await.unwrap_err();
         assert!(error.class.is_retryable(), "{body}: {error}");
     }
 }
@@ -163,48 +163,49 @@ async fn only_404_about_the_object_verifies_an_absence() {
     assert_eq!(engine.provider.inspect(Kind::Container, "a").await.unwrap(), None);
 }
 
-/// Verifies the absence of so many containers at once, on an engine with these lines.
+/// Verifies the absence of `count` containers at once.
 async fn verify_at_once(engine: &Scripted, count: usize) -> Vec<Option<bool>> {
     let ids: Vec<String> = (0..count).map(|number| format!("{number:064}")).collect();
-    let looks = ids.iter().map(|id| engine.provider.verify(Kind::Container, id));
-    let answers = futures::future::join_all(looks).await;
-    answers.into_iter().map(|answer| answer.ok().map(|seen| seen.is_none())).collect()
+    let inspections = ids.iter().map(|id| engine.provider.verify(Kind::Container, id));
+    let results = futures::future::join_all(inspections).await;
+    results.into_iter().map(|result| result.ok().map(|seen| seen.is_none())).collect()
 }
 
-/// Counts the lists and the looks at single containers that an engine was asked for.
-fn lists_and_looks(engine: &Scripted) -> (usize, usize) {
-    let asked = engine.asked();
-    let about = asked.iter().filter(|line| line.contains("/containers/"));
-    let (lists, looks): (Vec<_>, Vec<_>) = about.partition(|line| line.contains("json?all=1"));
-    (lists.len(), looks.len())
+/// Counts the lists, and the inspections of single containers, that an engine received.
+fn lists_and_inspections(engine: &Scripted) -> (usize, usize) {
+    let requests = engine.requests();
+    let about = requests.iter().filter(|line| line.contains("/containers/"));
+    let (lists, inspections): (Vec<_>, Vec<_>) =
+        about.partition(|line| line.contains("json?all=1"));
+    (lists.len(), inspections.len())
 }
 
 #[tokio::test]
-async fn looks_at_the_same_time_share_one_question() {
+async fn concurrent_checks_share_one_list() {
     let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
     assert_eq!(verify_at_once(&engine, 100).await, vec![Some(true); 100]);
-    let (lists, looks) = lists_and_looks(&engine);
+    let (lists, inspections) = lists_and_inspections(&engine);
     assert!((2..10).contains(&lists), "{lists} lists");
-    assert_eq!(looks, 0);
+    assert_eq!(inspections, 0);
 }
 
 #[tokio::test]
-async fn what_a_shared_question_finds_is_looked_at_by_itself() {
+async fn what_a_shared_list_finds_is_inspected_individually() {
     let id = format!("{:064}", 1);
     let row = format!(r#"{{"Id":"{id}"}}"#);
     let path: &'static str = format!("GET /containers/{id}/json").leak();
     let engine =
         Scripted::new(&[("GET /containers/json", 200, &format!("[{row}]")), (path, 200, &row)]);
     assert_eq!(verify_at_once(&engine, 3).await, [Some(true), Some(false), Some(true)]);
-    assert_eq!(lists_and_looks(&engine).1, 1);
+    assert_eq!(lists_and_inspections(&engine).1, 1);
 }
 
 #[tokio::test]
-async fn a_shared_question_that_fails_proves_nothing() {
+async fn a_shared_list_that_fails_proves_nothing() {
     for (status, body) in [(500, ""), (403, ""), (200, "[{"), (200, r#"[{"Names":["/a"]}]"#)] {
         let engine = Scripted::new(&[("GET /containers/json", status, body)]);
         assert_eq!(verify_at_once(&engine, 3).await, [Some(true); 3], "{status} {body}");
-        assert_eq!(lists_and_looks(&engine).1, 3, "each is looked at: {status} {body}");
+        assert_eq!(lists_and_inspections(&engine).1, 3, "each is looked at: {status} {body}");
     }
     let path: &'static str = format!("GET /containers/{:064}/json", 0).leak();
     let engine = Scripted::new(&[("GET /containers/json", 500, ""), (path, 500, "")]);
@@ -212,32 +213,32 @@ async fn a_shared_question_that_fails_proves_nothing() {
 }
 
 #[tokio::test]
-async fn a_look_goes_on_when_whoever_asked_for_it_gives_up() {
+async fn a_shared_check_continues_when_its_caller_is_dropped() {
     let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
     let ids = [0, 1, 2].map(|number| format!("{number:064}"));
     engine.provider.connection().is_podman().await.unwrap();
     let [mut first, mut second, mut third] =
         ids.each_ref().map(|id| engine.provider.verify(Kind::Container, id));
-    // The first asks for itself. The others wait; then the second asks for both.
-    for look in [&mut first, &mut second, &mut third] {
-        assert!(futures::poll!(look).is_pending());
+    // The first sends its own list. The others wait; then the second sends one for both.
+    for check in [&mut first, &mut second, &mut third] {
+        assert!(futures::poll!(check).is_pending());
     }
     assert_eq!(first.await.unwrap(), None);
     assert!(futures::poll!(&mut second).is_pending());
     drop(second);
     assert_eq!(third.await.unwrap(), None);
-    assert_eq!(lists_and_looks(&engine).1, 1, "the third had to look by itself");
+    assert_eq!(lists_and_inspections(&engine).1, 1, "the third had to look by itself");
 }
 
 #[tokio::test]
-async fn podman_and_short_ids_are_asked_for_one_by_one() {
+async fn podman_and_short_ids_are_inspected_one_by_one() {
     let podman =
         Scripted::new(&[("GET /version", 200, PODMAN), ("GET /containers/json", 200, "[]")]);
     assert_eq!(verify_at_once(&podman, 3).await, [Some(true); 3]);
-    assert_eq!(lists_and_looks(&podman), (0, 3));
+    assert_eq!(lists_and_inspections(&podman), (0, 3));
     let engine = Scripted::new(&[("GET /containers/json", 200, "[]")]);
     assert_eq!(engine.provider.verify(Kind::Container, "short").await.unwrap(), None);
-    assert_eq!(lists_and_looks(&engine), (0, 1));
+    assert_eq!(lists_and_inspections(&engine), (0, 1));
 }
 
 #[tokio::test]
@@ -276,11 +277,11 @@ async fn a_network_in_use_is_left_to_its_users_even_on_podman() {
         (error.class, error.message.as_str()),
         (ErrorClass::InUse, "it is used by container c")
     );
-    assert!(!engine.asked().iter().any(|line| line.starts_with("DELETE")));
+    assert!(!engine.requests().iter().any(|line| line.starts_with("DELETE")));
 }
 
 #[tokio::test]
-async fn a_predefined_network_is_refused_before_the_engine_is_asked() {
+async fn a_predefined_network_is_refused_before_a_request_is_sent() {
     let engine = Scripted::new(&[("GET /networks/n", 200, r#"{"Id":"n","Name":"bridge"}"#)]);
     let error =
         engine.provider.release(Kind::Network, "n", ReleaseMode::AT_ONCE).await.unwrap_err();
@@ -289,14 +290,14 @@ async fn a_predefined_network_is_refused_before_the_engine_is_asked() {
 
 #[tokio::test]
 async fn a_volume_that_was_there_before_is_not_ours() {
-    let order = a_volume();
-    let theirs = format!(r#"{{"Name":"{}","Labels":null}}"#, order.name);
+    let request = a_volume();
+    let theirs = format!(r#"{{"Name":"{}","Labels":null}}"#, request.name);
     let engine = Scripted::new(&[("POST /volumes/create", 201, &theirs)]);
-    let error = engine.provider.create(&order).await.unwrap_err();
+    let error = engine.provider.create(&request).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Invalid, "{error}");
 }
 
-/// What looks like the id of an image; anything else is one of its names.
+/// A text in the format of an image id. Anything else is one of its names.
 const ID: &str = "0123456789ab";
 
 #[tokio::test]
@@ -308,7 +309,7 @@ async fn an_image_in_use_keeps_its_names() {
     ]);
     let error = engine.provider.release(Kind::Image, ID, ReleaseMode::AT_ONCE).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::InUse);
-    assert!(!engine.asked().iter().any(|line| line.contains("/images/a:1")));
+    assert!(!engine.requests().iter().any(|line| line.contains("/images/a:1")));
 }
 
 #[tokio::test]
@@ -323,7 +324,7 @@ async fn an_image_of_several_names_goes_name_by_name() {
     let error = engine.provider.release(Kind::Image, ID, ReleaseMode::AT_ONCE).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient, "{error}");
     let deletes: Vec<String> =
-        engine.asked().into_iter().filter(|line| line.starts_with("DELETE")).collect();
+        engine.requests().into_iter().filter(|line| line.starts_with("DELETE")).collect();
     assert!(deletes[1].contains("/images/a:1") && deletes[2].contains("/images/b:1"));
 }
 
@@ -338,7 +339,7 @@ async fn a_reference_goes_alone_and_leaves_the_other_names_of_its_image() {
     assert_eq!(seen.references().collect::<Vec<_>>(), ["a:1", "0123456789ab"]);
     let refused = engine.provider.release(Kind::Image, "a:1", ReleaseMode::AT_ONCE).await;
     assert_eq!(refused.unwrap_err().class, ErrorClass::InUse);
-    let deletes = engine.asked().into_iter().filter(|line| line.starts_with("DELETE"));
+    let deletes = engine.requests().into_iter().filter(|line| line.starts_with("DELETE"));
     assert_eq!(deletes.count(), 1);
 }
 
@@ -368,7 +369,30 @@ async fn the_image_of_a_step_is_found_by_the_container_that_ran_it() {
     };
     assert_eq!(find("01234").await, ["sha256:cc"]);
     assert_eq!(find("99999").await, [""; 0]);
-    assert!(!engine.asked().iter().any(|line| line.contains("sha256%3Aaa")));
+    assert!(!engine.requests().iter().any(|line| line.contains("sha256%3Aaa")));
+}
+
+#[tokio::test]
+async fn a_reported_step_that_lands_after_its_window_is_found_by_its_container() {
+    let engine = Scripted::new(&[
+        (
+            "GET /images/json",
+            200,
+            r#"[{"Id":"sha256:aa","RepoTags":null},
+                {"Id":"sha256:bb","ParentId":"sha256:aa","RepoTags":null},
+                {"Id":"sha256:cc","ParentId":"sha256:aa","RepoTags":null}]"#,
+        ),
+        ("GET /images/sha256%3Aaa/json", 200, r#"{"Id":"sha256:aa","Container":"77"}"#),
+        ("GET /images/sha256%3Abb/json", 200, r#"{"Id":"sha256:bb","Container":"0123ff"}"#),
+        ("GET /images/sha256%3Acc/json", 200, r#"{"Id":"sha256:cc","Container":"012345"}"#),
+    ]);
+    let steps = async |container: &str| {
+        let recorded = [step_name(container, Some("aa"))];
+        let found = engine.provider.unrecorded_steps(&["sha256:aa".to_owned()], &recorded).await;
+        found.unwrap().into_iter().map(|seen| seen.id).collect::<Vec<_>>()
+    };
+    assert_eq!(steps("01234").await, ["sha256:cc"], "not the other image upon the same one");
+    assert_eq!(steps("99999").await, [""; 0]);
 }
 
 #[tokio::test]
@@ -392,7 +416,7 @@ async fn a_polite_release_waits_for_the_stop_and_forces_nothing() {
     let released = engine.provider.release(Kind::Container, "a", polite).await.unwrap();
     assert_eq!(released, Released::Done);
     assert_eq!(
-        engine.asked()[2..],
+        engine.requests()[2..],
         [
             "POST /v1.47/containers/a/stop?t=2",
             "DELETE /v1.47/containers/a?v=true&force=false&link=false"

@@ -1,4 +1,4 @@
-//! TLS to an engine: what to trust, and what to show.
+//! TLS to an engine: trusted authorities and client certificates.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{
 
 use super::address::TlsFiles;
 
-/// Reads the files and makes the side of the connection that calls.
+/// Reads the files and creates the client side of a connection.
 pub(super) fn connector(files: &TlsFiles) -> io::Result<TlsConnector> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -40,7 +40,7 @@ pub(super) fn connector(files: &TlsFiles) -> io::Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Returns the given authorities, and only those; without any, those of this machine.
+/// Returns only the given authorities, or those of this machine if none are given.
 fn roots(ca: Option<&Path>) -> io::Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     let trusted = match ca {
@@ -65,7 +65,7 @@ fn unreadable(path: &Path, reason: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// Takes any engine for the right one, as a context with `SkipTLSVerify` asks for.
+/// Accepts any server certificate, as a context with `SkipTLSVerify` requests.
 #[derive(Debug)]
 struct Trusting {
     provider: Arc<CryptoProvider>,

@@ -1,9 +1,8 @@
-//! Requests to an engine, whatever way leads to it.
+//! Sends requests to an engine over any transport.
 //!
-//! A connection carries one request at a time, so a broken one costs one
-//! request, and a stream of events never holds up a delete. One that is done
-//! is used again (see `pool`). Both the client library and our own reading of
-//! long lists go this way.
+//! A connection carries one request at a time, so a broken one costs one request, and a stream of
+//! events never delays a delete. An idle connection is reused (see `pool`). Both the client library
+//! and our own reader of long lists use this transport.
 
 use std::io;
 use std::sync::OnceLock;
@@ -26,36 +25,36 @@ use crate::task;
 
 use super::address::Address;
 use super::bounds::{Allowance, Metered};
-use super::pool::{Live, Pool, Reuse};
-use super::ssh::{self, Complaint};
+use super::pool::{LiveConnection, Pool, Reuse};
+use super::ssh::{self, SshStderr};
 use super::tls;
 
-/// How long a connection may take to open.
+/// Maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many connections may be open at once; more than a reaper asks for.
+/// Maximum number of open connections. It is more than a reaper needs.
 const CONNECTIONS: usize = 128;
-/// The same through `ssh`: `sshd` starts to drop callers when ten knock at once.
+/// The same through `ssh`: `sshd` starts to drop connections when ten are opened at once.
 const SSH_CONNECTIONS: usize = 8;
 
-/// The way to one engine.
-pub(super) struct Transport {
+/// The transport to one engine.
+pub(super) struct EngineTransport {
     address: Address,
-    /// What to trust and to show, where the address speaks TLS.
+    /// The TLS configuration, if the address uses TLS.
     tls: Option<TlsConnector>,
-    /// The connections that wait for the next request.
+    /// The idle connections.
     pool: Pool,
-    /// The version of the API that both sides know, as a prefix of every path.
+    /// The agreed version of the API, as a prefix of every path.
     version: OnceLock<String>,
 }
 
-/// What bytes to an engine go over.
+/// A byte stream to an engine.
 pub(crate) trait RawStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> RawStream for T {}
 
-impl Transport {
-    /// Prepares the way; nothing is opened yet.
+impl EngineTransport {
+    /// Prepares the transport. Nothing is opened yet.
     pub(super) fn new(address: Address) -> io::Result<Self> {
         let tls = match &address {
             Address::Tls { tls, .. } => Some(tls::connector(tls)?),
@@ -68,13 +67,13 @@ impl Transport {
         Ok(Self { address, tls, pool, version: OnceLock::new() })
     }
 
-    /// Fixes the version of the API for all requests to come; the first call wins.
+    /// Sets the version of the API for all further requests. The first call wins.
     pub(super) fn fix_version(&self, version: &str) {
         self.version.get_or_init(|| version.to_owned());
     }
 
-    /// Sends one request and returns the answer as soon as its head is here; the connection ends
-    /// when the answer is longer than `most` bytes.
+    /// Sends one request, and returns the response as soon as its head has arrived. The connection
+    /// closes when the response is longer than `most` bytes.
     pub(super) async fn exchange(
         &self,
         mut request: BollardRequest,
@@ -83,20 +82,20 @@ impl Transport {
         self.address(&mut request)?;
         let mut permit = self.pool.permit().await;
         let request = match self.pool.reuse(request, most, &mut permit).await {
-            Reuse::Sent(answer) => return answer,
+            Reuse::Sent(result) => return result,
             Reuse::Unsent(request) => request,
         };
         let mut live = self.dial().await?;
         live.allowance.set(most);
         let response = live.send(request).await?;
-        self.pool.give_back(live, permit);
+        self.pool.recycle(live, permit);
         Ok(response)
     }
 
-    /// Sends one request over a connection that becomes the caller's own with the answer.
+    /// Sends one request over a connection that belongs to the caller once the response arrives.
     ///
-    /// It is not one of those that are shared, and not among their number: it lasts for as long
-    /// as the caller likes.
+    /// It is not one of the pooled connections and does not count towards their limit. It lasts as
+    /// long as the caller keeps it.
     pub(super) async fn upgrade(
         &self,
         mut request: BollardRequest,
@@ -104,7 +103,7 @@ impl Transport {
         self.address(&mut request)?;
         let stream = self.open_raw().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends when it is handed over, or when nobody waits for the answer any more.
+        // It ends when it is handed over, or when the caller no longer waits for the response.
         task::background(async move {
             let _ = connection.with_upgrades().await;
         });
@@ -117,7 +116,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Returns the request's target with the version in front; the client library sends none.
+    /// Returns the request's target with the version prefix. The client library sends none.
     fn target(&self, uri: &Uri) -> Result<Uri, Error> {
         let path = uri.path_and_query().map_or("/", |target| target.as_str());
         let version = self.version.get().map(String::as_str).unwrap_or_default();
@@ -134,29 +133,29 @@ impl Transport {
         HeaderValue::try_from(host).map_err(|error| Error::from(io::Error::other(error)))
     }
 
-    /// Opens a connection that is the caller's alone.
+    /// Opens a connection that belongs to the caller alone.
     pub(super) async fn open_raw(&self) -> io::Result<Box<dyn RawStream>> {
         let opened = timeout(CONNECT_TIMEOUT, self.open()).await;
         let (stream, _) = opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         Ok(stream)
     }
 
-    async fn dial(&self) -> Result<Live, Error> {
-        let (stream, complaint) = timeout(CONNECT_TIMEOUT, self.open())
+    async fn dial(&self) -> Result<LiveConnection, Error> {
+        let (stream, ssh_stderr) = timeout(CONNECT_TIMEOUT, self.open())
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let allowance = Allowance::default();
         let stream = Metered { stream, allowance: allowance.clone() };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends by itself: when the answer is read or nobody waits for it any more. Its error
-        // reaches us through the answer.
+        // It ends by itself when the response is read, or when the caller no longer waits for it.
+        // Its error reaches us through the response.
         task::background(async move {
             let _ = connection.await;
         });
-        Ok(Live { sender, complaint, allowance })
+        Ok(LiveConnection { sender, ssh_stderr, allowance })
     }
 
-    async fn open(&self) -> io::Result<(Box<dyn RawStream>, Option<Complaint>)> {
+    async fn open(&self) -> io::Result<(Box<dyn RawStream>, Option<SshStderr>)> {
         let stream: Box<dyn RawStream> = match &self.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Address::Tcp { host, port } => Box::new(tcp(host, *port).await?),
@@ -166,8 +165,8 @@ impl Transport {
                 Box::new(connector.connect(name, tcp(host, *port).await?).await?)
             }
             Address::Ssh(target) => {
-                let (stream, complaint) = ssh::open(target)?;
-                return Ok((Box::new(stream), Some(complaint)));
+                let (stream, ssh_stderr) = ssh::open(target)?;
+                return Ok((Box::new(stream), Some(ssh_stderr)));
             }
         };
         Ok((stream, None))

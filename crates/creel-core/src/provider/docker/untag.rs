@@ -1,9 +1,8 @@
-//! Releases of images and of their references.
+//! Releases images and their references.
 //!
-//! An image goes by its id and unforced, so that the engine refuses while
-//! somebody uses it or has named it elsewhere. A reference goes alone where
-//! others name the same image; then the answer has to say that nothing else
-//! went with it.
+//! An image is removed by its id without force, so that the engine refuses while it is in use or
+//! has another name. A reference is removed alone if others name the same image. Then the response
+//! must show that nothing else was removed with it.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +14,20 @@ use bollard::query_parameters::RemoveImageOptions;
 use crate::provider::{Identity, IdentityCheck, ReleaseMode, Released};
 
 use super::classify::is_absence;
-use super::connection::Connection;
+use super::connection::EngineConnection;
 use super::encode::encoded;
 use super::model::ImageDetails;
-use super::release::{Refusal, answered};
+use super::release::{ReleaseRefusal, released_by};
 use super::tagged::options_for;
 use super::{observe, read};
 
-/// Ends an image that no container uses, with all its names; or one of its names, if it is
-/// called by that. What is expected limits which names may go.
+/// Removes an image that no container uses, with all its names. If `id` is one of its names,
+/// removes only that name. The expected identity limits which names may be removed.
 pub(super) async fn image(
-    connection: &Connection,
+    connection: &EngineConnection,
     id: &str,
     mode: &ReleaseMode,
-) -> Result<Released, Refusal> {
+) -> Result<Released, ReleaseRefusal> {
     let images = Remover { library: connection.library().await?, noprune: mode.keep_parents };
     let expected = mode.expected.as_ref();
     match expected {
@@ -36,8 +35,8 @@ pub(super) async fn image(
             let ours = Ours { image, image_is_ours: *image_is_ours, replaces: replaces.as_deref() };
             reference(connection, &images, id, &ours).await
         }
-        // A reference is all that is meant: others of the same image stay.
-        _ if !observe::is_image_id(id) => answered(images.remove(id).await.map(drop)),
+        // Only the reference is meant: others of the same image stay.
+        _ if !observe::is_image_id(id) => released_by(images.remove(id).await.map(drop)),
         _ => match images.remove(id).await {
             Err(error) if may_have_several_names(&error) => {
                 let names = match expected {
@@ -46,34 +45,35 @@ pub(super) async fn image(
                 };
                 all_names(connection, &images, id, names, error).await
             }
-            answer => answered(answer.map(drop)),
+            result => released_by(result.map(drop)),
         },
     }
 }
 
-/// What is on record of a reference.
+/// The record of a reference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ours<'a> {
-    /// The image that it names.
+    /// The image that the reference names.
     pub(crate) image: &'a str,
-    /// Whether that image may go with its last reference.
+    /// Whether that image may be removed with its last reference.
     pub(crate) image_is_ours: bool,
-    /// The image that it named before.
+    /// The image that the reference named before.
     pub(crate) replaces: Option<&'a str>,
 }
 
-/// How a reference is taken away.
+/// How a reference is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// With its image, by the image's id: if the reference was moved since, only our image goes.
+    /// With its image, by the image's id. If the reference was moved since, only our image is
+    /// removed.
     ById,
-    /// Alone: others name the same image.
+    /// Alone, because others name the same image.
     ReferenceOnly,
     /// Not at all.
     Kept(IdentityCheck),
 }
 
-/// Decides how a reference is taken away that names this image beside these names now.
+/// Decides how to remove a reference that names this image, which has these names now.
 pub(crate) fn removal(reference: &str, image: &str, names: &[String], ours: Ours<'_>) -> Removal {
     if image != ours.image {
         let why = format!("{reference} names the image {image} now, ours was {}", ours.image);
@@ -98,14 +98,14 @@ pub(crate) fn foreign_name<'a>(
     names.iter().find(|name| expected.is_some_and(|ours| !ours.contains(*name)))
 }
 
-/// Takes one reference away, and its image with it where that is ours and has no other name; one
-/// that named another image before is put back on that, if it is still there.
+/// Removes one reference, and its image if that is ours and has no other name. A reference that
+/// named another image before is put back on it, if that still exists.
 async fn reference(
-    connection: &Connection,
+    connection: &EngineConnection,
     images: &Remover<'_>,
     reference: &str,
     ours: &Ours<'_>,
-) -> Result<Released, Refusal> {
+) -> Result<Released, ReleaseRefusal> {
     let Some(details) = details_of(connection, reference).await? else {
         return Ok(Released::AlreadyGone);
     };
@@ -118,38 +118,38 @@ async fn reference(
     if let (Some(before), Some(options)) = (ours.replaces, options_for(reference)) {
         match images.library.tag_image(before, Some(options)).await {
             Err(error) if is_absence(&error) => {}
-            answer => return answered(answer),
+            result => return released_by(result),
         }
     }
     match decided {
         Removal::Kept(check) => return Ok(Released::Kept(check)),
-        Removal::ById => return answered(images.remove(&image).await.map(drop)),
+        Removal::ById => return released_by(images.remove(&image).await.map(drop)),
         Removal::ReferenceOnly => {}
     }
-    let answer = match images.remove(reference).await {
-        Ok(answer) => answer,
-        Err(error) => return answered(Err(error)),
+    let result = match images.remove(reference).await {
+        Ok(result) => result,
+        Err(error) => return released_by(Err(error)),
     };
-    let more = deleted_besides(&answer, reference, ours);
-    if more.is_empty() { answered(Ok(())) } else { Err(Refusal::DeletedMore(more)) }
+    let more = deleted_besides(&result, reference, ours);
+    if more.is_empty() { released_by(Ok(())) } else { Err(ReleaseRefusal::DeletedMore(more)) }
 }
 
-/// Returns what an engine deleted besides a reference and, where that is ours, its image.
+/// Returns what an engine deleted besides a reference and, if it is ours, its image.
 fn deleted_besides(
-    answer: &[ImageDeleteResponseItem],
+    result: &[ImageDeleteResponseItem],
     reference: &str,
     ours: &Ours<'_>,
 ) -> Vec<String> {
-    let untagged = answer.iter().filter_map(|item| item.untagged.as_deref());
+    let untagged = result.iter().filter_map(|item| item.untagged.as_deref());
     // An image loses the digest it was pulled by together with its last name.
     let untagged = untagged.filter(|name| *name != reference && !name.contains('@'));
-    let deleted = answer.iter().filter_map(|item| item.deleted.as_deref());
+    let deleted = result.iter().filter_map(|item| item.deleted.as_deref());
     let deleted = deleted.filter(|id| observe::image_id(id) == ours.image && !ours.image_is_ours);
     untagged.chain(deleted).map(str::to_owned).collect()
 }
 
-/// Returns whether an image was kept, maybe only because it has several names; Podman says so
-/// with a status of 500.
+/// Returns whether an image may have been kept only because it has several names. Podman reports
+/// that with status 500.
 fn may_have_several_names(error: &Error) -> bool {
     match error {
         Error::DockerResponseServerError { status_code: 409, .. } => true,
@@ -158,23 +158,24 @@ fn may_have_several_names(error: &Error) -> bool {
     }
 }
 
-/// Takes the names of an image away, one by one; with the last one goes the image.
+/// Removes the names of an image one by one. The image is removed with the last one.
 ///
-/// Who uses it is asked first: a name goes even while a container uses the image, and an image
-/// that cannot go should keep its names. A name that is not among the expected ones keeps all.
+/// The users of the image are checked first. A name can be removed even while a container uses the
+/// image, and an image that cannot be removed should keep its names. If it has a name that is not
+/// expected, all names are kept.
 async fn all_names(
-    connection: &Connection,
+    connection: &EngineConnection,
     images: &Remover<'_>,
     id: &str,
     expected: Option<&BTreeSet<String>>,
     conflict: Error,
-) -> Result<Released, Refusal> {
+) -> Result<Released, ReleaseRefusal> {
     let Some(details) = details_of(connection, id).await? else {
         return Ok(Released::AlreadyGone);
     };
     let users = read::users_of_image(connection, &observe::image_id(&details.id)).await?;
     if !users.is_empty() {
-        return Err(Refusal::UsedBy(users));
+        return Err(ReleaseRefusal::UsedBy(users));
     }
     let names = observe::real_references(&details.repo_tags);
     if let Some(foreign) = foreign_name(&names, expected) {
@@ -190,17 +191,20 @@ async fn all_names(
             _ => {}
         }
     }
-    answered(images.remove(id).await.map(drop)).map(|_| Released::Done)
+    released_by(images.remove(id).await.map(drop)).map(|_| Released::Done)
 }
 
-async fn details_of(connection: &Connection, object: &str) -> Result<Option<ImageDetails>, Error> {
+async fn details_of(
+    connection: &EngineConnection,
+    object: &str,
+) -> Result<Option<ImageDetails>, Error> {
     connection.get_if_any(&format!("/images/{}/json", encoded(object))).await
 }
 
 /// Removes images, unforced.
 struct Remover<'a> {
     library: &'a Docker,
-    /// Whether the nameless images below an image stay.
+    /// Whether the images without a name below an image stay.
     noprune: bool,
 }
 
@@ -216,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_names_more_than_our_reference_is_noticed() {
+    fn a_response_that_names_more_than_our_reference_is_noticed() {
         let item = |untagged: Option<&str>, deleted: Option<&str>| ImageDeleteResponseItem {
             untagged: untagged.map(str::to_owned),
             deleted: deleted.map(str::to_owned),

@@ -1,10 +1,9 @@
 //! The attendant: the process between a guard and the command it runs.
 //!
-//! A process tree of its own kind: the command keeps the terminal, the
-//! environment and the directory of whoever called the guard. The attendant
-//! leads the command's process group and adopts its orphans, so it sees what a
-//! terminal sends to the group, reaps everything, and ends the whole tree when
-//! the guard lets go or dies.
+//! Unlike other process trees, the command keeps the terminal, the environment and the working
+//! directory of the guard's caller. The attendant leads the command's process group and adopts its
+//! orphans. It therefore receives what a terminal sends to the group, reaps everything, and ends
+//! the whole tree when the guard disconnects or dies.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,58 +23,60 @@ use signal_hook::iterator::Signals;
 use crate::id::ResourceId;
 use crate::os::{self, ProcessKey};
 
-use super::channel::{AttendantOrder, AttendantReport, Channel, Heard, write_message};
-use super::cover::Cover;
+use super::channel::{AttendantCommand, AttendantReport, Channel, Received, write_message};
+use super::cover::SocketCover;
 use super::group::GroupRecord;
 use super::holder::{HolderError, ending_of};
 use super::lease::LeaseWatch;
 use super::{terminal, tree};
 
-/// How long one try to end the tree may take before the next one.
+/// How long one attempt to end the tree may take before the next one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the guard may take to say what to do.
+/// How long the guard may take to send its first request.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
-/// What the attendant is told when it starts.
+/// The arguments of an attendant.
 #[derive(Debug)]
 pub struct Attendance {
-    /// Where the guard listens.
+    /// The socket of the guard.
     pub socket: PathBuf,
-    /// The resource that the tree is.
+    /// The resource that the tree belongs to.
     pub resource: ResourceId,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
 
-/// Runs the command and answers for its tree until the guard lets go.
+/// Runs the command and manages its tree until the guard disconnects.
 ///
 /// # Errors
 ///
-/// Fails when the guard cannot be heard or the system refuses a step.
+/// Fails when the guard cannot be reached or the system refuses a step.
 pub fn attend(attendance: &Attendance) -> Result<(), HolderError> {
     let guard = UnixStream::connect(&attendance.socket)?;
     let mut channel = Channel::over(guard);
-    let order = match channel.receive(Some(START_PATIENCE))? {
-        Heard::Message(AttendantOrder::Begin { cgroups, lease, lease_file, cover }) => {
-            // First of all: it may not have a second thread yet.
-            if let Some(Err(error)) = cover.as_ref().map(Cover::put_on) {
+    let begin = match channel.receive(Some(START_PATIENCE))? {
+        Received::Message(AttendantCommand::Begin { cgroups, lease, lease_file, cover }) => {
+            // First of all: the process must not have a second thread yet.
+            if let Some(Err(error)) = cover.as_ref().map(SocketCover::put_on) {
                 let reason = format!("the guard's socket cannot be put in place: {error}");
                 channel.send(&AttendantReport::Refused { reason, not_found: false })?;
                 return Ok(());
             }
             Begin { cgroups, lease: LeaseWatch::start(lease_file, lease) }
         }
-        Heard::Message(_) | Heard::Silence | Heard::End => return Err(HolderError::NoOrder),
+        Received::Message(_) | Received::Silence | Received::End => {
+            return Err(HolderError::NoRequest);
+        }
     };
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT])?;
-    for group in &order.cgroups {
-        // A tree outside of its groups is still found by marker and descent.
+    for group in &begin.cgroups {
+        // A tree outside its control groups is still found by marker and descent.
         let _ = group.join();
     }
     let guard = getppid().and_then(group_of);
-    let ended = run(attendance, &mut channel, order, signals, guard);
-    // When the guard let go before the command ended.
+    let ended = run(attendance, &mut channel, begin, signals, guard);
+    // Needed when the guard disconnected before the command ended.
     let _ = guard.map(terminal::hand_over);
     ended
 }
@@ -106,14 +107,20 @@ fn run(
     let (reaps, signalled) = (channel.writer()?, channel.writer()?);
     let group = getpgrp();
     thread::Builder::new().spawn(move || reap(command, &reaps, guard))?;
-    thread::Builder::new().spawn(move || tell_signals(signals, &signalled))?;
+    thread::Builder::new().spawn(move || forward_signals(signals, &signalled))?;
     loop {
         match channel.receive(Some(lease.period())) {
-            Ok(Heard::Message(AttendantOrder::Signal { signal })) => signal_group(group, signal),
-            Ok(Heard::Message(AttendantOrder::Resume)) => signal_group(group, SIGCONT),
-            Ok(Heard::Silence) if !lease.has_expired() => {}
-            // The guard let go or died, or nobody has renewed the lease.
-            Ok(Heard::Message(AttendantOrder::Begin { .. }) | Heard::Silence | Heard::End)
+            Ok(Received::Message(AttendantCommand::Signal { signal })) => {
+                signal_group(group, signal)
+            }
+            Ok(Received::Message(AttendantCommand::Resume)) => signal_group(group, SIGCONT),
+            Ok(Received::Silence) if !lease.has_expired() => {}
+            // The guard disconnected or died, or the lease was not renewed.
+            Ok(
+                Received::Message(AttendantCommand::Begin { .. })
+                | Received::Silence
+                | Received::End,
+            )
             | Err(_) => break,
         }
     }
@@ -128,8 +135,9 @@ fn spawn(command: &[OsString]) -> io::Result<Pid> {
     pid.ok_or_else(|| io::Error::other("the command has no process id"))
 }
 
-/// Reaps every child, and tells the guard when the command is among them; its group gets the
-/// terminal back first, because it may write to it.
+/// Reaps every child, and reports the end of the command to the guard.
+///
+/// The guard's process group gets the terminal back first, because the guard may write to it.
 fn reap(command: Pid, guard: &UnixStream, group: Option<Pid>) {
     while let Ok(ended) = wait(WaitOptions::empty()) {
         let Some((pid, status)) = ended else { continue };
@@ -137,14 +145,14 @@ fn reap(command: Pid, guard: &UnixStream, group: Option<Pid>) {
             && let Some(ending) = ending_of(status)
         {
             let _ = group.map(terminal::hand_over);
-            // A guard that is gone needs no telling: the main thread ends the tree.
+            // A guard that is gone needs no report: the main thread ends the tree.
             let _ = write_message(guard, &AttendantReport::Ended(ending));
         }
     }
 }
 
-/// Tells the guard what the terminal, or whoever signals the whole group, sent to it.
-fn tell_signals(mut signals: Signals, guard: &UnixStream) {
+/// Forwards signals to the process group, from the terminal or another process, to the guard.
+fn forward_signals(mut signals: Signals, guard: &UnixStream) {
     for signal in signals.forever() {
         let report = match signal {
             SIGCONT => continue,
@@ -157,8 +165,9 @@ fn tell_signals(mut signals: Signals, guard: &UnixStream) {
     }
 }
 
-/// Returns the group of a process, as far as this process can tell: those of the kernel, and
-/// those of other namespaces, have none.
+/// Returns the process group of a process, if this process can see it.
+///
+/// Kernel threads and processes of other namespaces have none.
 fn group_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(os::process_stat(pid.as_raw_pid()).ok()?.group)
 }
@@ -169,7 +178,7 @@ fn signal_group(group: Pid, signal: i32) {
     let me = getpid();
     for pid in os::all_pids().unwrap_or_default().into_iter().filter_map(Pid::from_raw) {
         if pid != me && group_of(pid) == Some(group) {
-            // Whoever ended meanwhile needs none.
+            // A process that has ended meanwhile needs no signal.
             let _ = kill_process(pid, signal);
         }
     }
@@ -189,8 +198,8 @@ pub(super) fn start(
         .arg(attendance.resource.to_string())
         .args(&attendance.command)
         .arg0("creel")
-        // A group of its own, so that nothing meant for the guard's group hits the command, and
-        // the other way round.
+        // A separate process group, so that signals for the guard's group do not reach the command,
+        // and vice versa.
         .process_group(0);
     for name in &environment.removed {
         command.env_remove(name);
@@ -200,11 +209,11 @@ pub(super) fn start(
     command.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit()).spawn()
 }
 
-/// The word that makes a holder an attendant.
+/// The argument that turns a holder into an attendant.
 const ATTEND: &str = "attend";
 
 impl Attendance {
-    /// Reads the arguments after those of the holder program; `None` for an ordinary holder.
+    /// Parses the arguments after those of the holder program; `None` for an ordinary holder.
     pub fn of_arguments(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         if arguments.next()? != ATTEND {
             return None;

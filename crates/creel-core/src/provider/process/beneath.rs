@@ -1,9 +1,9 @@
-//! Opening a directory below another one, and never anything else.
+//! Opens a directory below another one, and never anything else.
 //!
-//! `openat2` lets the kernel refuse links, other mounts and every way out in one
-//! step. Where it is missing (before Linux 5.6, or behind a filter of system
-//! calls) the same is found out after the fact: the handle is opened without
-//! following a link, and its mount is compared with that of its parent.
+//! `openat2` lets the kernel reject links, other mounts and every escape in one step. Where it is
+//! missing (before Linux 5.6, or behind a system call filter), the same is checked after the fact:
+//! the handle is opened without following a link, and its mount is compared with that of its
+//! parent.
 
 use std::fs;
 use std::io;
@@ -15,17 +15,17 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// How often a resolution that a rename elsewhere disturbed is repeated.
+/// How often to repeat a resolution that a concurrent rename disturbed.
 const TRIES: u32 = 16;
 
-/// Opens a directory by the one name it has in its parent.
+/// Opens a directory by its name in its parent.
 ///
-/// The handle is a bare one: it names the directory, needs no permission on it, and stays with
-/// it whatever happens to the name.
+/// The handle is an `O_PATH` handle. It refers to the directory, needs no permission on it, and
+/// stays valid whatever happens to the name.
 ///
 /// # Errors
 ///
-/// `XDEV` when something is mounted there, `LOOP` or `NOTDIR` when it is no directory.
+/// `XDEV` when something is mounted there, `LOOP` or `NOTDIR` when it is not a directory.
 pub(super) fn open_directory(
     parent: impl AsFd,
     name: impl rustix::path::Arg + Copy,
@@ -48,19 +48,19 @@ fn flags() -> OFlags {
     OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Does the same with what every kernel has.
+/// Does the same with system calls that every kernel has.
 fn open_and_compare(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let handle = openat(&parent, name, flags(), Mode::empty())?;
     let mount = |handle: &dyn AsFd| mount_of(handle).map_err(|_| Errno::XDEV);
-    // One that cannot be compared counts as another mount.
+    // A handle that cannot be compared counts as another mount.
     if mount(&parent)? == mount(&handle)? { Ok(handle) } else { Err(Errno::XDEV) }
 }
 
-/// Renames without ever taking the place of something.
+/// Renames without ever replacing an existing target.
 ///
 /// # Errors
 ///
-/// `EXIST` when the target has something; whatever the system says otherwise.
+/// `EXIST` when the target exists, otherwise the error of the system.
 pub(super) fn rename_into_free(
     from: impl AsFd,
     name: impl rustix::path::Arg + Copy,
@@ -68,7 +68,7 @@ pub(super) fn rename_into_free(
     target: impl rustix::path::Arg + Copy,
 ) -> Result<(), Errno> {
     match renameat_with(&from, name, &to, target, RenameFlags::NOREPLACE) {
-        // Some file systems know only the plain form.
+        // Some file systems support only the plain form.
         Err(Errno::INVAL | Errno::NOSYS) => match statat(&to, target, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => renameat(&from, name, &to, target),
             Ok(_) => Err(Errno::EXIST),
@@ -94,15 +94,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_open_directories_and_refuse_links_and_mounts() {
+    fn both_implementations_open_directories_and_refuse_links_and_mounts() {
         let home = tempfile::tempdir().expect("a directory can be made");
         fs::create_dir(home.path().join("inner")).expect("the name is free");
         fs::write(home.path().join("file"), "text").expect("the name is free");
         symlink("inner", home.path().join("link")).expect("links can be made");
         let parent = openat(CWD, home.path(), flags(), Mode::empty()).expect("it exists");
         let root = openat(CWD, "/", flags(), Mode::empty()).expect("it exists");
-        type Way = fn(&OwnedFd, &str) -> Result<OwnedFd, Errno>;
-        let ways: [Way; 2] = [|p, n| open_directory(p, n), |p, n| open_and_compare(p, n)];
+        type Opener = fn(&OwnedFd, &str) -> Result<OwnedFd, Errno>;
+        let ways: [Opener; 2] = [|p, n| open_directory(p, n), |p, n| open_and_compare(p, n)];
         for open in ways {
             assert!(open(&parent, "inner").is_ok());
             let link = open(&parent, "link").expect_err("it is a link");

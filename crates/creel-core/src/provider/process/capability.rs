@@ -1,4 +1,4 @@
-//! What this machine allows, tried out rather than guessed.
+//! What this machine supports, tested rather than guessed.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use crate::id::ResourceId;
 use crate::provider::Limits;
 
 use super::cgroup::{self, CgroupVersion, Hierarchies};
-use super::channel::{Containment, HolderOrder, Report, Role};
+use super::channel::{Containment, HolderReport, HolderRequest, Role};
 use super::group::GroupRecord;
-use super::world::World;
+use super::state::ProviderState;
 
-/// What a process tree can be given on this machine.
+/// What this machine supports for process trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Capabilities {
-    /// The containment that a tree made now would get.
+pub struct ProcessCapabilities {
+    /// The containment that a new tree would get.
     pub containment: Containment,
-    /// Why each better containment cannot be had, in the system's words.
+    /// Why each better containment is unavailable, as the system reports it.
     pub refused: Vec<(Containment, String)>,
-    /// Which control groups there are.
+    /// The available control groups.
     pub cgroup: Option<CgroupVersion>,
-    /// The limits that work: of `memory`, `cpus` and `processes`.
+    /// The working limits, of `memory`, `cpus` and `processes`.
     pub limits: Vec<String>,
 }
 
-impl World {
-    /// Tries out each containment with a tree that has no workload.
-    pub(super) fn capabilities(&self) -> io::Result<Capabilities> {
+impl ProviderState {
+    /// Tests each containment with a tree that has no workload.
+    pub(super) fn capabilities(&self) -> io::Result<ProcessCapabilities> {
         let hierarchies = Hierarchies::of_this_process().unwrap_or_default();
         let resource = ResourceId::new();
         let all = Limits { memory: Some(1 << 30), cpus: Some(1.0), processes: Some(100) };
@@ -37,9 +37,9 @@ impl World {
         let mut groups = Vec::new();
         for group in &planned {
             match group.make() {
-                Ok((made, refused)) => {
+                Ok((created, refused)) => {
                     missing.extend(refused);
-                    groups.push(made);
+                    groups.push(created);
                 }
                 Err(_) => missing.extend(group.limits()),
             }
@@ -51,7 +51,7 @@ impl World {
         let outside = planned.iter().filter(|group| not_joined.contains(&group.path));
         missing.extend(outside.flat_map(cgroup::PlannedGroup::limits));
         let limits = ["memory", "cpus", "processes"].map(str::to_owned);
-        Ok(Capabilities {
+        Ok(ProcessCapabilities {
             containment,
             refused,
             cgroup: hierarchies.version(),
@@ -71,7 +71,7 @@ impl World {
             None => Containment::ALL.to_vec(),
         };
         for containment in candidates {
-            let order = HolderOrder {
+            let request = HolderRequest {
                 role: Role::Hold,
                 resource,
                 program: self.settings.holder.clone(),
@@ -82,11 +82,11 @@ impl World {
                 lease_file: PathBuf::new(),
                 ending_file: PathBuf::new(),
             };
-            match self.ask_holder(&order)? {
-                Report::Started { not_joined, .. } => {
+            match self.run_holder(&request)? {
+                HolderReport::Started { not_joined, .. } => {
                     return Ok((containment, refused, not_joined));
                 }
-                Report::Unavailable { reason } => refused.push((containment, reason)),
+                HolderReport::Unavailable { reason } => refused.push((containment, reason)),
                 other => return Err(io::Error::other(format!("unexpected answer {other:?}"))),
             }
         }

@@ -1,9 +1,9 @@
-//! Control groups: where they can be made, and the limits they give.
+//! Control groups: where they can be created, and their limits.
 //!
-//! Version 2 is used where it is mounted, version 1 per controller where it is
-//! not; both may be there at once. A group lies in the group of the supervisor,
-//! or for version 2 in the nearest group above it that can give what is asked,
-//! and is always named exactly like the object.
+//! Version 2 is used where it is mounted, and version 1 per controller where it is not; both may be
+//! mounted at once. A group is created in the group of the supervisor. For version 2 it may also be
+//! in the nearest ancestor that can provide the requested controllers. Its name is always exactly
+//! the object's name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::provider::Limits;
 
 use super::group::GroupRecord;
 
-/// How much of a processor second one period of the processor limit has.
+/// The period of the processor limit.
 const CPU_PERIOD_MICROS: u64 = 100_000;
 /// The init and its reaper are in the group and must not count against the limit.
 const OWN_TASK_COUNT: u64 = 2;
 
-/// Which control groups there are.
+/// The available versions of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CgroupVersion {
@@ -30,30 +30,30 @@ pub enum CgroupVersion {
     V1,
     /// One hierarchy.
     V2,
-    /// Version 1 with an extra hierarchy of version 2 without controllers.
+    /// Version 1 with an additional hierarchy of version 2 without controllers.
     Hybrid,
 }
 
-/// One group that is to be made, and the values it gets.
+/// A group to create, and its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PlannedGroup {
-    /// Where it will be.
+    /// Its path.
     pub path: PathBuf,
-    /// File, value, and the limit that is missing when it cannot be written.
+    /// File, value, and the limit that is missing when the file cannot be written.
     settings: Vec<(&'static str, String, &'static str)>,
 }
 
-/// Where this process is in each hierarchy.
+/// The groups of this process in each hierarchy.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Hierarchies {
-    /// Version 2: the group of this process first, then those above it.
+    /// Version 2: the group of this process first, then its ancestors.
     unified: Vec<PathBuf>,
     /// Version 1: the group of this process by controller.
     by_controller: BTreeMap<String, PathBuf>,
 }
 
 impl Hierarchies {
-    /// Finds where this process is.
+    /// Finds the groups of this process.
     pub(super) fn of_this_process() -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         Ok(Self::parse(&mounts, &fs::read_to_string("/proc/self/cgroup")?))
@@ -79,7 +79,7 @@ impl Hierarchies {
         found
     }
 
-    /// Returns which version this machine has.
+    /// Returns the available versions on this machine.
     pub(super) fn version(&self) -> Option<CgroupVersion> {
         match (self.unified.is_empty(), self.by_controller.is_empty()) {
             (true, true) => None,
@@ -91,20 +91,20 @@ impl Hierarchies {
 
     /// Plans the groups of an object: those its limits need and one to end it by.
     ///
-    /// The second value names the limits that no group here can give.
+    /// The second value names the limits that no group here can provide.
     pub(super) fn plan(&self, name: &str, limits: &Limits) -> (Vec<PlannedGroup>, Vec<String>) {
         let mut groups: BTreeMap<PathBuf, Vec<_>> = BTreeMap::new();
         let mut missing = Vec::new();
         let mut unified_settings = Vec::new();
         let mut controllers = Vec::new();
-        for wish in wishes(limits) {
-            if let Some(parent) = self.writable_v1(wish.controller) {
-                groups.entry(parent.join(name)).or_default().extend(wish.v1);
-            } else if self.unified.iter().any(|group| offers(group, wish.controller)) {
-                controllers.push(wish.controller);
-                unified_settings.extend(wish.v2);
+        for setting in limit_settings(limits) {
+            if let Some(parent) = self.writable_v1(setting.controller) {
+                groups.entry(parent.join(name)).or_default().extend(setting.v1);
+            } else if self.unified.iter().any(|group| offers(group, setting.controller)) {
+                controllers.push(setting.controller);
+                unified_settings.extend(setting.v2);
             } else {
-                missing.push(wish.limit.to_owned());
+                missing.push(setting.limit.to_owned());
             }
         }
         match self.unified_parent(&controllers) {
@@ -124,7 +124,7 @@ impl Hierarchies {
         (groups.into_iter().map(plan).collect(), missing)
     }
 
-    /// Returns the groups of this name that exist near this process.
+    /// Returns the existing groups of this name near this process.
     pub(super) fn existing(&self, name: &str) -> Vec<PathBuf> {
         let parents = self.unified.iter().chain(self.by_controller.values());
         let mut found: Vec<PathBuf> =
@@ -134,13 +134,12 @@ impl Hierarchies {
         found
     }
 
-    /// Returns the freezer group of this process, in version 1.
+    /// Returns the version 1 freezer group of this process.
     pub(super) fn freezer(&self) -> Option<&PathBuf> {
         self.by_controller.get("freezer")
     }
 
-    /// Returns whether a process is frozen by a group of version 1, in which not even a kill
-    /// reaches it.
+    /// Returns whether a group of version 1 has frozen a process; not even a kill reaches it then.
     pub(super) fn is_frozen(&self, pid: i32) -> bool {
         let (Ok(mounts), Ok(own)) = (
             fs::read_to_string("/proc/self/mountinfo"),
@@ -153,7 +152,7 @@ impl Hierarchies {
         state.is_some_and(|state| state.is_ok_and(|state| state.trim() != "THAWED"))
     }
 
-    /// Returns the same without version 2.
+    /// Returns the same hierarchies without version 2.
     #[cfg(test)]
     pub(super) fn without_unified(self) -> Self {
         Self { unified: Vec::new(), ..self }
@@ -163,19 +162,20 @@ impl Hierarchies {
         self.by_controller.get(controller).filter(|group| is_writable(group))
     }
 
-    /// Returns the nearest group that gives its children all these controllers, or failing
-    /// that the nearest one that takes children at all.
+    /// Returns the nearest group that gives its children all these controllers.
+    ///
+    /// If there is none, it returns the nearest group that accepts children at all.
     fn unified_parent(&self, controllers: &[&str]) -> Option<&PathBuf> {
-        let gives_all = |group: &&PathBuf| {
+        let enables_all = |group: &&PathBuf| {
             bears(group, controllers)
-                && controllers.iter().all(|controller| gives(group, controller))
+                && controllers.iter().all(|controller| enables(group, controller))
         };
         let bears_any = |group: &&PathBuf| bears(group, &[]);
-        self.unified.iter().find(gives_all).or_else(|| self.unified.iter().find(bears_any))
+        self.unified.iter().find(enables_all).or_else(|| self.unified.iter().find(bears_any))
     }
 }
 
-/// Finds the directory that shows this process's group in the hierarchy of these controllers.
+/// Returns the directory of this process's group in the hierarchy of these controllers.
 fn own_directory(mounts: &str, controllers: &str, path: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -197,18 +197,18 @@ fn own_directory(mounts: &str, controllers: &str, path: &str) -> Option<(PathBuf
     })
 }
 
-/// One limit, and what to write for it in either version.
-struct Wish {
+/// One requested limit, and the settings for it in either version.
+struct LimitSetting {
     limit: &'static str,
     controller: &'static str,
     v1: Vec<(&'static str, String, &'static str)>,
     v2: Vec<(&'static str, String, &'static str)>,
 }
 
-fn wishes(limits: &Limits) -> Vec<Wish> {
-    let mut wishes = Vec::new();
+fn limit_settings(limits: &Limits) -> Vec<LimitSetting> {
+    let mut limit_settings = Vec::new();
     if let Some(bytes) = limits.memory {
-        wishes.push(Wish {
+        limit_settings.push(LimitSetting {
             limit: "memory",
             controller: "memory",
             v1: vec![("memory.limit_in_bytes", bytes.to_string(), "memory")],
@@ -216,9 +216,9 @@ fn wishes(limits: &Limits) -> Vec<Wish> {
         });
     }
     if let Some(cpus) = limits.cpus {
-        // Less than a hundredth of a processor is refused by the kernel.
+        // The kernel refuses less than a hundredth of a processor.
         let quota = ((cpus * CPU_PERIOD_MICROS as f64) as u64).max(1000);
-        wishes.push(Wish {
+        limit_settings.push(LimitSetting {
             limit: "cpus",
             controller: "cpu",
             v1: vec![
@@ -231,14 +231,14 @@ fn wishes(limits: &Limits) -> Vec<Wish> {
     if let Some(processes) = limits.processes {
         let value = processes.saturating_add(OWN_TASK_COUNT).to_string();
         let setting = vec![("pids.max", value, "processes")];
-        wishes.push(Wish {
+        limit_settings.push(LimitSetting {
             limit: "processes",
             controller: "pids",
             v1: setting.clone(),
             v2: setting,
         });
     }
-    wishes
+    limit_settings
 }
 
 fn is_writable(group: &Path) -> bool {
@@ -253,11 +253,11 @@ fn offers(group: &Path, controller: &str) -> bool {
     lists(&group.join("cgroup.controllers"), controller)
 }
 
-/// Returns whether children with these controllers can be made in a group, and take processes.
+/// Returns whether children with these controllers can be created in a group, and accept processes.
 ///
-/// A group with processes of its own must not hand controllers down. The kernel lets it hand
-/// down some of them all the same, and from then on refuses every process in its children. Only
-/// the root is free of that.
+/// A group with processes of its own must not pass controllers to its children. The kernel still
+/// lets it pass some of them, and from then on refuses every process in its children. Only the root
+/// is exempt.
 fn bears(group: &Path, controllers: &[&str]) -> bool {
     let is_root = !group.join("cgroup.type").exists();
     let hands_down = !controllers.is_empty()
@@ -267,21 +267,21 @@ fn bears(group: &Path, controllers: &[&str]) -> bool {
     is_writable(group) && (is_root || !hands_down || is_empty())
 }
 
-/// Returns whether children of the group have the controller, after asking for it.
-fn gives(group: &Path, controller: &str) -> bool {
+/// Returns whether children of the group have the controller, after enabling it if necessary.
+fn enables(group: &Path, controller: &str) -> bool {
     let switch = group.join("cgroup.subtree_control");
     if lists(&switch, controller) {
         return true;
     }
-    // One that may not hand it down refuses; then a group above it may do.
+    // A group that may not pass it on refuses; an ancestor may still be able to.
     fs::write(&switch, format!("+{controller}")).is_ok() && lists(&switch, controller)
 }
 
 impl PlannedGroup {
-    /// Makes the group; returns which one it is, and the limits it could not be given.
+    /// Creates the group; returns its record, and the limits that could not be set.
     ///
-    /// One that exists already was made by somebody else: an earlier one of ours is removed
-    /// before its tree is made again.
+    /// A group that already exists is an error because it is not ours: an earlier group of ours is
+    /// removed before its tree is created again.
     pub(super) fn make(&self) -> io::Result<(GroupRecord, Vec<String>)> {
         fs::create_dir(&self.path)?;
         let mut group = self.record();
@@ -292,7 +292,7 @@ impl PlannedGroup {
                 missing.push((*limit).to_owned());
             }
         }
-        // Memory that only moves to the swap is not limited; a kernel without swap has no file.
+        // Without this, memory could move to swap instead. A kernel without swap has no such file.
         for (file, limit_file) in [
             ("memory.swap.max", "memory.max"),
             ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"),
@@ -305,18 +305,18 @@ impl PlannedGroup {
         Ok((group, missing))
     }
 
-    /// Returns the record of the group before it is made.
+    /// Returns the record of the group before it is created.
     pub(super) fn record(&self) -> GroupRecord {
         GroupRecord::planned(self.path.clone())
     }
 
-    /// Returns the limits this group was to give.
+    /// Returns the limits that this group should enforce.
     pub(super) fn limits(&self) -> Vec<String> {
         self.settings.iter().map(|(_, _, limit)| (*limit).to_owned()).collect()
     }
 }
 
-/// Returns who is in a group.
+/// Returns the processes in a group.
 fn listed(group: &Path) -> io::Result<Vec<i32>> {
     let text = fs::read_to_string(group.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
@@ -351,7 +351,8 @@ mod tests {
         assert_eq!(found.version(), Some(CgroupVersion::V2));
     }
 
-    /// Makes a group of version 2 as files: what it hands down, and who is in it.
+    /// Creates a group of version 2 as plain files, with its passed-on controllers and its
+    /// processes.
     fn unified_group(path: PathBuf, hands_down: &str, processes: &str) -> PathBuf {
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("cgroup.controllers"), "cpu memory pids").unwrap();
@@ -377,7 +378,8 @@ mod tests {
         assert_eq!(parent_of(&limits), root);
         assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap(), "");
         assert_eq!(parent_of(&Limits::default()), own);
-        // Somebody else did it: children of this one take no process any more.
+        // A controller was enabled by other means: children of this group accept no process any
+        // more.
         fs::write(own.join("cgroup.subtree_control"), "pids").unwrap();
         assert_eq!(parent_of(&Limits::default()), root);
     }

@@ -1,8 +1,8 @@
-//! What supervisor, holder and init say to each other.
+//! Messages between supervisor, holder and init.
 //!
-//! Each pair shares one stream socket, which is the standard input of the one
-//! that was started. Messages are JSON, one per line. The socket is also the
-//! lifeline: its end means that the other side is dead or has let go.
+//! Each pair shares one stream socket, which is the standard input of the started process. Messages
+//! are JSON, one per line. The socket is also the lifeline: its end means that the other side is
+//! dead or has disconnected.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,11 +18,11 @@ use crate::id::ResourceId;
 use crate::os::ProcessKey;
 use crate::provider::ErrorClass;
 
-use super::cover::Cover;
+use super::cover::SocketCover;
 use super::group::GroupRecord;
-use super::world::HolderProgram;
+use super::state::HolderProgram;
 
-/// How long the other side may take to read a message that does not fit the socket.
+/// How long the other side may take to read a message that does not fit the socket buffer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What keeps a process tree together.
@@ -31,14 +31,14 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(15);
 pub enum Containment {
     /// A pid namespace: the kernel ends the tree with its first process.
     PidNamespace,
-    /// A control group: everything in it is ended together.
+    /// A control group: all its processes are ended together.
     Cgroup,
     /// Descent and a marker in the environment.
     Subreaper,
 }
 
 impl Containment {
-    /// All of them, the best first.
+    /// All containments, the best first.
     pub const ALL: [Self; 3] = [Self::PidNamespace, Self::Cgroup, Self::Subreaper];
 
     /// Returns the name used in records and messages.
@@ -54,64 +54,64 @@ impl Containment {
 /// How a process tree ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum ProcessEnding {
     /// The workload exited with this code.
     Code(i32),
     /// The workload was ended by this signal.
     Signal(i32),
     /// The lease was not renewed, so the holder ended the tree.
     LeaseExpired,
-    /// The init was killed, by the kernel's memory limit for one, and the tree with it.
+    /// The init was killed, for example by the kernel's memory limit, and the tree with it.
     InitDied,
 }
 
-/// What the workload is.
+/// The workload of a tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Workload {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Its whole environment.
     pub env: BTreeMap<String, String>,
-    /// Where it starts.
+    /// Its working directory.
     pub directory: PathBuf,
-    /// The file that takes what it writes.
+    /// The file that receives its output.
     pub log: PathBuf,
 }
 
-/// Which of the two processes of ours an order is for.
+/// Which of our two processes a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Role {
-    /// Watches the lease and answers for the tree.
+    /// Watches the lease and manages the tree.
     Hold,
     /// Starts the workload and reaps.
     Init,
 }
 
-/// The order a holder gets, and hands on to its init.
+/// The request to a holder, which it also passes to its init.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct HolderOrder {
-    /// Who reads this.
+pub(super) struct HolderRequest {
+    /// The receiver.
     pub role: Role,
     /// The resource the tree belongs to.
     pub resource: ResourceId,
-    /// How to start the init.
+    /// The program that runs as init.
     pub program: HolderProgram,
     /// What keeps the tree together.
     pub containment: Containment,
-    /// The control groups to join; they exist.
+    /// The control groups to join; they already exist.
     pub cgroups: Vec<GroupRecord>,
-    /// What to run; `None` only tries the containment.
+    /// The workload; `None` only tests the containment.
     pub workload: Option<Workload>,
     /// How long the tree may live without a change of the lease file.
     pub lease: Duration,
     /// The lease file.
     pub lease_file: PathBuf,
-    /// Where the ending is recorded.
+    /// The file that records the ending.
     pub ending_file: PathBuf,
 }
 
-/// The processes of ours that hold a tree, as seen from the supervisor.
+/// Our processes that hold a tree, as the supervisor sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TreeRecord {
     /// What keeps the tree together.
@@ -122,63 +122,63 @@ pub(super) struct TreeRecord {
     pub init: ProcessKey,
 }
 
-/// What a holder or an init reports.
+/// A report of a holder or an init.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Report {
-    /// From the init: the workload runs, outside of these control groups that it could not join.
+pub(super) enum HolderReport {
+    /// From the init: the workload runs, but outside these control groups, which it could not join.
     Spawned {
         /// The groups that were not joined.
         not_joined: Vec<PathBuf>,
     },
-    /// From the holder: the tree stands.
+    /// From the holder: the tree is running.
     Started {
         /// Its processes.
         tree: TreeRecord,
         /// The groups that were not joined.
         not_joined: Vec<PathBuf>,
     },
-    /// This containment cannot be had here.
+    /// This containment is unavailable here.
     Unavailable {
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
     /// The workload cannot be started.
     Refused {
         /// Why.
         reason: String,
-        /// Whose fault it is.
+        /// The class of the error.
         class: ErrorClass,
     },
     /// From the init: the workload ended.
-    Ended(Ending),
+    Ended(ProcessEnding),
 }
 
-/// What a guard tells the attendant of its command.
+/// A request of a guard to the attendant of its command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum AttendantOrder {
+pub(super) enum AttendantCommand {
     /// Start the command.
     Begin {
-        /// The control groups to join, where they exist.
+        /// The control groups to join, if they exist.
         cgroups: Vec<GroupRecord>,
         /// How long the tree may live without a change of the lease file.
         lease: Duration,
         /// The lease file.
         lease_file: PathBuf,
-        /// What the command finds in another's place.
-        cover: Option<Cover>,
+        /// The socket that replaces another one for the command.
+        cover: Option<SocketCover>,
     },
-    /// Pass a signal on.
+    /// Forward a signal.
     Signal {
-        /// Which one.
+        /// The signal.
         signal: i32,
     },
-    /// Take the terminal again and go on.
+    /// Continue in the foreground.
     Resume,
 }
 
-/// What the attendant of a command reports.
+/// A report of a command's attendant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AttendantReport {
@@ -189,41 +189,41 @@ pub(super) enum AttendantReport {
     },
     /// The command cannot be started.
     Refused {
-        /// What the system said.
+        /// The error of the system.
         reason: String,
         /// Whether there is no such program.
         not_found: bool,
     },
-    /// The command's group got a signal.
+    /// The command's process group received a signal.
     Signalled {
-        /// Which one.
+        /// The signal.
         signal: i32,
     },
     /// The user asked to suspend the command.
     Suspended,
     /// The command ended.
-    Ended(Ending),
+    Ended(ProcessEnding),
 }
 
-/// One end of a conversation.
+/// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: BufReader<UnixStream>,
 }
 
-/// What came through a channel.
+/// The result of a receive.
 #[derive(Debug)]
-pub(super) enum Heard<T> {
+pub(super) enum Received<T> {
     /// A message.
     Message(T),
-    /// Nothing in time.
+    /// No message in time.
     Silence,
     /// The other side is gone.
     End,
 }
 
 impl Channel {
-    /// Takes the conversation that this process was started with.
+    /// Returns the channel on the standard input of this process.
     pub(super) fn of_this_process() -> io::Result<Self> {
         Ok(Self::over(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?)))
     }
@@ -233,34 +233,34 @@ impl Channel {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Returns a second handle for another thread to write to.
+    /// Returns a second handle that another thread can write to.
     pub(super) fn writer(&self) -> io::Result<UnixStream> {
         self.stream.get_ref().try_clone()
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn send<T: Serialize>(&self, message: &T) -> io::Result<()> {
         self.stream.get_ref().set_write_timeout(Some(WRITE_PATIENCE))?;
         write_message(self.stream.get_ref(), message)
     }
 
-    /// Waits for a message; `None` waits for as long as the other side lives.
+    /// Waits for a message; without a timeout it waits as long as the other side lives.
     ///
-    /// Both sides write whole lines of a few hundred bytes at once, so a line that has begun
-    /// to arrive arrives whole.
+    /// Both sides write whole lines of a few hundred bytes at once, so a line that has begun to
+    /// arrive arrives whole.
     pub(super) fn receive<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
-    ) -> io::Result<Heard<T>> {
-        // The socket takes a zero for "never", which is the opposite of what is meant.
+    ) -> io::Result<Received<T>> {
+        // The socket treats zero as "no timeout", which is the opposite of its meaning here.
         let patience = patience.map(|wait| wait.max(Duration::from_millis(1)));
         self.stream.get_ref().set_read_timeout(patience)?;
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
-            Ok(0) => Ok(Heard::End),
-            Ok(_) => Ok(Heard::Message(serde_json::from_str(&line)?)),
-            Err(error) if is_impatience(&error) => Ok(Heard::Silence),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Heard::End),
+            Ok(0) => Ok(Received::End),
+            Ok(_) => Ok(Received::Message(serde_json::from_str(&line)?)),
+            Err(error) if is_impatience(&error) => Ok(Received::Silence),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Received::End),
             Err(error) => Err(error),
         }
     }

@@ -1,9 +1,9 @@
-//! A socket in another's place, for one process tree only.
+//! A socket in another one's place, for one process tree only.
 //!
-//! Programs with a hard-coded socket do not ask the environment. In a mount
-//! namespace of its own a tree finds another socket at the same path; nobody
-//! else notices. Root needs nothing more for it. An ordinary user gets a user
-//! namespace around it, in which programs that change their user do not work.
+//! Programs with a hard-coded socket path ignore the environment. A tree in a mount namespace of
+//! its own finds another socket at the same path; no other process is affected. Root needs nothing
+//! more for it. An ordinary user gets a user namespace around it, in which programs that change
+//! their user fail.
 
 use std::fs;
 use std::io;
@@ -19,21 +19,21 @@ use crate::os::unshare;
 use super::disk;
 use super::namespace::unshare_as_oneself;
 
-/// What a tree finds where.
+/// A socket, and the path where a tree finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cover {
-    /// The socket that is found.
+pub struct SocketCover {
+    /// The socket to mount.
     pub socket: PathBuf,
-    /// Where; it must exist.
+    /// The path where it is mounted; it must exist.
     pub place: PathBuf,
 }
 
-impl Cover {
-    /// Puts the socket in its place, for this process and those it starts from here on.
+impl SocketCover {
+    /// Mounts the socket, for this process and those it starts from here on.
     ///
     /// The process must not have started a thread before.
     pub(super) fn put_on(&self) -> io::Result<()> {
-        // Whatever leads there, the mount is on what it leads to.
+        // If the path is a link, the mount goes on its target.
         let place = fs::canonicalize(&self.place).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", self.place.display()))
         })?;
@@ -46,7 +46,8 @@ impl Cover {
 }
 
 fn enter_namespace() -> io::Result<()> {
-    // Root may lack the right, in a container for one; then it is as good as anybody else.
+    // Root may lack the permission, for example in a container; then it does the same as other
+    // users.
     if geteuid().is_root() && unshare(UnshareFlags::NEWNS).is_ok() {
         return Ok(());
     }

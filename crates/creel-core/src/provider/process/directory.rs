@@ -1,15 +1,14 @@
-//! Removing a directory without ever leaving it, and never another one.
+//! Removes a directory without ever leaving it, and never removes another one.
 //!
-//! The directory is opened, compared with the identity on record, renamed to a
-//! private name, and opened and compared again there: from then on everything
-//! happens below that one handle, whatever becomes of the names. Nothing is
-//! followed, and nothing that is mounted is entered. Sub-directories are moved
-//! to the top before they are emptied, so a tree of any depth takes a few
-//! descriptors and no recursion.
+//! The directory is opened, compared with the recorded identity, renamed to a private name, and
+//! opened and compared again there. From then on everything happens below that one handle, whatever
+//! happens to the names. Links are not followed, and mounts are not entered. Subdirectories are
+//! moved to the top before they are emptied, so a tree of any depth takes a few descriptors and no
+//! recursion.
 //!
-//! One window remains. The last step removes an empty directory by its private
-//! name, right after that name was compared once more; whoever exchanges it in
-//! between loses an empty directory, never what is in one.
+//! One race remains. The last step removes an empty directory by its private name, right after that
+//! name was compared once more. A process that exchanges the directory in between loses an empty
+//! directory, never a directory's contents.
 
 use std::ffi::{CStr, CString, OsString};
 use std::io;
@@ -25,51 +24,51 @@ use rustix::io::Errno;
 use crate::id::ResourceId;
 
 use super::inode::Inode;
-use super::sidecar::Shelf;
+use super::sidecar::SidecarDirectory;
 use super::{beneath, disk, mounts};
 
-/// How many rounds may pass that find something and no new sub-directory.
+/// Maximum number of rounds that find entries but no new subdirectory.
 const MOST_IDLE_ROUNDS: u32 = 100;
 
-/// Why a directory stays.
+/// Why a directory is kept.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum DirectoryRefusal {
     /// Another file system is mounted in it.
     #[error("something is mounted at {0}")]
     Mounted(PathBuf),
-    /// It is not what was made.
+    /// It is not a directory any more.
     #[error("{0} is something else than a directory now; it is kept")]
     NotADirectory(PathBuf),
-    /// It is a directory that somebody else made.
+    /// It is a directory that is not ours.
     #[error("{0} is not the directory that was made under this name; it is kept")]
     Foreign(PathBuf),
-    /// The system did not let us.
+    /// The system refused a step.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-impl From<Errno> for Refusal {
+impl From<Errno> for DirectoryRefusal {
     fn from(error: Errno) -> Self {
         Self::System(error.into())
     }
 }
 
-/// Removes the directory of a resource, and what an earlier try left of it.
+/// Removes the directory of a resource, and what an earlier attempt left of it.
 ///
-/// Only what has the identity on record is emptied. Without one, only an empty directory goes
-/// that has the private name of one in the making.
+/// Only a directory with the recorded identity is emptied. Without an identity, only an empty
+/// directory under the private name of an unfinished create is removed.
 pub(super) fn remove(
-    shelf: &Shelf,
+    records: &SidecarDirectory,
     resource: &ResourceId,
     expected: Option<&Inode>,
-) -> Result<(), Refusal> {
-    let root = match openat(CWD, shelf.root(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+) -> Result<(), DirectoryRefusal> {
+    let root = match openat(CWD, records.root(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(root) => root,
         Err(Errno::NOENT) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let (path, private) = (shelf.directory(resource), shelf.removing_directory(resource));
-    remove_unfinished(&root, &shelf.making_directory(resource), expected)?;
+    let (path, private) = (records.directory(resource), records.removing_directory(resource));
+    remove_unfinished(&root, &records.making_directory(resource), expected)?;
     if let Some(handle) = find(&root, &private)? {
         empty_and_remove(&root, &private, handle, expected)?;
     }
@@ -80,7 +79,8 @@ pub(super) fn remove(
     rename(&root, &path, &private)?;
     let Some(handle) = find(&root, &private)? else { return Ok(()) };
     if let Err(refusal) = compare(&handle, &private, expected) {
-        // Somebody exchanged it in the moment before the rename: it gets its name back.
+        // It was exchanged in the moment before the rename, so the other directory gets its name
+        // back.
         rename(&root, &private, &path)?;
         return Err(refusal);
     }
@@ -88,67 +88,75 @@ pub(super) fn remove(
 }
 
 /// Removes a directory that was never finished: by its identity, or else only while it is empty.
-fn remove_unfinished(root: &OwnedFd, path: &Path, expected: Option<&Inode>) -> Result<(), Refusal> {
+fn remove_unfinished(
+    root: &OwnedFd,
+    path: &Path,
+    expected: Option<&Inode>,
+) -> Result<(), DirectoryRefusal> {
     let Some(handle) = find(root, path)? else { return Ok(()) };
     if compare(&handle, path, expected).is_ok() {
         return empty_and_remove(root, path, handle, expected);
     }
     match unlinkat(root, name_of(path)?, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Refusal::Foreign(path.to_owned())),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(DirectoryRefusal::Foreign(path.to_owned())),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Opens one of the names of a resource; `None` when nothing has it.
-fn find(root: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>, Refusal> {
+/// Opens one of the names of a resource; `None` when it does not exist.
+fn find(root: &OwnedFd, path: &Path) -> Result<Option<OwnedFd>, DirectoryRefusal> {
     match beneath::open_directory(root, name_of(path)?) {
         Ok(handle) => Ok(Some(handle)),
         Err(Errno::NOENT) => Ok(None),
-        Err(Errno::LOOP | Errno::NOTDIR) => Err(Refusal::NotADirectory(path.to_owned())),
-        Err(Errno::XDEV) => Err(Refusal::Mounted(path.to_owned())),
+        Err(Errno::LOOP | Errno::NOTDIR) => Err(DirectoryRefusal::NotADirectory(path.to_owned())),
+        Err(Errno::XDEV) => Err(DirectoryRefusal::Mounted(path.to_owned())),
         Err(error) => Err(error.into()),
     }
 }
 
-fn name_of(path: &Path) -> Result<&std::ffi::OsStr, Refusal> {
+fn name_of(path: &Path) -> Result<&std::ffi::OsStr, DirectoryRefusal> {
     path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput).into())
 }
 
-fn compare(handle: &OwnedFd, path: &Path, expected: Option<&Inode>) -> Result<(), Refusal> {
+fn compare(
+    handle: &OwnedFd,
+    path: &Path,
+    expected: Option<&Inode>,
+) -> Result<(), DirectoryRefusal> {
     if expected == Some(&Inode::of(handle)?) {
         return Ok(());
     }
-    Err(Refusal::Foreign(path.to_owned()))
+    Err(DirectoryRefusal::Foreign(path.to_owned()))
 }
 
-/// Renames without ever taking the place of something.
-fn rename(root: &OwnedFd, from: &Path, to: &Path) -> Result<(), Refusal> {
+/// Renames without ever replacing an existing target.
+fn rename(root: &OwnedFd, from: &Path, to: &Path) -> Result<(), DirectoryRefusal> {
     match beneath::rename_into_free(root, name_of(from)?, root, name_of(to)?) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::EXIST | Errno::NOTEMPTY) => Err(Refusal::Foreign(to.to_owned())),
-        Err(Errno::BUSY) => Err(Refusal::Mounted(from.to_owned())),
+        Err(Errno::EXIST | Errno::NOTEMPTY) => Err(DirectoryRefusal::Foreign(to.to_owned())),
+        Err(Errno::BUSY) => Err(DirectoryRefusal::Mounted(from.to_owned())),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Unmounts the directory's own disk, and refuses whatever else is mounted in it, before
-/// anything in it is touched.
-fn clear_mounts(path: &Path) -> Result<(), Refusal> {
+/// Unmounts the directory's own disk, and refuses any other mount in it, before anything in it is
+/// touched.
+fn clear_mounts(path: &Path) -> Result<(), DirectoryRefusal> {
     disk::unmount_own(path)?;
     match mounts::read()?.into_iter().find(|mount| mount.path.starts_with(path)) {
-        Some(mount) => Err(Refusal::Mounted(mount.path)),
+        Some(mount) => Err(DirectoryRefusal::Mounted(mount.path)),
         None => Ok(()),
     }
 }
 
-/// Empties a directory that has its last name already, and removes it while it is still ours.
+/// Empties a directory under its private name, and removes it while it is still ours.
 fn empty_and_remove(
     root: &OwnedFd,
     path: &Path,
     handle: OwnedFd,
     expected: Option<&Inode>,
-) -> Result<(), Refusal> {
+) -> Result<(), DirectoryRefusal> {
     compare(&handle, path, expected)?;
     clear_mounts(path)?;
     let top = Top { handle: read_handle(&handle)?, path, moved_count: 0 };
@@ -163,7 +171,7 @@ fn empty_and_remove(
     }
 }
 
-/// Returns a handle to read a directory by, made accessible if it is not.
+/// Returns a handle for reading a directory, after making it accessible if necessary.
 fn read_handle(bare: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(fstat(bare)?.st_mode);
     if !mode.contains(Mode::RWXU) {
@@ -181,8 +189,8 @@ struct Top<'a> {
 }
 
 impl Top<'_> {
-    /// Removes everything in it: files at once, directories after they were flattened.
-    fn empty(mut self) -> Result<(), Refusal> {
+    /// Removes everything in it: files at once, directories after they are flattened.
+    fn empty(mut self) -> Result<(), DirectoryRefusal> {
         let (mut idle_rounds, mut moved_before) = (0, 0);
         while idle_rounds < MOST_IDLE_ROUNDS {
             let entries = entries_of(&self.handle)?;
@@ -198,15 +206,15 @@ impl Top<'_> {
                 }
             }
         }
-        Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody keeps writing into it").into())
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "something keeps writing into it").into())
     }
 
-    /// Empties one sub-directory by moving its own sub-directories up, then removes it.
-    fn flatten(&mut self, name: &CStr, directory: &OwnedFd) -> Result<(), Refusal> {
+    /// Empties one subdirectory by moving its own subdirectories up, then removes it.
+    fn flatten(&mut self, name: &CStr, directory: &OwnedFd) -> Result<(), DirectoryRefusal> {
         for inner in entries_of(directory)? {
             match self.open(directory, &inner)? {
                 Some(found) => {
-                    // A directory changes its parent only while it can be written to.
+                    // A directory can change its parent only while it is writable.
                     drop(read_handle(&found)?);
                     self.move_up(directory, &inner)?;
                 }
@@ -216,8 +224,8 @@ impl Top<'_> {
         self.unlink(&self.handle, name, AtFlags::REMOVEDIR)
     }
 
-    /// Opens an entry if it is a directory; what is mounted there stays.
-    fn open(&self, parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Refusal> {
+    /// Opens an entry if it is a directory; refuses one that is a mount point.
+    fn open(&self, parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, DirectoryRefusal> {
         let is_directory = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => FileType::from_raw_mode(found.st_mode) == FileType::Directory,
             Err(Errno::NOENT) => false,
@@ -228,33 +236,38 @@ impl Top<'_> {
         }
         match beneath::open_directory(parent, name) {
             Ok(handle) => Ok(Some(handle)),
-            // Somebody exchanged it for a link or a file, which goes as what it is.
+            // It was exchanged for a link or a file, which is removed as such.
             Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => Ok(None),
             Err(Errno::XDEV) => Err(self.mounted(name)),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn mounted(&self, name: &CStr) -> Refusal {
-        Refusal::Mounted(self.path.join(OsString::from_vec(name.to_bytes().to_vec())))
+    fn mounted(&self, name: &CStr) -> DirectoryRefusal {
+        DirectoryRefusal::Mounted(self.path.join(OsString::from_vec(name.to_bytes().to_vec())))
     }
 
-    fn unlink(&self, parent: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<(), Refusal> {
+    fn unlink(
+        &self,
+        parent: &OwnedFd,
+        name: &CStr,
+        flags: AtFlags,
+    ) -> Result<(), DirectoryRefusal> {
         match unlinkat(parent, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::BUSY) => Err(self.mounted(name)),
-            // It is another thing than a moment ago: the next round looks at it again.
+            // The entry has changed since it was listed: the next round checks it again.
             Err(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn move_up(&mut self, directory: &OwnedFd, name: &CStr) -> Result<(), Refusal> {
+    fn move_up(&mut self, directory: &OwnedFd, name: &CStr) -> Result<(), DirectoryRefusal> {
         loop {
             self.moved_count += 1;
             let target = format!(".creel-moved-{}", self.moved_count);
             match beneath::rename_into_free(directory, name, &self.handle, target.as_str()) {
-                // The name is taken by something that was here before.
+                // An entry that was here before has this name.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::BUSY) => return Err(self.mounted(name)),

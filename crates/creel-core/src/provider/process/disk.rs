@@ -6,11 +6,11 @@
 //!   creel-<digits>/disk/      where it is mounted
 //! ```
 //!
-//! Nothing has to be remembered to undo it. Before the mount the loop device is held by a
-//! descriptor of this process alone, so it is let go with the process; from the mount on it is
-//! held by the mount, and goes with it. The mount is found in the directory, which has its own
-//! identity, and is ours only if the file behind its device is the one beside it. Any other
-//! mount stays, and the directory with it.
+//! Undoing it needs no further records. Before the mount, only a descriptor of this process holds
+//! the loop device, so the device is released with the process. After the mount, the mount holds
+//! it, and it is released with the mount. The mount is found in the directory, which has its own
+//! identity. It is ours only if the file behind its device is the one next to it. Any other mount
+//! is kept, and the directory with it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -33,26 +33,26 @@ use super::inode::Inode;
 use super::mounts::{self, MountPoint};
 use super::sidecar::resource_of_object;
 
-/// The smallest disk: a file system needs room for itself.
+/// The smallest disk: a file system needs space for itself.
 pub const SMALLEST_DISK: u64 = 16 << 20;
-/// The file.
+/// The image file.
 const IMAGE: &str = "disk.img";
-/// Where it is mounted.
+/// The mount point.
 const POINT: &str = "disk";
-/// The program that makes the file system.
+/// The program that creates the file system.
 const FORMATTER: &str = "mkfs.ext4";
-/// Where it may be, beside what `PATH` says: ordinary users often lack these.
+/// Directories to search in addition to `PATH`, which often lacks them for ordinary users.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];
-/// The number of loop devices among all devices.
+/// The major device number of loop devices.
 const LOOP_MAJOR: u32 = 7;
-/// How many loop devices are tried.
+/// Maximum number of loop devices to try.
 const MOST_DEVICES: u32 = 4096;
-/// How long an unmounted disk may take to be let go.
+/// How long an unmounted disk may take to be released.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
-/// The pause between two looks whether it was.
+/// The pause between two checks whether it is released.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Returns why no disk of a fixed size can be had here; `None` where one can.
+/// Returns why no disk of a fixed size is available here; `None` where one is.
 pub fn disk_refusal() -> Option<String> {
     if !geteuid().is_root() {
         return Some("only root may mount one for a process sandbox".to_owned());
@@ -72,12 +72,12 @@ fn formatter() -> Option<PathBuf> {
     places.map(|place| place.join(FORMATTER)).find(|program| program.is_file())
 }
 
-/// Returns where the disk of a directory is mounted.
+/// Returns the mount point of a directory's disk.
 pub(super) fn point_of(directory: &Path) -> PathBuf {
     directory.join(POINT)
 }
 
-/// Makes the disk of a directory that was just made.
+/// Creates the disk of a directory that was just created.
 pub(super) fn make(directory: &Path, bytes: u64) -> io::Result<()> {
     let image = directory.join(IMAGE);
     let mut options = OpenOptions::new();
@@ -92,7 +92,7 @@ pub(super) fn make(directory: &Path, bytes: u64) -> io::Result<()> {
 fn format(image: &Path) -> io::Result<()> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no {FORMATTER}"));
     let output = Command::new(formatter().ok_or_else(missing)?)
-        // Nothing of it is wanted after a crash of the machine, and all of it is the workload's.
+        // It need not survive a crash of the machine, and all of its space is for the workload.
         .args(["-q", "-F", "-m", "0", "-O", "^has_journal"])
         .args(["-E", "nodiscard,lazy_itable_init=1"])
         .arg(image)
@@ -106,7 +106,7 @@ fn format(image: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{FORMATTER} failed: {line}")))
 }
 
-/// Mounts the disk of a directory again after a restart of the machine.
+/// Mounts the disk of a directory if it is not mounted, as after a reboot.
 pub(super) fn ensure_mounted(directory: &Path) -> io::Result<()> {
     if is_mounted(directory)? { Ok(()) } else { attach_and_mount(directory) }
 }
@@ -127,7 +127,7 @@ fn attach_and_mount(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Attaches a file to a free loop device, which it leaves when the last user of it goes.
+/// Attaches a file to a free loop device; it is detached when its last user is gone.
 fn attach(image: &File) -> io::Result<(PathBuf, File)> {
     for number in 0..MOST_DEVICES {
         let device = PathBuf::from(format!("/dev/loop{number}"));
@@ -144,7 +144,7 @@ fn attach(image: &File) -> io::Result<(PathBuf, File)> {
         };
         match loop_device::configure(&handle, image) {
             Ok(()) => return Ok((device, handle)),
-            // Somebody else has it.
+            // It is already in use.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
             Err(error) => return Err(error),
         }
@@ -152,7 +152,7 @@ fn attach(image: &File) -> io::Result<(PathBuf, File)> {
     Err(io::Error::new(io::ErrorKind::QuotaExceeded, "all loop devices are in use"))
 }
 
-/// Unmounts the disk of a directory, if it has one, and waits until its device is let go.
+/// Unmounts the disk of a directory, if it has one, and waits until its device is released.
 ///
 /// The directory must have been compared with its record. A mount that is not the disk of this
 /// directory is left alone.
@@ -199,7 +199,7 @@ fn is_own(mount: &MountPoint, directory: &Path) -> bool {
         .is_some_and(|file| is_same(&file, &directory.join(IMAGE)))
 }
 
-/// Returns whether two paths lead to one file.
+/// Returns whether two paths refer to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| Inode::at(path).ok().flatten();
     read(one).is_some() && read(one) == read(other)
@@ -228,10 +228,10 @@ fn backing_file(device: &str) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(bytes)))
 }
 
-/// Lets go of the disks of other sandboxes, in a mount namespace of this process's own.
+/// Unmounts the disks of other sandboxes in this process's own mount namespace.
 ///
-/// A new namespace begins with a copy of every mount. Without this the disk of a sandbox would
-/// be held until the last tree has ended that was started beside it.
+/// A new namespace begins with a copy of every mount. Without this, the disk of a sandbox would
+/// stay held until the last tree that was started next to it has ended.
 pub(super) fn leave_others(own: Option<&Path>) -> io::Result<()> {
     for mount in mounts::read()? {
         let directory = mount.path.parent();
@@ -241,7 +241,7 @@ pub(super) fn leave_others(own: Option<&Path>) -> io::Result<()> {
             && name.is_some_and(|name| resource_of_object(name).is_some());
         let is_used = own.zip(directory).is_some_and(|(own, path)| own.starts_with(path));
         if is_disk && !is_used {
-            // One that cannot be left only delays the release of that other sandbox.
+            // A disk that cannot be unmounted here only delays the release of that other sandbox.
             let _ = unmount(&mount.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }

@@ -1,10 +1,9 @@
 //! The control groups of one tree, by identity.
 //!
-//! A group is opened once, compared with the inode on record, and then used
-//! through that handle alone. A group that somebody made again under the same
-//! name is another one: its processes are not the tree's, it is neither frozen
-//! nor killed, and it stays. Only `rmdir` has to go by the name; it follows the
-//! comparison at once, and the kernel refuses it for a group that is in use.
+//! A group is opened once, compared with the recorded inode, and then used through that handle
+//! alone. A group that was created again under the same name is a different one: its processes are
+//! not the tree's, it is neither frozen nor killed, and it is kept. Only `rmdir` has to use the
+//! name. It directly follows the comparison, and the kernel refuses it for a group that is in use.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -29,17 +28,17 @@ use super::inode::Inode;
 /// How long a group may stay busy after its last process died.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A control group that was made for a tree.
+/// A control group that was created for a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredGroup")]
 pub(super) struct GroupRecord {
-    /// Where it was made.
+    /// Its path.
     pub path: PathBuf,
-    /// Which one it is; `None` until it exists.
+    /// Its identity; `None` until it exists.
     pub inode: Option<Inode>,
 }
 
-/// The stored form; records of earlier versions have the path alone.
+/// The stored form; records of earlier versions have only the path.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredGroup {
@@ -61,18 +60,18 @@ impl From<StoredGroup> for GroupRecord {
 }
 
 impl GroupRecord {
-    /// Records a group that is about to be made.
+    /// Creates the record of a group that does not exist yet.
     pub(super) fn planned(path: PathBuf) -> Self {
         Self { path, inode: None }
     }
 
-    /// Records which group has the path now.
+    /// Records the identity of the group that has the path now.
     pub(super) fn identify(&mut self) -> io::Result<()> {
         self.inode = Inode::at(&self.path)?;
         Ok(())
     }
 
-    /// Opens the group, if it is still the one on record.
+    /// Opens the group, if it is still the recorded one.
     fn open(&self, resource: &ResourceId) -> Option<OpenGroup> {
         if !is_of(&self.path, resource) {
             return None;
@@ -95,10 +94,10 @@ impl GroupRecord {
             .any(|file| self.path.join(file).exists())
     }
 
-    /// Kills every process in the group and in those below it.
+    /// Kills every process in the group and its descendants.
     pub(super) fn kill(&self, resource: &ResourceId) -> io::Result<()> {
         let Some(group) = self.open(resource) else { return Ok(()) };
-        // A caller inside of it would freeze or kill itself half-way.
+        // A caller inside the group would freeze or kill itself halfway.
         if group.all_pids().contains(&getpid().as_raw_pid()) {
             group.thaw();
             return Ok(());
@@ -114,7 +113,7 @@ impl GroupRecord {
         frozen.and(killed)
     }
 
-    /// Lets the processes of the group and of those below it go on, if somebody froze them.
+    /// Thaws the processes of the group and its descendants.
     pub(super) fn thaw(&self, resource: &ResourceId) {
         if let Some(group) = self.open(resource) {
             group.thaw();
@@ -127,10 +126,10 @@ impl GroupRecord {
         group.is_some_and(|group| group.write("cgroup.procs", &pid.to_string()).is_ok())
     }
 
-    /// Removes the group when it is empty, with the groups that the workload made in it.
+    /// Removes the group when it is empty, with the groups that the workload created in it.
     ///
-    /// One that is not the one on record stays. One of which no inode was recorded yet goes only
-    /// while it is empty: then nothing was ever started in it.
+    /// A group that is not the recorded one is kept. A group without a recorded inode is removed
+    /// only if it is empty: nothing was ever started in it.
     pub(super) fn remove(&self, resource: &ResourceId) -> io::Result<()> {
         if !is_of(&self.path, resource) {
             return Ok(());
@@ -145,7 +144,7 @@ impl GroupRecord {
                     if Instant::now() >= deadline {
                         return Err(error);
                     }
-                    // The kernel lets go of the dead a moment after they died, without a signal.
+                    // The kernel releases dead processes with a short delay and no notification.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 other => return other,
@@ -176,7 +175,7 @@ fn is_of(group: &Path, resource: &ResourceId) -> bool {
         && group.components().all(|part| part != Component::ParentDir)
 }
 
-/// Removes a group that nothing is in; any other stays.
+/// Removes an empty group; keeps any other.
 fn remove_if_empty(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {
         Ok(()) => Ok(()),
@@ -189,30 +188,31 @@ fn remove_if_empty(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the empty groups of a resource's name that no record knows.
+/// Removes the empty groups of a resource's name that are not recorded.
 pub(super) fn remove_unrecorded(resource: &ResourceId, recorded: &[GroupRecord]) {
     let near = Hierarchies::of_this_process().unwrap_or_default();
     for path in near.existing(&resource.object_name()) {
         if !recorded.iter().any(|group| group.path == path) {
-            // It only ever logs.
+            // It only logs and never fails.
             let _ = remove_if_empty(&path);
         }
     }
 }
 
-/// Returns the processes in the groups of a tree, and in those below them.
+/// Returns the processes in the groups of a tree and their descendants.
 ///
-/// Called after a look at all processes, never before: then a process of that look that is
-/// still the same is known to be in a group of ours.
+/// Must be called after a scan of all processes, never before. A process of that scan that is still
+/// the same is then known to be in one of our groups.
 pub(super) fn pids_in(groups: &[GroupRecord], resource: &ResourceId) -> HashSet<i32> {
     let open = groups.iter().filter_map(|group| group.open(resource));
     open.flat_map(|group| group.all_pids()).collect()
 }
 
-/// Lets a process go on that is frozen in a group of its own choice, outside of the tree's.
+/// Thaws a process that is frozen in a group of its own choice, outside the tree's groups.
 ///
-/// It is moved into a group that is not frozen, which thaws it alone: that group and whatever
-/// else is in it are not ours to thaw. A frozen process does not end, so its id stays its own.
+/// It is moved into a group that is not frozen, which thaws only this process: the frozen group and
+/// its other processes are not ours to thaw. A frozen process does not end, so its pid is not
+/// reused.
 pub(super) fn leave_freezer(process: &ProcessKey, groups: &[GroupRecord], resource: &ResourceId) {
     let near = Hierarchies::of_this_process().unwrap_or_default();
     let is_frozen = || near.is_frozen(process.pid) && matches!(process.is_alive(), Ok(true));
@@ -220,7 +220,7 @@ pub(super) fn leave_freezer(process: &ProcessKey, groups: &[GroupRecord], resour
         return;
     }
     if let Some(own) = near.freezer() {
-        // One that cannot be moved is named as a survivor.
+        // A process that cannot be moved is reported as a survivor.
         let _ = fs::write(own.join("cgroup.procs"), process.pid.to_string());
     }
 }
@@ -249,7 +249,7 @@ impl OpenGroup {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// Returns the groups below this one, with their names.
+    /// Returns the children of this group, with their names.
     fn children(&self) -> Vec<(CString, Self)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listing = openat(&self.handle, ".", flags, Mode::empty()).and_then(Dir::read_from);
@@ -270,7 +270,7 @@ impl OpenGroup {
             .collect()
     }
 
-    /// Returns this group and all below it, from the top down.
+    /// Calls a function for this group and all its descendants, from the top down.
     fn for_all(&self, act: &mut dyn FnMut(&Self)) {
         act(self);
         for (_, child) in self.children() {
@@ -292,10 +292,11 @@ impl OpenGroup {
         }
     }
 
-    /// Thaws this group and all below it: one that was frozen by itself stays so otherwise.
+    /// Thaws this group and all its descendants, because one that was frozen by itself stays
+    /// frozen.
     fn thaw(&self) {
         self.for_all(&mut |group| {
-            // A group that is not frozen takes the order as well.
+            // Thawing a group that is not frozen is harmless.
             let _ = group.write("freezer.state", "THAWED");
             let _ = group.write("cgroup.freeze", "0");
         });
@@ -317,7 +318,7 @@ impl OpenGroup {
     fn kill_one(&self, pid: i32) -> io::Result<()> {
         let Some(process) = Pid::from_raw(pid) else { return Ok(()) };
         let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { return Ok(()) };
-        // Still listed with the handle in hand: the process it names is in the group.
+        // It is still listed while we hold the handle, so the handle's process is in the group.
         if !self.pids()?.contains(&pid) {
             return Ok(());
         }
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
     use crate::provider::Limits;
 
-    /// Makes a freezer group of version 1 for this resource, where one can be made.
+    /// Creates a version 1 freezer group for this resource, where that is possible.
     fn freezer_group(resource: &ResourceId) -> Option<GroupRecord> {
         let planned = Hierarchies::of_this_process().ok()?.without_unified();
         let (planned, _) = planned.plan(&resource.object_name(), &Limits::default());
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_made_again_is_neither_killed_nor_removed() {
+    fn a_recreated_group_is_neither_killed_nor_removed() {
         let resource = ResourceId::new();
         let Some(group) = freezer_group(&resource) else { return };
         fs::remove_dir(&group.path).expect("it is empty");

@@ -1,11 +1,10 @@
-//! Which object of a file system something is.
+//! Identity of file system objects.
 //!
-//! A name says where something is, not what it is: whoever removes a directory
-//! and makes another one under the same name has made something else. Device,
-//! inode and birth time together tell the two apart, also where the file system
-//! uses an inode number again. Birth times are as fine as the kernel's tick: only a
-//! replacement within one tick (at most 10 ms) of the first one's creation, with its inode number, is
-//! not told apart.
+//! A name says where an object is, not which one it is: a directory that is removed and made again
+//! under the same name is another object. Device, inode and birth time together distinguish the
+//! two, even where the file system reuses an inode number. Birth times are as fine as the kernel's
+//! tick. Only a replacement with the same inode number, made within one tick (at most 10 ms) of the
+//! first one's creation, is indistinguishable.
 
 use std::fmt;
 use std::io;
@@ -21,17 +20,17 @@ use crate::provider::Identity;
 /// The identity of one directory, file or control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inode {
-    /// The device that the file system is on; zero where the number would not last.
+    /// The device of the file system; zero where the number is not stable.
     pub device: u64,
-    /// Its number there.
+    /// Its inode number.
     pub inode: u64,
-    /// When it was made, in nanoseconds since the epoch, where the file system keeps that.
+    /// When it was created, in nanoseconds since the epoch, where the file system records it.
     #[serde(default)]
     pub born_ns: Option<i64>,
 }
 
 impl Inode {
-    /// Returns what an open handle refers to.
+    /// Returns the identity of an open handle.
     pub(super) fn of(handle: impl AsFd) -> Result<Self, Errno> {
         let mask = StatxFlags::INO | StatxFlags::BTIME;
         match statx(&handle, c"", AtFlags::EMPTY_PATH, mask) {
@@ -42,13 +41,13 @@ impl Inode {
                 let born_ns = nanoseconds.and_then(|ns| ns.checked_add(i64::from(born.tv_nsec)));
                 let born_ns = born_ns.filter(|_| has_birth);
                 let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-                // Where no device is behind a file system (btrfs, overlayfs), its number is another
-                // after every mount; there the birth time alone has to tell inodes apart.
-                let is_made_up = found.stx_dev_major == 0 && born_ns.is_some();
-                let device = if is_made_up { 0 } else { device };
+                // A file system without a device (btrfs, overlayfs) gets another number at every
+                // mount. There the birth time alone has to distinguish inodes.
+                let is_synthetic = found.stx_dev_major == 0 && born_ns.is_some();
+                let device = if is_synthetic { 0 } else { device };
                 Ok(Self { device, inode: found.stx_ino, born_ns })
             }
-            // Kernels before 4.11, and filters of system calls that do not know it.
+            // Kernels before 4.11, and system call filters that do not know `statx`.
             Err(Errno::NOSYS | Errno::PERM) => {
                 let found = fstat(&handle)?;
                 Ok(Self { device: found.st_dev, inode: found.st_ino, born_ns: None })
@@ -57,7 +56,8 @@ impl Inode {
         }
     }
 
-    /// Returns what has a path now, not through a link; `None` when nothing has it.
+    /// Returns the identity of the object at a path, without following a link; `None` if there is
+    /// none.
     pub(super) fn at(path: &std::path::Path) -> io::Result<Option<Self>> {
         use rustix::fs::{CWD, Mode, OFlags, openat};
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -81,7 +81,7 @@ impl From<Inode> for Identity {
 }
 
 impl Inode {
-    /// Returns the directory that an identity speaks of.
+    /// Returns the inode of a directory identity.
     pub(super) fn of_identity(identity: &Identity) -> Option<Self> {
         let Identity::Directory { device, inode, born_at } = identity else { return None };
         let born_ns = born_at.map(|at| at.as_nanosecond()).and_then(|ns| i64::try_from(ns).ok());
@@ -109,7 +109,7 @@ mod tests {
     const TWO_TICKS: std::time::Duration = std::time::Duration::from_millis(20);
 
     #[test]
-    fn a_directory_that_was_made_again_is_another_one() {
+    fn a_recreated_directory_is_another_one() {
         let home = tempfile::tempdir().expect("a directory can be made");
         let path = home.path().join("one");
         let read = || Inode::at(&path).expect("readable");

@@ -1,8 +1,7 @@
 //! The lease of a tree: a file that changes with every renewal.
 //!
-//! The holder measures on its own monotonic clock when it last saw the file
-//! change, so neither a jump of the wall clock nor a suspended machine ends a
-//! tree whose supervisor is well.
+//! The holder measures on its own monotonic clock when the file last changed. Neither a jump of the
+//! wall clock nor a suspended machine therefore ends a tree whose supervisor is alive.
 
 use std::fs;
 use std::io;
@@ -11,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-/// The longest time between two looks at the lease.
+/// The longest time between two checks of the lease.
 const LONGEST_PERIOD: Duration = Duration::from_secs(5);
-/// The shortest time between two looks at the lease.
+/// The shortest time between two checks of the lease.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Renews a lease.
@@ -31,20 +30,20 @@ pub(super) struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    /// Starts the watch; the lease is fresh now.
+    /// Starts the watch; the lease counts as renewed now.
     pub(super) fn start(file: PathBuf, lease: Duration) -> Self {
         let seen = fs::read(&file).ok();
         Self { file, lease, seen, changed_at: Instant::now() }
     }
 
-    /// Returns how long to wait between two looks.
+    /// Returns how long to wait between two checks.
     pub(super) fn period(&self) -> Duration {
         (self.lease / 4).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
     }
 
-    /// Looks again; returns whether the lease has run out.
+    /// Checks the file again; returns whether the lease has expired.
     pub(super) fn has_expired(&mut self) -> bool {
-        // A file that cannot be read is no sign of life.
+        // A file that cannot be read does not count as a renewal.
         if let Ok(now) = fs::read(&self.file)
             && self.seen.as_ref() != Some(&now)
         {

@@ -1,4 +1,4 @@
-//! What is mounted where, as the kernel tells this process.
+//! The mounts that this process sees.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,13 +11,13 @@ use rustix::fs::makedev;
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MountPoint {
-    /// Where it is.
+    /// Its mount point.
     pub path: PathBuf,
     /// The device of its file system.
     pub device: u64,
 }
 
-/// Reads all mounts, those on top of others last.
+/// Reads all mounts; a mount on top of another one comes later.
 pub(super) fn read() -> io::Result<Vec<MountPoint>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
@@ -34,7 +34,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     Some(MountPoint { path, device: makedev(major.parse().ok()?, minor.parse().ok()?) })
 }
 
-/// Undoes the octal escapes of `mountinfo`.
+/// Decodes the octal escapes of `mountinfo`.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,9 +1,8 @@
 //! The pid namespace of a tree.
 //!
-//! The holder calls [`prepare`] and then starts the init, which is pid 1 of
-//! the new namespace and calls [`enter`]. An ordinary user gets a user
-//! namespace around it that maps them to themselves; the one right the init
-//! needs in it must survive its exec, so it travels in the ambient set.
+//! The holder calls [`prepare`] and then starts the init, which is pid 1 of the new namespace and
+//! calls [`enter`]. An ordinary user gets a user namespace around it that maps them to themselves.
+//! The one capability that the init needs in it must survive its exec, so it is in the ambient set.
 
 use std::fs;
 use std::io;
@@ -20,9 +19,10 @@ use crate::os::unshare;
 
 use super::disk;
 
-/// Lets the children of this process start in a pid namespace of their own.
+/// Makes the children of this process start in a pid namespace of their own.
 pub(super) fn prepare() -> io::Result<()> {
-    // Root may lack the right, in a container for one; then it is as good as anybody else.
+    // Root may lack the permission, for example in a container; then it does the same as other
+    // users.
     if geteuid().is_root() && unshare(UnshareFlags::NEWPID).is_ok() {
         return Ok(());
     }
@@ -34,7 +34,7 @@ pub(super) fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Enters namespaces inside of a user namespace that maps this user to themselves.
+/// Enters namespaces inside a user namespace that maps this user to themselves.
 pub(super) fn unshare_as_oneself(namespaces: UnshareFlags) -> io::Result<()> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     unshare(UnshareFlags::NEWUSER | namespaces)?;
@@ -43,8 +43,9 @@ pub(super) fn unshare_as_oneself(namespaces: UnshareFlags) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
-/// Gives this process, the first of its pid namespace, a `/proc` that shows only that one, and
-/// of the disks of sandboxes only the one it works on.
+/// Sets up the mounts of this process, the first of its pid namespace.
+///
+/// Its `/proc` shows only that namespace, and of the sandbox disks only its own stays mounted.
 pub(super) fn enter(directory: Option<&Path>) -> io::Result<()> {
     unshare(UnshareFlags::NEWNS)?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;

@@ -1,8 +1,7 @@
-//! The process world as a [`Provider`].
+//! The process implementation of [`Provider`].
 //!
-//! Everything here blocks for moments (reads of `/proc`, waits for the dead),
-//! so every call runs on a thread of its own, and to its end even when the
-//! caller is cancelled.
+//! All operations block briefly (reads of `/proc`, waits for dying processes). Every call therefore
+//! runs on a thread of its own, and to its end even when the caller is cancelled.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,27 +11,27 @@ use async_trait::async_trait;
 
 use crate::os;
 use crate::provider::{
-    CreateOrder, ErrorClass, Kind, Marks, Observed, ProcessSpec, Provider, ProviderName,
+    CreateRequest, ErrorClass, Kind, Marks, Observed, ProcessSpec, Provider, ProviderName,
     ReleaseMode, Released, Result, Usage,
 };
 use crate::task;
 
-use super::capability::Capabilities;
-use super::channel::{Containment, Ending};
-use super::sidecar::{Record, resource_of_object};
-use super::world::{ProcessSettings, World, failure, io_failure};
+use super::capability::ProcessCapabilities;
+use super::channel::{Containment, ProcessEnding};
+use super::sidecar::{SidecarRecord, resource_of_object};
+use super::state::{ProcessSettings, ProviderState, failure, io_failure};
 use super::{disk, lease, observe, tree, usage};
 
 /// Directories and process trees on this machine.
 #[derive(Debug, Clone)]
 pub struct ProcessProvider {
-    world: Arc<World>,
+    state: Arc<ProviderState>,
 }
 
 impl ProcessProvider {
-    /// Makes a provider; nothing is touched before it is used.
+    /// Creates a provider; nothing is touched before its first use.
     pub fn new(settings: ProcessSettings) -> Self {
-        Self { world: Arc::new(World::new(settings)) }
+        Self { state: Arc::new(ProviderState::new(settings)) }
     }
 
     /// Renews the lease of a process tree.
@@ -42,22 +41,23 @@ impl ProcessProvider {
     /// Fails with [`ErrorClass::Gone`] when there is no record of it.
     pub async fn renew(&self, id: &str) -> Result<()> {
         let id = id.to_owned();
-        self.blocking(move |world| {
+        self.blocking(move |state| {
             let operation = format!("renew process {id}");
             let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
             let resource = resource_of_object(&id).ok_or_else(gone)?;
-            let shelf = world.shelf(&operation)?;
+            let records = state.records(&operation)?;
             let wrong = |error: std::io::Error| io_failure(&operation, &error);
-            match shelf.read(&resource).map_err(wrong)? {
-                Record::Absent => Err(gone()),
-                _ => lease::renew(&shelf.lease_file(&resource)).map_err(wrong),
+            match records.read(&resource).map_err(wrong)? {
+                SidecarRecord::Absent => Err(gone()),
+                _ => lease::renew(&records.lease_file(&resource)).map_err(wrong),
             }
         })
         .await
     }
 
-    /// Starts a process tree again that was stopped or has ended, with the limits it had; one
-    /// that runs is fine.
+    /// Restarts a process tree that was stopped or has ended, with the limits it had.
+    ///
+    /// A tree that already runs is left as it is.
     ///
     /// # Errors
     ///
@@ -65,10 +65,10 @@ impl ProcessProvider {
     /// started.
     pub async fn restart(&self, id: &str, spec: &ProcessSpec) -> Result<()> {
         let (id, spec) = (id.to_owned(), spec.clone());
-        self.blocking(move |world| world.restart(&id, &spec)).await
+        self.blocking(move |state| state.restart(&id, &spec)).await
     }
 
-    /// Tells what a process tree uses.
+    /// Returns the resource usage of a process tree.
     ///
     /// # Errors
     ///
@@ -76,9 +76,9 @@ impl ProcessProvider {
     pub async fn usage(&self, id: &str) -> Result<Usage> {
         let operation = format!("measure process {id}");
         let resource = resource_of_object(id);
-        self.blocking(move |world| {
+        self.blocking(move |state| {
             let Some(resource) = resource else { return Ok(Usage::default()) };
-            let record = world.shelf(&operation)?.read(&resource);
+            let record = state.records(&operation)?.read(&resource);
             record
                 .and_then(|record| usage::of_tree(&resource, record.groups()))
                 .map_err(|error| io_failure(&operation, &error))
@@ -86,7 +86,7 @@ impl ProcessProvider {
         .await
     }
 
-    /// Lets a process tree go on that was frozen or stopped, by itself or by anybody else.
+    /// Resumes a process tree that was frozen or stopped, by itself or by another process.
     ///
     /// # Errors
     ///
@@ -94,9 +94,9 @@ impl ProcessProvider {
     pub async fn wake(&self, id: &str) -> Result<()> {
         let operation = format!("wake process {id}");
         let resource = resource_of_object(id);
-        self.blocking(move |world| {
+        self.blocking(move |state| {
             let Some(resource) = resource else { return Ok(()) };
-            let record = world.shelf(&operation)?.read(&resource);
+            let record = state.records(&operation)?.read(&resource);
             record
                 .and_then(|record| tree::wake(&resource, record.groups()))
                 .map_err(|error| io_failure(&operation, &error))
@@ -104,26 +104,26 @@ impl ProcessProvider {
         .await
     }
 
-    /// Tries out what this machine allows.
+    /// Tests what this machine supports.
     ///
     /// # Errors
     ///
     /// Fails when no holder can be started.
-    pub async fn capabilities(&self) -> Result<Capabilities> {
-        self.blocking(|world| {
-            world.capabilities().map_err(|error| io_failure("try out this machine", &error))
+    pub async fn capabilities(&self) -> Result<ProcessCapabilities> {
+        self.blocking(|state| {
+            state.capabilities().map_err(|error| io_failure("try out this machine", &error))
         })
         .await
     }
 
-    /// Returns how a process tree ended; `None` while it runs or when that is not known.
+    /// Returns how a process tree ended; `None` while it runs or when that is unknown.
     ///
     /// # Errors
     ///
     /// Fails when the records cannot be opened.
-    pub fn ending(&self, id: &str) -> Result<Option<Ending>> {
-        let shelf = self.world.shelf(&format!("read the ending of process {id}"))?;
-        Ok(resource_of_object(id).and_then(|resource| shelf.read_ending(&resource)))
+    pub fn ending(&self, id: &str) -> Result<Option<ProcessEnding>> {
+        let records = self.state.records(&format!("read the ending of process {id}"))?;
+        Ok(resource_of_object(id).and_then(|resource| records.read_ending(&resource)))
     }
 
     /// Returns the containment and the missing limits of a process tree, as recorded.
@@ -135,8 +135,8 @@ impl ProcessProvider {
         let operation = format!("read the record of process {id}");
         let Some(resource) = resource_of_object(id) else { return Ok(None) };
         let record = self
-            .world
-            .shelf(&operation)?
+            .state
+            .records(&operation)?
             .read(&resource)
             .map_err(|error| io_failure(&operation, &error))?;
         Ok(record
@@ -144,34 +144,34 @@ impl ProcessProvider {
             .and_then(|sidecar| Some((sidecar.tree?.containment, sidecar.limits_missing.clone()))))
     }
 
-    /// Returns the file that takes what a workload writes to its outputs.
+    /// Returns the file that receives the output of a workload.
     pub fn log_file(&self, id: &str) -> Option<PathBuf> {
         let resource = resource_of_object(id)?;
-        Some(self.world.shelf("find the log").ok()?.log_file(&resource))
+        Some(self.state.records("find the log").ok()?.log_file(&resource))
     }
 
-    /// Returns where a directory resource is.
+    /// Returns the path of a directory resource.
     pub fn directory(&self, id: &str) -> Option<PathBuf> {
         let resource = resource_of_object(id)?;
-        Some(self.world.shelf("find the directory").ok()?.directory(&resource))
+        Some(self.state.records("find the directory").ok()?.directory(&resource))
     }
 
-    /// Returns where the contents of a directory resource go: on its disk, where it has one.
+    /// Returns the path for the contents of a directory resource: on its disk, where it has one.
     pub fn work_directory(&self, id: &str) -> Option<PathBuf> {
         let resource = resource_of_object(id)?;
-        let shelf = self.world.shelf("find the directory").ok()?;
-        let directory = shelf.directory(&resource);
-        let record = shelf.read(&resource).ok()?;
+        let records = self.state.records("find the directory").ok()?;
+        let directory = records.directory(&resource);
+        let record = records.read(&resource).ok()?;
         let has_disk = record.sidecar().is_some_and(|sidecar| sidecar.disk.is_some());
         Some(if has_disk { disk::point_of(&directory) } else { directory })
     }
 
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&World) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&ProviderState) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let world = Arc::clone(&self.world);
-        task::blocking(move || work(&world)).await
+        let state = Arc::clone(&self.state);
+        task::blocking(move || work(&state)).await
     }
 }
 
@@ -182,14 +182,15 @@ impl Provider for ProcessProvider {
     }
 
     fn address(&self) -> String {
-        self.world.settings.root.display().to_string()
+        self.state.settings.root.display().to_string()
     }
 
     fn kinds(&self) -> &'static [Kind] {
         &[Kind::Process, Kind::Directory]
     }
 
-    /// The record of an object is written by the caller before anything else is made.
+    /// Returns true, because the caller writes the record of an object before it creates anything
+    /// else.
     fn creates_end_with_caller(&self) -> bool {
         true
     }
@@ -198,21 +199,29 @@ impl Provider for ProcessProvider {
         true
     }
 
+    /// A thousand cloned repositories are some hundred thousand files.
+    fn release_allowance(&self, kind: Kind) -> Duration {
+        match kind {
+            Kind::Directory => Duration::from_secs(600),
+            _ => Duration::ZERO,
+        }
+    }
+
     async fn identity(&self) -> Result<String> {
-        self.blocking(|world| {
+        self.blocking(|state| {
             let operation = "identify this machine";
             let host = os::host_id().map_err(|error| io_failure(operation, &error))?;
-            Ok(format!("{host}:{}", world.shelf(operation)?.root().display()))
+            Ok(format!("{host}:{}", state.records(operation)?.root().display()))
         })
         .await
     }
 
     async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
         let kinds = kinds.to_vec();
-        self.blocking(move |world| {
-            world.reap_holders();
+        self.blocking(move |state| {
+            state.reap_holders();
             let operation = "list processes and directories";
-            observe::list(&world.shelf(operation)?, &kinds)
+            observe::list(&state.records(operation)?, &kinds)
                 .map_err(|error| io_failure(operation, &error))
         })
         .await
@@ -220,14 +229,14 @@ impl Provider for ProcessProvider {
 
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         let id = id.to_owned();
-        self.blocking(move |world| {
-            world.reap_holders();
+        self.blocking(move |state| {
+            state.reap_holders();
             let operation = format!("inspect {kind} {id}");
             let Some(resource) = resource_of_object(&id) else { return Ok(None) };
-            let shelf = world.shelf(&operation)?;
+            let records = state.records(&operation)?;
             match kind {
-                Kind::Process => observe::process(&shelf, &resource),
-                Kind::Directory => observe::directory(&shelf, &resource),
+                Kind::Process => observe::process(&records, &resource),
+                Kind::Directory => observe::directory(&records, &resource),
                 _ => Ok(None),
             }
             .map_err(|error| io_failure(&operation, &error))
@@ -236,9 +245,9 @@ impl Provider for ProcessProvider {
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
-        // Every trace (record, marker, directory) is looked up by the resource alone.
+        // Every trace (record, marker, directory) is found by the resource alone.
         let found = self.inspect(marks.kind, &marks.resource.object_name()).await?;
-        // A directory is recorded before it has its name: one without a record is not ours.
+        // A directory is recorded before it gets its name: one without a record is not ours.
         let is_marked = |seen: &Observed| {
             marks.kind != Kind::Directory
                 || !matches!(seen.state.as_str(), "unrecorded" | "unreadable")
@@ -246,14 +255,14 @@ impl Provider for ProcessProvider {
         Ok(found.into_iter().filter(is_marked).collect())
     }
 
-    async fn create(&self, order: &CreateOrder) -> Result<String> {
-        let order = order.clone();
-        self.blocking(move |world| world.create(&order)).await
+    async fn create(&self, request: &CreateRequest) -> Result<String> {
+        let request = request.clone();
+        self.blocking(move |state| state.create(&request)).await
     }
 
     async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
         let id = id.to_owned();
-        self.blocking(move |world| world.stop(kind, &id, timeout)).await
+        self.blocking(move |state| state.stop(kind, &id, timeout)).await
     }
 
     async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
@@ -265,6 +274,6 @@ impl Provider for ProcessProvider {
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         let id = id.to_owned();
-        self.blocking(move |world| world.release(kind, &id, mode)).await
+        self.blocking(move |state| state.release(kind, &id, mode)).await
     }
 }

@@ -1,8 +1,8 @@
-//! The records on disk that play the daemon's memory.
+//! The records on disk, which take the place of a daemon's memory.
 //!
-//! A record is written whole (a temporary file, synced, then renamed), before
-//! what it describes exists, and is removed after that is gone. Only the
-//! supervisor writes sidecars; the holder writes only its ending.
+//! A record is written whole (a temporary file, synced, then renamed) before the object exists, and
+//! is removed after the object is gone. Only the supervisor writes sidecars; the holder writes only
+//! its ending.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,78 +16,78 @@ use serde::{Deserialize, Serialize};
 use crate::id::ResourceId;
 use crate::labels::Labels;
 use crate::os;
-use crate::provider::{CreateOrder, Kind, Limits, Spec};
+use crate::provider::{CreateRequest, Kind, Limits, Spec};
 
-use super::channel::{Ending, TreeRecord};
+use super::channel::{ProcessEnding, TreeRecord};
 use super::group::GroupRecord;
 use super::inode::Inode;
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
 
-/// What is known about one object.
+/// The record of one object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sidecar {
     /// The version of this form.
     pub version: u32,
-    /// The resource the object was made for.
+    /// The resource the object was created for.
     pub resource: ResourceId,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
-    /// The name people know it by.
+    /// Its display name.
     pub name: String,
     /// Its labels.
     pub labels: Labels,
-    /// When the record was written, just before the object was made.
+    /// When the record was written, just before the object was created.
     pub created_at: Timestamp,
     /// How long a tree may live without a renewal.
     pub lease: Duration,
-    /// The boot it was made in: no process outlives it.
+    /// The boot in which it was created; no process outlives it.
     pub boot: String,
     /// The pid namespace whose pids are recorded here.
     pub pid_namespace: u64,
-    /// Where the workload started.
+    /// The working directory of the workload.
     pub directory: Option<PathBuf>,
-    /// What the tree may use, for when it is started again.
+    /// The limits of the tree, for a restart.
     #[serde(default)]
     pub limits: Limits,
-    /// The control groups made for it; written before they are, and again with their inodes
-    /// before anything is started in them.
+    /// The control groups created for it. They are recorded before they exist, and again with their
+    /// inodes before anything is started in them.
     pub cgroups: Vec<GroupRecord>,
-    /// Which directory was made; written before it has its name.
+    /// The identity of the directory; recorded before the directory gets its name.
     #[serde(default)]
     pub inode: Option<Inode>,
-    /// How large its disk is, where a directory has one.
+    /// The size of its disk, where a directory has one.
     #[serde(default)]
     pub disk: Option<u64>,
-    /// The limits that were asked for and could not be set.
+    /// The requested limits that could not be set.
     pub limits_missing: Vec<String>,
-    /// The tree, once it stands.
+    /// The tree, once it runs.
     pub tree: Option<TreeRecord>,
 }
 
 impl Sidecar {
     /// Starts the record of an object that does not exist yet.
-    pub(super) fn of_order(order: &CreateOrder) -> io::Result<Self> {
-        let (directory, limits) = match &order.spec {
+    pub(super) fn of_request(request: &CreateRequest) -> io::Result<Self> {
+        let (directory, limits) = match &request.spec {
             Spec::Process(spec) => (spec.directory.clone(), spec.limits.clone()),
             _ => (None, Limits::default()),
         };
         Ok(Self {
             version: VERSION,
-            resource: order.resource,
-            kind: order.spec.kind(),
-            name: order.name.clone(),
-            labels: order.labels.clone(),
+            resource: request.resource,
+            kind: request.spec.kind(),
+            name: request.name.clone(),
+            labels: request.labels.clone(),
             created_at: Timestamp::now(),
-            lease: order.lease,
+            lease: request.lease,
             boot: os::boot_id()?,
             pid_namespace: os::pid_namespace()?,
             directory,
             limits,
             cgroups: Vec::new(),
             inode: None,
-            disk: match &order.spec {
+            disk: match &request.spec {
                 Spec::Disk { bytes } => Some(*bytes),
                 _ => None,
             },
@@ -99,8 +99,8 @@ impl Sidecar {
 
 /// A record as it was found.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Record {
-    /// It says this.
+pub(super) enum SidecarRecord {
+    /// It is intact.
     Readable(Box<Sidecar>),
     /// It is damaged, or of a later version.
     Unreadable,
@@ -108,8 +108,8 @@ pub(super) enum Record {
     Absent,
 }
 
-impl Record {
-    /// Returns what the record says, if it says anything.
+impl SidecarRecord {
+    /// Returns the contents of the record, if it is readable.
     pub(super) fn sidecar(&self) -> Option<&Sidecar> {
         match self {
             Self::Readable(sidecar) => Some(sidecar),
@@ -117,7 +117,7 @@ impl Record {
         }
     }
 
-    /// Returns the control groups on record.
+    /// Returns the recorded control groups.
     pub(super) fn groups(&self) -> &[GroupRecord] {
         self.sidecar().map(|sidecar| sidecar.cgroups.as_slice()).unwrap_or_default()
     }
@@ -125,13 +125,14 @@ impl Record {
 
 /// The directory that holds the records, and the names in it.
 #[derive(Debug, Clone)]
-pub(super) struct Shelf {
+pub(super) struct SidecarDirectory {
     root: PathBuf,
 }
 
-impl Shelf {
-    /// Opens the directory for reading. One that does not exist is empty: a tree may have
-    /// outlived the records of it.
+impl SidecarDirectory {
+    /// Opens the directory for reading.
+    ///
+    /// A directory that does not exist counts as empty: a tree may have outlived its records.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         match fs::canonicalize(root) {
             Ok(root) => Ok(Self { root }),
@@ -142,7 +143,7 @@ impl Shelf {
         }
     }
 
-    /// Opens the directory, made if it does not exist, closed to other users.
+    /// Opens the directory and creates it if necessary, inaccessible to other users.
     pub(super) fn make(root: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         Ok(Self { root: fs::canonicalize(root)? })
@@ -153,37 +154,37 @@ impl Shelf {
         &self.root
     }
 
-    /// Returns where the sidecar is.
+    /// Returns the path of the sidecar.
     pub(super) fn sidecar_file(&self, resource: &ResourceId) -> PathBuf {
         self.file(resource, "json")
     }
 
-    /// Returns where the workload's output is.
+    /// Returns the path of the workload's output.
     pub(super) fn log_file(&self, resource: &ResourceId) -> PathBuf {
         self.file(resource, "log")
     }
 
-    /// Returns where the lease is.
+    /// Returns the path of the lease.
     pub(super) fn lease_file(&self, resource: &ResourceId) -> PathBuf {
         self.file(resource, "lease")
     }
 
-    /// Returns where the ending is.
+    /// Returns the path of the ending.
     pub(super) fn ending_file(&self, resource: &ResourceId) -> PathBuf {
         self.file(resource, "exit")
     }
 
-    /// Returns where a directory resource is.
+    /// Returns the path of a directory resource.
     pub(super) fn directory(&self, resource: &ResourceId) -> PathBuf {
         self.root.join(resource.object_name())
     }
 
-    /// Returns where a directory resource is while it is being removed.
+    /// Returns the path of a directory resource while it is being removed.
     pub(super) fn removing_directory(&self, resource: &ResourceId) -> PathBuf {
         self.root.join(format!(".{}.removing", resource.object_name()))
     }
 
-    /// Returns where a directory resource is until it is on record.
+    /// Returns the path of a directory resource until it is recorded.
     pub(super) fn making_directory(&self, resource: &ResourceId) -> PathBuf {
         self.root.join(format!(".{}.making", resource.object_name()))
     }
@@ -193,14 +194,14 @@ impl Shelf {
     }
 
     /// Reads a record.
-    pub(super) fn read(&self, resource: &ResourceId) -> io::Result<Record> {
+    pub(super) fn read(&self, resource: &ResourceId) -> io::Result<SidecarRecord> {
         let bytes = match fs::read(self.sidecar_file(resource)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 return match error.kind() {
-                    io::ErrorKind::NotFound => Ok(Record::Absent),
+                    io::ErrorKind::NotFound => Ok(SidecarRecord::Absent),
                     io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
-                        Ok(Record::Unreadable)
+                        Ok(SidecarRecord::Unreadable)
                     }
                     _ => Err(error),
                 };
@@ -208,9 +209,9 @@ impl Shelf {
         };
         Ok(match serde_json::from_slice::<Sidecar>(&bytes) {
             Ok(sidecar) if sidecar.version == VERSION && sidecar.resource == *resource => {
-                Record::Readable(Box::new(sidecar))
+                SidecarRecord::Readable(Box::new(sidecar))
             }
-            _ => Record::Unreadable,
+            _ => SidecarRecord::Unreadable,
         })
     }
 
@@ -219,14 +220,15 @@ impl Shelf {
         write_whole(&self.sidecar_file(&sidecar.resource), &serde_json::to_vec_pretty(sidecar)?)
     }
 
-    /// Returns whether a first record was begun and never finished: all that a supervisor left
-    /// that was killed while it wrote it.
+    /// Returns whether a first record was begun and never finished.
+    ///
+    /// This is all that a supervisor leaves that was killed while it wrote the record.
     pub(super) fn is_half_written(&self, resource: &ResourceId) -> bool {
         temporary_of(&self.sidecar_file(resource)).exists()
     }
 
     /// Reads how a tree ended; `None` when no ending is recorded.
-    pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<Ending> {
+    pub(super) fn read_ending(&self, resource: &ResourceId) -> Option<ProcessEnding> {
         serde_json::from_slice(&fs::read(self.ending_file(resource)).ok()?).ok()
     }
 
@@ -256,7 +258,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Returns the resources of which a sidecar or a directory is here.
+    /// Returns the resources with a sidecar or a directory here.
     pub(super) fn resources(&self) -> io::Result<Vec<ResourceId>> {
         let mut found = Vec::new();
         let entries = match fs::read_dir(&self.root) {
@@ -275,7 +277,7 @@ impl Shelf {
     }
 }
 
-/// Returns the resource that an object name names, if it names one exactly.
+/// Returns the resource that an object name refers to, if it matches exactly.
 pub(super) fn resource_of_object(name: &str) -> Option<ResourceId> {
     ResourceId::of_object(name)
 }

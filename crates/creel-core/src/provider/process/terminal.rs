@@ -1,8 +1,8 @@
-//! The terminal in front of a command: who has the foreground.
+//! The foreground process group of the terminal.
 //!
-//! Only a process that has the foreground may give it away: any other one is
-//! stopped for trying. So the guard hands it to the command's group before the
-//! command starts, and the attendant, who is in that group, hands it back.
+//! Only a process in the foreground may hand it over: any other one is stopped for trying. The
+//! guard therefore hands it to the command's group before the command starts. The attendant, which
+//! is in that group, hands it back.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub(super) fn hand_over(group: Pid) {
     let stdin = io::stdin();
     let is_ours = isatty(&stdin) && tcgetpgrp(&stdin).is_ok_and(|front| front == getpgrp());
     if is_ours {
-        // Without it the command reads nothing, which it will say itself.
+        // Without the foreground the command cannot read, and reports that itself.
         let _ = tcsetpgrp(&stdin, group);
     }
 }

@@ -1,10 +1,9 @@
-//! Finding and ending process trees through `/proc`.
+//! Finds and ends process trees through `/proc`.
 //!
-//! A process belongs to a tree when its environment carries the exact marker,
-//! when it is in a control group that was made for the tree, or when it
-//! descends from one that does. Nothing else is ever signalled: every signal
-//! goes through a pidfd whose process was compared with the one that was
-//! looked at, and this process and its ancestors are always left out.
+//! A process belongs to a tree when its environment carries the exact marker, when it is in a
+//! control group that was created for the tree, or when it descends from such a process. Nothing
+//! else is ever signalled: every signal goes through a pidfd whose process was compared with the
+//! observed one. This process and its ancestors are always left out.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -22,45 +21,45 @@ use crate::os::{self, ProcessKey};
 use super::RESOURCE_VARIABLE;
 use super::group::{self, GroupRecord};
 
-/// How many processes are waited for at once: each takes a file descriptor.
+/// Maximum number of processes to wait for at once: each takes a file descriptor.
 const WATCHED_AT_ONCE: usize = 128;
-/// How many rounds of stopping may pass before the killing starts anyway.
+/// Maximum number of stop rounds before the kills start anyway.
 const STOP_ROUNDS: usize = 50;
-/// How long one round waits for the killed to die before it looks again.
+/// How long one round waits for killed processes to die before it scans again.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// One process, as `/proc` showed it.
+/// One process, as observed in `/proc`.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// Which process.
+    /// The identity of the process.
     pub key: ProcessKey,
     /// Its parent.
     pub parent: i32,
     /// Its process group.
     pub group: i32,
-    /// The resource its environment names.
+    /// The resource that its environment names.
     marker: Option<String>,
     /// Whether a signal stopped it.
     is_stopped: bool,
 }
 
-/// All living processes at one moment, with ways to find those of a tree without a look at all.
+/// All living processes at one moment, with indexes to find those of a tree without a full scan.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct ProcessCensus {
     seen: Vec<Seen>,
     spared: HashSet<i32>,
-    /// Who carries the marker of a resource, by their place in `seen`.
+    /// The processes that carry the marker of a resource, by their index in `seen`.
     marked: HashMap<String, Vec<usize>>,
-    /// The place of a process in `seen`.
+    /// The index of a process in `seen`.
     places: HashMap<i32, usize>,
     /// The children of a process.
     children: HashMap<i32, Vec<usize>>,
 }
 
-impl Census {
-    /// Looks at all processes.
+impl ProcessCensus {
+    /// Scans all processes.
     pub(super) fn take() -> io::Result<Self> {
-        let seen: Vec<Seen> = os::all_pids()?.into_iter().filter_map(look_at).collect();
+        let seen: Vec<Seen> = os::all_pids()?.into_iter().filter_map(inspect_process).collect();
         let spared = self_and_ancestors(&seen);
         let (mut marked, mut places, mut children) =
             (HashMap::<_, Vec<_>>::new(), HashMap::new(), HashMap::<_, Vec<_>>::new());
@@ -81,7 +80,7 @@ impl Census {
         let grouped = grouped.iter().filter_map(|pid| self.places.get(pid)).copied();
         let mut next: Vec<usize> = marked.chain(grouped).collect();
         let mut found = HashSet::new();
-        // Descendants too, also those that dropped both marker and group.
+        // Descendants belong too, even those that dropped both marker and group.
         while let Some(place) = next.pop() {
             if found.insert(place) {
                 next.extend(self.children_of(&self.seen[place].key));
@@ -94,10 +93,10 @@ impl Census {
         members
     }
 
-    /// Returns the children of a process that is still the one that was seen.
+    /// Returns the children of a process that is still the observed one.
     ///
-    /// Its id may have passed to somebody else while the others were looked at, and then the
-    /// children may be those of the other one. Its own have another parent by the next look.
+    /// Its pid may have passed to another process during the scan, and the children may then belong
+    /// to that process. Its own children have another parent by the next scan.
     fn children_of(&self, parent: &ProcessKey) -> impl Iterator<Item = usize> {
         let children = self.children.get(&parent.pid).map(Vec::as_slice).unwrap_or_default();
         let is_same = !children.is_empty()
@@ -107,7 +106,7 @@ impl Census {
     }
 }
 
-fn look_at(pid: i32) -> Option<Seen> {
+fn inspect_process(pid: i32) -> Option<Seen> {
     let before = os::process_stat(pid).ok()?;
     let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let after = os::process_stat(pid).ok()?;
@@ -124,7 +123,7 @@ fn look_at(pid: i32) -> Option<Seen> {
     })
 }
 
-/// Returns the value of the marker variable, whole.
+/// Returns the whole value of the marker variable.
 fn marker_in(environ: &[u8]) -> Option<String> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(RESOURCE_VARIABLE.as_bytes())?.strip_prefix(b"=")?;
@@ -144,7 +143,7 @@ fn self_and_ancestors(seen: &[Seen]) -> HashSet<i32> {
     line
 }
 
-/// Sends a signal to exactly this process; `None` when it is gone already.
+/// Sends a signal to exactly this process; `None` when it is already gone.
 ///
 /// The handle becomes readable when the process has ended.
 pub(super) fn signal(process: &ProcessKey, signal: Signal) -> io::Result<Option<OwnedFd>> {
@@ -156,7 +155,7 @@ pub(super) fn signal(process: &ProcessKey, signal: Signal) -> io::Result<Option<
     }
 }
 
-/// Opens a handle to exactly this process; `None` when it is gone already.
+/// Opens a handle to exactly this process; `None` when it is already gone.
 pub(super) fn handle_of(process: &ProcessKey) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -164,11 +163,11 @@ pub(super) fn handle_of(process: &ProcessKey) -> io::Result<Option<OwnedFd>> {
         Err(Errno::SRCH) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // The handle pins whoever has the pid now: compare before it is used.
+    // The handle refers to the process that has the pid now: compare before it is used.
     Ok(if process.is_alive()? { Some(handle) } else { None })
 }
 
-/// Waits until all of these have ended, or the deadline; returns whether all have.
+/// Waits until all of these have ended, or the deadline; returns whether all have ended.
 pub(super) fn wait_for_all(handles: &[OwnedFd], deadline: Instant) -> io::Result<bool> {
     for handle in handles {
         loop {
@@ -185,14 +184,14 @@ pub(super) fn wait_for_all(handles: &[OwnedFd], deadline: Instant) -> io::Result
     Ok(true)
 }
 
-/// Why a tree still stands.
+/// Why a tree still exists.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StillThere {
     /// These processes do not die.
     #[error("processes {} do not end", pids(.0))]
     Survivors(Vec<i32>),
-    /// The system did not answer.
-    #[error("the process tree cannot be looked at: {0}")]
+    /// The system refused to read it.
+    #[error("the process tree cannot be read: {0}")]
     Unseen(#[from] io::Error),
 }
 
@@ -200,31 +199,31 @@ fn pids(survivors: &[i32]) -> String {
     survivors.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends every process of a tree and waits until they are gone: two clean looks in a row.
+/// Ends every process of a tree and waits until they are gone: two clean scans in a row.
 pub(super) fn end(
     resource: &ResourceId,
     groups: &[GroupRecord],
     deadline: Instant,
 ) -> Result<(), StillThere> {
-    let mut clean_looks = 0;
-    while clean_looks < 2 {
+    let mut clean_passes = 0;
+    while clean_passes < 2 {
         for group in groups {
-            // The look through `/proc` below finds what this could not reach.
+            // The scan of `/proc` below finds what this could not reach.
             let _ = group.kill(resource);
         }
         let survivors = kill_round(resource, groups, deadline)?;
         if survivors.is_empty() {
-            clean_looks += 1;
+            clean_passes += 1;
         } else if Instant::now() >= deadline {
             return Err(StillThere::Survivors(survivors));
         } else {
-            clean_looks = 0;
+            clean_passes = 0;
         }
     }
     Ok(())
 }
 
-/// Kills what is seen now; returns what was seen.
+/// Kills the processes found now; returns their pids.
 fn kill_round(
     resource: &ResourceId,
     groups: &[GroupRecord],
@@ -233,7 +232,8 @@ fn kill_round(
     let members = stop_all(resource, groups)?;
     let mut handles = Vec::new();
     for member in &members {
-        // One that may not be signalled is named at the deadline; the others must still go.
+        // A process that may not be signalled is reported at the deadline; the others must still be
+        // killed.
         if let Ok(Some(handle)) = signal(member, Signal::KILL)
             && handles.len() < WATCHED_AT_ONCE
         {
@@ -248,15 +248,15 @@ fn kill_round(
     Ok(members.iter().map(|member| member.pid).collect())
 }
 
-/// Lets everything in a tree go on that was stopped or frozen from within or without.
+/// Resumes everything in a tree that was stopped or frozen from inside or outside.
 pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<()> {
     for group in groups {
         group.thaw(resource);
     }
-    for member in Census::take()?.members(resource, groups) {
+    for member in ProcessCensus::take()?.members(resource, groups) {
         group::leave_freezer(&member.key, groups, resource);
         if member.is_stopped {
-            // One that may not be signalled is not of our making.
+            // A process that may not be signalled is not ours.
             let _ = signal(&member.key, Signal::CONT);
         }
     }
@@ -267,11 +267,11 @@ pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<
 fn stop_all(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<Vec<ProcessKey>> {
     let mut stopped: HashSet<ProcessKey> = HashSet::new();
     for _ in 0..STOP_ROUNDS {
-        let census = Census::take()?;
+        let census = ProcessCensus::take()?;
         let before = stopped.len();
         for member in census.members(resource, groups) {
             if stopped.insert(member.key) {
-                // Whoever refuses the stop is still killed.
+                // A process that cannot be stopped is still killed.
                 let _ = signal(&member.key, Signal::STOP);
             }
         }
@@ -282,13 +282,13 @@ fn stop_all(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<Vec<Pro
     Ok(stopped.into_iter().collect())
 }
 
-/// Returns the oldest member whose parent is none: the holder, as long as it lives.
+/// Returns the oldest member whose parent is not a member: the holder, as long as it lives.
 pub(super) fn root_of<'a>(members: &[&'a Seen]) -> Option<&'a Seen> {
     let is_member = |pid: i32| members.iter().any(|one| one.key.pid == pid);
     members.iter().copied().find(|one| !is_member(one.parent))
 }
 
-/// The processes of a running tree by their part in it.
+/// The processes of a running tree by their role.
 #[derive(Debug)]
 pub(super) struct Roles {
     /// The holder.
@@ -298,7 +298,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Reads the parts off the shape of the tree: holder, its child, that one's first child.
+    /// Derives the roles from the shape of the tree: the holder, its child, and that one's first
+    /// child.
     pub(super) fn of(members: &[&Seen]) -> Option<Self> {
         let child_of = |parent: i32| members.iter().filter(move |one| one.parent == parent);
         let holder = root_of(members)?;
@@ -328,7 +329,7 @@ mod tests {
 
     #[test]
     fn this_process_and_its_ancestors_are_never_members() {
-        let census = Census::take().expect("procfs is mounted");
+        let census = ProcessCensus::take().expect("procfs is mounted");
         assert!(census.spared.contains(&getpid().as_raw_pid()));
         assert!(census.spared.len() > 1);
     }

@@ -1,8 +1,7 @@
-//! What a process tree uses, added up over its processes.
+//! Resource usage of a process tree, summed over its processes.
 //!
-//! Control groups would tell more exactly, but not every tree has one, and two
-//! sorts of numbers would mislead. Processor time of processes that have ended
-//! is counted where their parent waited for them.
+//! Control groups would be more exact, but not every tree has one, and two kinds of numbers would
+//! mislead. Processor time of ended processes is counted where their parent waited for them.
 
 use std::fs;
 use std::io;
@@ -11,18 +10,18 @@ use crate::id::ResourceId;
 use crate::provider::Usage;
 
 use super::group::GroupRecord;
-use super::tree::Census;
+use super::tree::ProcessCensus;
 
-/// Adds up what the processes of a tree use.
+/// Returns the summed usage of the processes of a tree.
 pub(super) fn of_tree(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<Usage> {
-    let census = Census::take()?;
+    let census = ProcessCensus::take()?;
     let members = census.members(resource, groups);
     if members.is_empty() {
         return Ok(Usage::default());
     }
     let (mut ticks, mut pages) = (0, 0);
     for member in &members {
-        // One that has ended meanwhile uses nothing.
+        // A process that has ended meanwhile uses nothing.
         ticks += ticks_of(member.key.pid).unwrap_or_default();
         pages += pages_of(member.key.pid).unwrap_or_default();
     }

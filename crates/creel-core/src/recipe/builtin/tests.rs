@@ -1,5 +1,5 @@
-//! Every recipe over a sample inventory: it takes what it should, spares look-alikes, and spares
-//! what may be alive.
+//! Runs every recipe over a sample inventory: it takes what it should, spares similar objects, and
+//! spares what may be alive.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use crate::provider::InUse;
 use crate::provider::{Kind, Observed, ProviderName};
 use crate::recipe::{
-    Clocks, Connections, Handles, LocalEvidence, Processes, ProgramName, Reading, Recipe, RunAs,
-    Running, Surroundings, Verdict,
+    Clocks, Connections, Handles, LocalEvidence, Processes, ProgramName, Reading, Recipe,
+    RecipeContext, RecipeVerdict, RunAs, RunningProcess,
 };
 
 use super::BUILT_IN;
@@ -28,7 +28,7 @@ fn ago(seconds: u64) -> Timestamp {
     now() - Duration::from_secs(seconds)
 }
 
-/// A sample object, as a close look shows it.
+/// Returns a sample object, as an examination reports it.
 fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
     let provider = if kind == Kind::Sandbox { ProviderName::Daytona } else { ProviderName::Docker };
     let mut seen = Observed {
@@ -45,7 +45,7 @@ fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
         Kind::Image => {
             seen.generation = format!("{} {name}", seen.id);
             seen.tagged_at = Some(ago(age));
-            // A build takes this from the base or from the cache: it must not count.
+            // A build takes this time from the base or from the cache: it must not count.
             seen.created_at = Some(ago(500 * DAY));
         }
         _ => {}
@@ -63,7 +63,7 @@ fn labelled(mut seen: Observed, labels: &[(&str, &str)]) -> Observed {
     seen
 }
 
-/// A container as Compose makes it.
+/// Returns a container as Compose makes it.
 fn service(project: &str, name: &str, state: &str, age: u64) -> Observed {
     let labels = [
         ("com.docker.compose.project", project),
@@ -73,14 +73,14 @@ fn service(project: &str, name: &str, state: &str, age: u64) -> Observed {
     labelled(object(Kind::Container, name, state, age), &labels)
 }
 
-/// A network as Compose makes it.
+/// Returns a network as Compose makes it.
 fn network(project: &str, age: u64) -> Observed {
     let labels =
         [("com.docker.compose.project", project), ("com.docker.compose.network", "default")];
     labelled(object(Kind::Network, &format!("{project}_default"), "present", age), &labels)
 }
 
-/// A volume as Compose makes it.
+/// Returns a volume as Compose makes it.
 fn volume(project: &str, age: u64) -> Observed {
     let labels = [("com.docker.compose.project", project), ("com.docker.compose.volume", "data")];
     labelled(object(Kind::Volume, &format!("{project}_data"), "named", age), &labels)
@@ -90,12 +90,12 @@ fn image(name: &str, age: u64) -> Observed {
     object(Kind::Image, name, "tagged", age)
 }
 
-/// How long this machine runs.
+/// The uptime of this machine in seconds.
 const UPTIME: u64 = 1_000 * DAY;
 
-fn running(program: &str, age: u64) -> Running {
+fn running(program: &str, age: u64) -> RunningProcess {
     let run = |how, name: &str| ProgramName { how, name: name.to_owned() };
-    Running {
+    RunningProcess {
         pid: 7,
         parent: 1,
         runs: vec![run(RunAs::Program, "python3"), run(RunAs::Script, program)],
@@ -106,7 +106,7 @@ fn running(program: &str, age: u64) -> Running {
     }
 }
 
-/// One recipe, and what is around the samples.
+/// One recipe, and the context of the samples.
 struct Scene {
     name: &'static str,
     recipe: Recipe,
@@ -115,7 +115,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// An engine on this machine, and nothing that runs.
+    /// Returns a scene with an engine on this machine, and no processes.
     fn of(name: &'static str) -> Self {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
         let recipe = Recipe::parse(text).unwrap();
@@ -129,13 +129,13 @@ impl Scene {
         Self { name, recipe, evidence, ended: false }
     }
 
-    fn with(mut self, process: Running) -> Self {
+    fn with(mut self, process: RunningProcess) -> Self {
         self.evidence.processes = Processes::Seen(vec![process]);
         self
     }
 
-    /// The same, and the process is connected to the engine.
-    fn connected(mut self, process: Running) -> Self {
+    /// Adds a process that is connected to the engine.
+    fn connected(mut self, process: RunningProcess) -> Self {
         let seen = Connections::Seen(HashSet::from([process.pid]));
         self.evidence.here.insert(ProviderName::Docker, seen);
         self.with(process)
@@ -151,46 +151,47 @@ impl Scene {
         self
     }
 
-    /// Returns a line for every object that bears a mark: `+` with the rule, or `-` with why not.
-    fn said(&self, mut inventory: Vec<Observed>) -> Vec<String> {
+    /// Returns a line for every object that bears a mark: `+` with the rule, or `-` with the
+    /// reason.
+    fn lines(&self, mut inventory: Vec<Observed>) -> Vec<String> {
         inventory.push(Observed {
             id: IMAGE.to_owned(),
             ..object(Kind::Image, "debian:12", "tagged", DAY)
         });
         let (evidence, ended) = (&self.evidence, self.ended);
-        let around = Surroundings { inventory: &inventory, evidence, ended };
+        let around = RecipeContext { inventory: &inventory, evidence, ended };
         let findings = self.recipe.judge(self.name, &around);
         let line = |seen: &Observed| {
             let finding = findings.of(seen)?;
             let rule = finding.rule.split('/').nth(1).unwrap_or_default();
             Some(match &finding.verdict {
-                Verdict::Finished(proof) => {
+                RecipeVerdict::Finished(proof) => {
                     let evidence = &proof.evidence;
                     assert!(evidence.starts_with(&seen.state) && evidence.contains("; "));
                     format!("+ {} {rule}", seen.name)
                 }
-                Verdict::MayLive(reason) => format!("- {}: {reason}", seen.name),
+                RecipeVerdict::MayLive(reason) => format!("- {}: {reason}", seen.name),
             })
         };
         inventory.iter().filter_map(line).collect()
     }
 
-    /// Returns the names of what would go.
-    fn taken(&self, inventory: Vec<Observed>) -> Vec<String> {
-        let said = self.said(inventory);
-        said.iter().filter_map(|line| Some(line.strip_prefix("+ ")?.to_owned())).collect()
+    /// Returns the names of the objects that would be released.
+    fn released(&self, inventory: Vec<Observed>) -> Vec<String> {
+        let lines = self.lines(inventory);
+        lines.iter().filter_map(|line| Some(line.strip_prefix("+ ")?.to_owned())).collect()
     }
 
-    /// Returns what is said of one object.
-    fn says(&self, seen: Observed) -> String {
-        self.said(vec![seen]).pop().unwrap_or_default()
+    /// Returns the line for one object.
+    fn line_of(&self, seen: Observed) -> String {
+        self.lines(vec![seen]).pop().unwrap_or_default()
     }
 }
 
 const TRIAL: &str = "hello-world__ab3de7f__env";
 
 #[test]
-fn harbor_takes_its_trials_and_spares_look_alikes() {
+fn harbor_releases_its_trials_and_spares_look_alikes() {
     let scene = Scene::of("harbor");
     let inventory = vec![
         service(TRIAL, &format!("{TRIAL}-main-1"), "running", 7 * HOUR),
@@ -198,7 +199,7 @@ fn harbor_takes_its_trials_and_spares_look_alikes() {
         network(TRIAL, 7 * HOUR),
         volume(TRIAL, 7 * HOUR),
         image(&format!("{TRIAL}-main:latest"), 7 * HOUR),
-        // One character off, each.
+        // Each differs slightly from a trial.
         service("hello-world__ab3de7__env", "short-random", "exited", DAY),
         service("hello-world__ab3de7f__environment", "other-end", "exited", DAY),
         service("hello-world__ab3de7f", "no-end", "exited", DAY),
@@ -213,26 +214,29 @@ fn harbor_takes_its_trials_and_spares_look_alikes() {
         format!("{TRIAL}_data trial-volume"),
         format!("{TRIAL}-main:latest trial-image"),
     ];
-    assert_eq!(scene.taken(inventory.clone()), expected);
-    assert_eq!(scene.said(inventory).len(), expected.len(), "look-alikes bear no mark");
+    assert_eq!(scene.released(inventory.clone()), expected);
+    assert_eq!(scene.lines(inventory).len(), expected.len(), "look-alikes bear no mark");
 }
 
 #[test]
 fn harbor_spares_what_may_be_alive() {
     let trial = |state: &str, age| service(TRIAL, "trial", state, age);
     let scene = Scene::of("harbor");
-    assert_eq!(scene.says(trial("running", HOUR)), "- trial: last changed 1h ago, less than 6h");
-    assert_eq!(scene.says(trial("exited", 60)), "- trial: last changed 1m ago, less than 1h");
-    assert_eq!(scene.says(trial("removing", DAY)), "- trial: it is removing, which no rule takes");
+    assert_eq!(scene.line_of(trial("running", HOUR)), "- trial: last changed 1h ago, less than 6h");
+    assert_eq!(scene.line_of(trial("exited", 60)), "- trial: last changed 1m ago, less than 1h");
+    assert_eq!(
+        scene.line_of(trial("removing", DAY)),
+        "- trial: it is removing, which no rule takes"
+    );
     let restarted = Observed { last_active_at: Some(ago(60)), ..trial("running", 9 * DAY) };
-    assert_eq!(scene.says(restarted), "- trial: last changed 1m ago, less than 6h");
+    assert_eq!(scene.line_of(restarted), "- trial: last changed 1m ago, less than 6h");
     let unknown = Observed { last_active_at: None, ..trial("exited", DAY) };
-    assert_eq!(scene.says(unknown), "- trial: its age is unknown");
+    assert_eq!(scene.line_of(unknown), "- trial: its age is unknown");
     let unborn = Observed { created_at: None, ..trial("exited", DAY) };
-    assert_eq!(scene.says(unborn), "- trial: its age is unknown");
+    assert_eq!(scene.line_of(unborn), "- trial: its age is unknown");
     let future =
         Observed { created_at: Some(now() + Duration::from_secs(60)), ..trial("exited", 0) };
-    assert_eq!(scene.says(future), "- trial: its age is in the future");
+    assert_eq!(scene.line_of(future), "- trial: its age is in the future");
 }
 
 #[test]
@@ -240,44 +244,46 @@ fn an_image_without_a_time_of_its_tag_is_spared_however_old_it_seems() {
     let scene = Scene::of("harbor");
     let name = format!("{TRIAL}-main:latest");
     let built_now = Observed { tagged_at: Some(ago(2)), ..image(&name, 0) };
-    assert_eq!(scene.says(built_now), format!("- {name}: tagged 2s ago, less than 1h"));
+    assert_eq!(scene.line_of(built_now), format!("- {name}: tagged 2s ago, less than 1h"));
     let untold = Observed { tagged_at: None, ..image(&name, 0) };
-    let said = scene.says(untold);
-    assert!(said.ends_with("the engine does not tell when it was tagged, so its age is unknown"));
+    let lines = scene.line_of(untold);
+    assert!(
+        lines.ends_with("the engine does not report when it was tagged, so its age is unknown")
+    );
 }
 
 #[test]
-fn a_process_of_the_harness_spares_what_it_may_have_made() {
+fn a_process_of_the_harness_spares_what_it_may_have_created() {
     let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
     let older = Scene::of("harbor").with(running("harbor", 8 * HOUR));
     let held = "- trial: process 7 (script harbor: `python3 harbor`) may use it";
-    assert_eq!(older.says(trial()), held);
-    // It began after the trial was made, so the trial is another's.
+    assert_eq!(older.line_of(trial()), held);
+    // It began after the trial was made, so the trial belongs to another process.
     let younger = Scene::of("harbor").with(running("harbor", 6 * HOUR));
-    assert_eq!(younger.taken(vec![trial()]), ["trial abandoned-trial"]);
+    assert_eq!(younger.released(vec![trial()]), ["trial abandoned-trial"]);
     let other = Scene::of("harbor").with(running("harbormaster", 8 * HOUR));
-    assert_eq!(other.taken(vec![trial()]), ["trial abandoned-trial"]);
+    assert_eq!(other.released(vec![trial()]), ["trial abandoned-trial"]);
     let mut hidden = Scene::of("harbor");
     hidden.evidence.processes = Processes::Hidden("processes are hidden here".to_owned());
-    assert_eq!(hidden.says(trial()), "- trial: last changed 7h ago, less than 2d");
+    assert_eq!(hidden.line_of(trial()), "- trial: last changed 7h ago, less than 2d");
 }
 
 #[test]
 fn on_a_remote_engine_only_a_greater_age_counts() {
     let trial = |age| service(TRIAL, "trial", "running", age);
     let scene = Scene::of("harbor").remote();
-    assert_eq!(scene.says(trial(DAY)), "- trial: last changed 24h ago, less than 2d");
-    assert_eq!(scene.taken(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
-    // A process here says nothing about trials there.
+    assert_eq!(scene.line_of(trial(DAY)), "- trial: last changed 24h ago, less than 2d");
+    assert_eq!(scene.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    // A process here proves nothing about trials on another machine.
     let scene = Scene::of("harbor").with(running("harbor", 9 * DAY)).remote();
-    assert_eq!(scene.taken(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    assert_eq!(scene.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
     let image = image("tb__hello__client:latest", 90 * DAY);
-    let said = Scene::of("terminal-bench").remote().says(image);
-    assert!(said.contains("nobody can tell whether terminal-bench still runs"), "{said}");
+    let lines = Scene::of("terminal-bench").remote().line_of(image);
+    assert!(lines.contains("nobody can tell whether terminal-bench still runs"), "{lines}");
 }
 
 #[test]
-fn harbor_takes_sandboxes_that_nobody_used_for_long() {
+fn harbor_releases_sandboxes_that_are_idle_for_long() {
     let labels = [
         ("harbor.managed", "true"),
         ("harbor.session_id", "s"),
@@ -291,7 +297,7 @@ fn harbor_takes_sandboxes_that_nobody_used_for_long() {
     foreign.labels.insert("harbor.managed", "false");
     let mut half = object(Kind::Sandbox, "half", "started", 9 * DAY);
     half.labels.insert("harbor.managed", "true");
-    let said = Scene::of("harbor").said(vec![
+    let lines = Scene::of("harbor").lines(vec![
         sandbox("old", "started", 3 * DAY, 2 * DAY),
         sandbox("stopped", "stopped", 25 * HOUR, 0),
         sandbox("busy", "started", 9 * DAY, HOUR),
@@ -307,14 +313,14 @@ fn harbor_takes_sandboxes_that_nobody_used_for_long() {
         "- young: made 24h ago, less than 2d",
         "- untold: its last activity is unknown",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(lines, expected);
 }
 
 #[test]
 fn inherited_labels_are_no_mark_of_the_harness() {
     let scene = Scene::of("harbor");
     let own = service(TRIAL, "own", "exited", DAY);
-    // Committed from a trial's container, and run by somebody.
+    // Committed from a trial's container, and run by another user.
     let committed = Observed {
         id: "sha256:committed".to_owned(),
         labels: own.labels.clone(),
@@ -337,11 +343,11 @@ fn inherited_labels_are_no_mark_of_the_harness() {
         "- heir: its labels may be inherited from its image",
         "- homeless: its image is gone, so its labels may be inherited",
     ];
-    assert_eq!(scene.said(vec![own, heir, homeless, committed]), expected);
+    assert_eq!(scene.lines(vec![own, heir, homeless, committed]), expected);
 }
 
 #[test]
-fn terminal_bench_takes_containers_called_like_their_project() {
+fn terminal_bench_releases_containers_named_like_their_project() {
     let scene = Scene::of("terminal-bench");
     let trial = "hello-world-1-of-1-2026-11-14__10-20-30";
     let client = |project: &str, name: &str, state: &str, age| {
@@ -353,7 +359,7 @@ fn terminal_bench_takes_containers_called_like_their_project() {
         network(trial, 2 * HOUR),
         volume(trial, 2 * HOUR),
         image("tb__hello-world__client:latest", 8 * DAY),
-        // A job of somebody's that numbers its parts.
+        // A job of another user that numbers its parts.
         client("shard-1-of-4-nightly", "shard-1-of-4-nightly-client-1", "exited", DAY),
         service("shard-1-of-4-nightly", "shard-1-of-4-nightly", "exited", DAY),
         network("shard-1-of-4-nightly", DAY),
@@ -366,17 +372,17 @@ fn terminal_bench_takes_containers_called_like_their_project() {
         format!("{trial}_data trial-volume"),
         "tb__hello-world__client:latest task-image".to_owned(),
     ];
-    assert_eq!(scene.taken(inventory.clone()), expected);
-    assert_eq!(scene.said(inventory).len(), expected.len());
+    assert_eq!(scene.released(inventory.clone()), expected);
+    assert_eq!(scene.lines(inventory).len(), expected.len());
     let alive = Scene::of("terminal-bench").with(running("tb", 8 * HOUR));
-    let said = alive.says(client(trial, trial, "running", 7 * HOUR));
-    assert!(said.ends_with("process 7 (script tb: `python3 tb`) may use it"), "{said}");
-    let young = scene.says(image("tb__a__client:latest", DAY));
+    let lines = alive.line_of(client(trial, trial, "running", 7 * HOUR));
+    assert!(lines.ends_with("process 7 (script tb: `python3 tb`) may use it"), "{lines}");
+    let young = scene.line_of(image("tb__a__client:latest", DAY));
     assert!(young.ends_with("tagged 24h ago, less than 7d"), "{young}");
 }
 
 #[test]
-fn compose_takes_projects_that_rest_as_a_whole() {
+fn compose_releases_projects_that_rest_as_a_whole() {
     let scene = Scene::of("compose");
     let inventory = vec![
         service("ended", "ended-web-1", "exited", 8 * DAY),
@@ -403,17 +409,17 @@ fn compose_takes_projects_that_rest_as_a_whole() {
         "- recent_default: recent-db-1 ran 24h ago, less than 7d",
         "+ empty_default unused-network",
     ];
-    assert_eq!(scene.said(inventory), expected);
+    assert_eq!(scene.lines(inventory), expected);
     // From an image that Compose built: it has the project, but no number.
     let heir = labelled(
         object(Kind::Container, "heir", "exited", 30 * DAY),
         &[("com.docker.compose.project", "ended")],
     );
-    assert_eq!(scene.says(heir), "");
+    assert_eq!(scene.line_of(heir), "");
 }
 
 #[test]
-fn testcontainers_takes_sessions_whose_reaper_is_gone() {
+fn testcontainers_releases_sessions_whose_reaper_is_gone() {
     let scene = Scene::of("testcontainers");
     let of = |kind, name: &str, state: &str, age, key: &str, session: &str| {
         let labels = [("org.testcontainers", "true"), (key, session)];
@@ -433,13 +439,13 @@ fn testcontainers_takes_sessions_whose_reaper_is_gone() {
         container("fresh", "running", 2 * HOUR, java, "dead"),
         of(Kind::Network, "net", "present", 25 * HOUR, java, "dead"),
         of(Kind::Volume, "vol", "named", 2 * HOUR, python, "quiet"),
-        // Two sessions that go on, one of them by the name that Go gives.
+        // Two sessions that are still active, one of them with the reaper name that Go uses.
         object(Kind::Container, "testcontainers-ryuk-live", "running", 25 * HOUR),
         container("live-db", "running", 25 * HOUR, python, "live"),
         of(Kind::Network, "live-net", "present", 25 * HOUR, python, "live"),
         object(Kind::Container, "reaper_going", "running", 25 * HOUR),
         container("going-db", "exited", 25 * HOUR, java, "going"),
-        // Nobody knows the session.
+        // The session is unknown.
         labelled(
             object(Kind::Container, "bare", "exited", 9 * DAY),
             &[("org.testcontainers", "true")],
@@ -459,7 +465,7 @@ fn testcontainers_takes_sessions_whose_reaper_is_gone() {
         "- going-db: reaper_going is running: its session may go on",
         "+ localhost/testcontainers/abcdefgh12345678:latest built-image",
     ];
-    assert_eq!(scene.said(inventory), expected);
+    assert_eq!(scene.lines(inventory), expected);
 }
 
 #[test]
@@ -471,13 +477,13 @@ fn a_keeper_is_also_known_by_its_label() {
         &[("org.testcontainers.ryuk", "true")],
     );
     let db = labelled(object(Kind::Container, "db", "exited", DAY), &labels);
-    assert_eq!(scene.taken(vec![keeper.clone(), db.clone()]), [""; 0]);
+    assert_eq!(scene.released(vec![keeper.clone(), db.clone()]), [""; 0]);
     let ended = Observed { state: "exited".to_owned(), ..keeper };
-    assert_eq!(scene.taken(vec![ended, db]).len(), 2);
+    assert_eq!(scene.released(vec![ended, db]).len(), 2);
 }
 
 #[test]
-fn swe_bench_takes_evaluations_and_images_built_here() {
+fn swe_bench_releases_evaluations_and_images_built_here() {
     let scene = Scene::of("swe-bench");
     let container = |name: &str, state: &str, age| object(Kind::Container, name, state, age);
     let inventory = vec![
@@ -485,7 +491,7 @@ fn swe_bench_takes_evaluations_and_images_built_here() {
         container("sweb.eval.astropy__astropy-12907.my.run", "exited", 2 * HOUR),
         image("sweb.eval.x86_64.django__django-11099:latest", 8 * DAY),
         image("sweb.eval.arm64.astropy_1776_astropy-12907:latest", 8 * DAY),
-        // From a registry; named by somebody; without a run; not an instance; also kept by name.
+        // From a registry; named by a user; without a run; not an instance; also kept by name.
         image("swebench/sweb.eval.x86_64.django_1776_django-11099:latest", 8 * DAY),
         container("my-sweb.eval.django__django-11099.gold", "exited", DAY),
         container("sweb.eval.django__django-11099", "exited", DAY),
@@ -501,14 +507,14 @@ fn swe_bench_takes_evaluations_and_images_built_here() {
         "sweb.eval.x86_64.django__django-11099:latest instance-image",
         "sweb.eval.arm64.astropy_1776_astropy-12907:latest instance-image",
     ];
-    assert_eq!(scene.taken(inventory.clone()), expected);
-    assert_eq!(scene.said(inventory).len(), expected.len());
+    assert_eq!(scene.released(inventory.clone()), expected);
+    assert_eq!(scene.lines(inventory).len(), expected.len());
     let alive = Scene::of("swe-bench").with(running("swebench.harness.run_evaluation", 8 * HOUR));
-    assert_eq!(alive.taken(vec![container("sweb.eval.a__a-1.r", "running", 7 * HOUR)]), [""; 0]);
+    assert_eq!(alive.released(vec![container("sweb.eval.a__a-1.r", "running", 7 * HOUR)]), [""; 0]);
 }
 
 #[test]
-fn inspect_takes_its_samples_and_spares_look_alikes() {
+fn inspect_releases_its_samples_and_spares_look_alikes() {
     let scene = Scene::of("inspect");
     let project = "inspect-ctf_easy-iabc123";
     let inventory = vec![
@@ -530,10 +536,10 @@ fn inspect_takes_its_samples_and_spares_look_alikes() {
         format!("{project}_data sample-volume"),
         format!("{project}-default:latest sample-image"),
     ];
-    assert_eq!(scene.taken(inventory.clone()), expected);
-    assert_eq!(scene.said(inventory).len(), expected.len());
+    assert_eq!(scene.released(inventory.clone()), expected);
+    assert_eq!(scene.lines(inventory).len(), expected.len());
     let alive = Scene::of("inspect").with(running("inspect", 26 * HOUR));
-    assert_eq!(alive.taken(vec![service(project, "c", "running", 25 * HOUR)]), [""; 0]);
+    assert_eq!(alive.released(vec![service(project, "c", "running", 25 * HOUR)]), [""; 0]);
 }
 
 #[test]
@@ -559,26 +565,28 @@ fn openhands_spares_everything_while_any_openhands_runs() {
         "openhands-workspace-oh-agent-server-4Xy7Zq workspace",
     ];
     let scene = Scene::of("openhands");
-    assert_eq!(scene.taken(inventory()), expected);
-    assert_eq!(scene.said(inventory()).len(), expected.len());
-    let rests = scene.says(runtime("openhands-runtime-1", "exited", 6 * DAY));
+    assert_eq!(scene.released(inventory()), expected);
+    assert_eq!(scene.lines(inventory()).len(), expected.len());
+    let rests = scene.line_of(runtime("openhands-runtime-1", "exited", 6 * DAY));
     assert!(rests.ends_with("last changed 6d ago, less than 7d"), "{rests}");
-    // A server that began a moment ago goes on with all of them.
+    // A server that began a moment ago continues with all of them.
     let server = || running("openhands.server.listen:app", 1);
-    assert_eq!(Scene::of("openhands").with(server()).taken(inventory()), [""; 0]);
-    // What runs inside of a runtime is not its owner.
-    let inside = Running { container: Some("id-openhands-runtime-4f1d".to_owned()), ..server() };
-    assert_eq!(Scene::of("openhands").with(inside).taken(inventory()).len(), expected.len());
+    assert_eq!(Scene::of("openhands").with(server()).released(inventory()), [""; 0]);
+    // A process inside a runtime is not its owner.
+    let inside =
+        RunningProcess { container: Some("id-openhands-runtime-4f1d".to_owned()), ..server() };
+    assert_eq!(Scene::of("openhands").with(inside).released(inventory()).len(), expected.len());
 }
 
 #[test]
 fn a_clock_that_is_set_forward_finishes_no_live_trial() {
-    // The harness runs for two hours, its trial for one; then the clock is set forward by a day.
+    // The harness has run for two hours and its trial for one when the clock is set forward by a
+    // day.
     let step = Duration::from_secs(DAY);
     let trial = |state: &str| {
-        let made = ago(DAY + HOUR);
+        let created = ago(DAY + HOUR);
         let seen = service(TRIAL, "trial", state, 0);
-        Observed { created_at: Some(made), last_active_at: Some(made), ..seen }
+        Observed { created_at: Some(created), last_active_at: Some(created), ..seen }
     };
     let scene = |age: u64| {
         let mut scene = Scene::of("harbor").with(running("harbor", age));
@@ -588,37 +596,40 @@ fn a_clock_that_is_set_forward_finishes_no_live_trial() {
         scene.evidence.clocks.add(boot);
         scene
     };
-    let said = scene(2 * HOUR).says(trial("running"));
-    assert!(said.contains("may use it"), "{said}");
-    let said = scene(0).says(trial("running"));
+    let lines = scene(2 * HOUR).line_of(trial("running"));
+    assert!(lines.contains("may use it"), "{lines}");
+    let lines = scene(0).line_of(trial("running"));
     let young = "- trial: last changed 1h ago by the time since boot, for the clock was set \
                  forward, less than 6h";
-    assert_eq!(said, young);
-    // Where nothing shows the step but the engine began after it, its age cannot be told.
+    assert_eq!(lines, young);
+    // If nothing shows the step and the engine began after it, the age is unknown.
     let mut blind = scene(2 * HOUR);
     blind.evidence.clocks = Clocks::new(Reading { wall: now(), boot: Duration::from_secs(UPTIME) });
-    let said = blind.says(trial("running"));
-    assert!(said.contains("may use it"), "{said}");
+    let lines = blind.line_of(trial("running"));
+    assert!(lines.contains("may use it"), "{lines}");
 }
 
 #[test]
-fn a_script_that_runs_the_harness_as_a_library_spares_what_it_may_have_made() {
+fn a_script_that_runs_the_harness_as_a_library_spares_what_it_may_have_created() {
     let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
     let script = || running("bench", 8 * HOUR);
-    assert_eq!(Scene::of("harbor").with(script()).taken(vec![trial()]), ["trial abandoned-trial"]);
-    let said = Scene::of("harbor").connected(script()).says(trial());
+    assert_eq!(
+        Scene::of("harbor").with(script()).released(vec![trial()]),
+        ["trial abandoned-trial"]
+    );
+    let lines = Scene::of("harbor").connected(script()).line_of(trial());
     let held = "- trial: process 7 (program python3: `python3 bench`) is connected to the engine \
                 and may use it";
-    assert_eq!(said, held);
+    assert_eq!(lines, held);
     let younger = Scene::of("harbor").connected(running("bench", 6 * HOUR));
-    assert_eq!(younger.taken(vec![trial()]), ["trial abandoned-trial"]);
+    assert_eq!(younger.released(vec![trial()]), ["trial abandoned-trial"]);
     let mut other = script();
     other.runs = vec![ProgramName { how: RunAs::Program, name: "portainer".to_owned() }];
-    assert_eq!(Scene::of("harbor").connected(other).taken(vec![trial()]).len(), 1);
+    assert_eq!(Scene::of("harbor").connected(other).released(vec![trial()]).len(), 1);
 }
 
 #[test]
-fn whoever_uses_a_directory_of_a_trial_spares_it() {
+fn a_process_in_the_directory_of_a_trial_spares_it() {
     let trial = service(TRIAL, "trial", "running", 7 * HOUR);
     let using = |file: &str| {
         let mut script = running("bench", 8 * HOUR);
@@ -627,42 +638,47 @@ fn whoever_uses_a_directory_of_a_trial_spares_it() {
         let directories = vec![PathBuf::from("/jobs/one/verifier")];
         let in_use = InUse { directories, ..InUse::default() };
         scene.evidence.in_use.insert(trial.id.clone(), in_use);
-        scene.says(trial.clone())
+        scene.line_of(trial.clone())
     };
-    let said = using("/jobs/one/verifier/reward.txt");
-    assert!(said.ends_with("uses /jobs/one/verifier/reward.txt, which is its directory"), "{said}");
+    let lines = using("/jobs/one/verifier/reward.txt");
+    assert!(
+        lines.ends_with("uses /jobs/one/verifier/reward.txt, which is its directory"),
+        "{lines}"
+    );
     assert!(using("/jobs/two/log").starts_with("+ "));
 }
 
 #[test]
-fn a_command_inside_counts_only_if_somebody_may_wait_for_it() {
+fn a_command_inside_counts_only_if_a_client_may_wait_for_it() {
     let trial = service(TRIAL, "trial", "running", 7 * HOUR);
     let inside = |mut scene: Scene| {
         let in_use = InUse { sessions: 1, ..InUse::default() };
         scene.evidence.in_use.insert(trial.id.clone(), in_use);
-        scene.says(trial.clone())
+        scene.line_of(trial.clone())
     };
-    let said = inside(Scene::of("harbor").connected(running("anything", 60)));
-    assert!(said.contains("a command runs inside, and process 7"), "{said}");
+    let lines = inside(Scene::of("harbor").connected(running("anything", 60)));
+    assert!(lines.contains("a command runs inside, and process 7"), "{lines}");
     assert!(inside(Scene::of("harbor")).starts_with("+ "));
 }
 
 #[test]
-fn what_cannot_be_seen_costs_a_greater_age_and_is_said() {
+fn what_cannot_be_seen_requires_a_greater_age_and_is_reported() {
     let trial = |age| service(TRIAL, "trial", "running", age);
     let mut other = running("bench", 9 * DAY);
     other.handles = None;
     let scene = Scene::of("harbor").with(other);
-    let said = scene.says(trial(DAY));
-    assert_eq!(said, "- trial: last changed 24h ago, less than 2d");
-    assert_eq!(scene.taken(vec![trial(3 * DAY)]), ["trial abandoned-trial"]);
+    let lines = scene.line_of(trial(DAY));
+    assert_eq!(lines, "- trial: last changed 24h ago, less than 2d");
+    assert_eq!(scene.released(vec![trial(3 * DAY)]), ["trial abandoned-trial"]);
     let inventory = [trial(3 * DAY), {
         let id = IMAGE.to_owned();
         Observed { id, ..object(Kind::Image, "debian:12", "tagged", DAY) }
     }];
-    let around = Surroundings { inventory: &inventory, evidence: &scene.evidence, ended: false };
+    let around = RecipeContext { inventory: &inventory, evidence: &scene.evidence, ended: false };
     let findings = scene.recipe.judge("harbor", &around);
-    let Verdict::Finished(proof) = &findings.of(&inventory[0]).unwrap().verdict else { panic!() };
+    let RecipeVerdict::Finished(proof) = &findings.of(&inventory[0]).unwrap().verdict else {
+        panic!()
+    };
     let unchecked =
         ["processes that may use it: what a process of another user does cannot be seen"];
     assert_eq!(proof.not_checked, unchecked);
@@ -678,22 +694,22 @@ fn a_user_who_vouches_needs_no_other_proof_but_marks_still_count() {
         image(&format!("{TRIAL}-main:latest"), 5),
         service("hello-world__ab3de7__env", "look-alike", "running", 9 * DAY),
     ];
-    let taken = scene.taken(inventory.clone());
-    assert_eq!(taken.len(), 3, "{taken:?}");
-    let around = Surroundings { inventory: &inventory, evidence: &scene.evidence, ended: true };
+    let released = scene.released(inventory.clone());
+    assert_eq!(released.len(), 3, "{released:?}");
+    let around = RecipeContext { inventory: &inventory, evidence: &scene.evidence, ended: true };
     let findings = scene.recipe.judge("harbor", &around);
     assert_eq!(findings.still_running, ["process 7 (script harbor: `python3 harbor`)"]);
-    // An organisation of cloud sandboxes is shared: nobody can vouch for all of them.
+    // A cloud organisation is shared: no user can vouch for all of its sandboxes.
     let managed = [("harbor.managed", "true"), ("harbor.session_id", "s")];
     let sandbox = labelled(object(Kind::Sandbox, "theirs", "started", 5), &managed);
-    assert_eq!(scene.taken(vec![sandbox]), [""; 0]);
-    // A reaper that runs is proof of a client that lives.
+    assert_eq!(scene.released(vec![sandbox]), [""; 0]);
+    // A running reaper proves that a client is alive.
     let scene = Scene::of("testcontainers").ended();
     let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
     let db = labelled(object(Kind::Container, "db", "running", 5), &labels);
     let ryuk = object(Kind::Container, "testcontainers-ryuk-s", "running", 5);
-    assert_eq!(scene.taken(vec![db.clone(), ryuk]), [""; 0]);
-    assert_eq!(scene.taken(vec![db]), ["db abandoned-container"]);
+    assert_eq!(scene.released(vec![db.clone(), ryuk]), [""; 0]);
+    assert_eq!(scene.released(vec![db]), ["db abandoned-container"]);
 }
 
 #[test]
@@ -702,7 +718,7 @@ fn a_project_that_was_killed_goes_when_the_user_vouches_for_it() {
         vec![service("job", "job-web-1", "running", 5), network("job", 5), volume("job", 5)];
     let ended = Scene::of("compose").ended();
     let expected = ["job-web-1 vouched-service", "job_default unused-network"];
-    assert_eq!(ended.taken(inventory), expected);
+    assert_eq!(ended.released(inventory), expected);
 }
 
 #[test]
@@ -714,28 +730,28 @@ fn an_image_without_a_name_is_known_by_the_labels_of_its_project() {
         Observed { generation: seen.id.clone(), ..seen }
     };
     let scene = Scene::of("harbor");
-    assert_eq!(scene.taken(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);
-    assert_eq!(scene.taken(vec![untagged("mine", 9 * DAY)]), [""; 0]);
+    assert_eq!(scene.released(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);
+    assert_eq!(scene.released(vec![untagged("mine", 9 * DAY)]), [""; 0]);
     let named = Observed { state: "tagged".to_owned(), ..untagged(TRIAL, 9 * DAY) };
-    assert_eq!(scene.taken(vec![named]), [""; 0]);
+    assert_eq!(scene.released(vec![named]), [""; 0]);
 }
 
 #[test]
-fn a_run_that_somebody_named_is_known_by_the_image_of_its_task() {
+fn a_run_with_a_custom_name_is_recognised_by_the_image_of_its_task() {
     let scene = Scene::of("terminal-bench");
     let project = "hello-world-1-of-1-mine";
     let left = || {
         let side = service(project, "side", "running", 7 * HOUR);
         vec![network(project, 2 * HOUR), volume(project, 2 * HOUR), side]
     };
-    assert_eq!(scene.taken(left()), [""; 0]);
+    assert_eq!(scene.released(left()), [""; 0]);
     let with_image = [left(), vec![image("tb__hello-world__client:latest", 2 * HOUR)]].concat();
     let expected = [
         format!("{project}_default named-run"),
         format!("{project}_data named-run"),
         "side abandoned-service".to_owned(),
     ];
-    assert_eq!(scene.taken(with_image), expected);
+    assert_eq!(scene.released(with_image), expected);
     let others = [left(), vec![image("tb__hello__client:latest", 2 * HOUR)]].concat();
-    assert_eq!(scene.taken(others), [""; 0]);
+    assert_eq!(scene.released(others), [""; 0]);
 }

@@ -1,30 +1,33 @@
-//! A model of an engine that several people use, and of what they do to it.
+//! A model of an engine with several users, and of their actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::id::ResourceId;
 use crate::labels::{self, Labels};
-use crate::provider::docker::{Ours, Removal, foreign_name, removal};
+use crate::provider::docker::{Family, Ours, Removal, follows, foreign_name, removal};
 use crate::provider::{
-    CreateOrder, ErrorClass, Identity, Kind, Marks, Observed, Provider, ProviderError,
+    CreateRequest, ErrorClass, Identity, Kind, Marks, Observed, Provider, ProviderError,
     ProviderName, ReleaseMode, Released, Result,
 };
 
-/// The kinds that the model has.
+/// The kinds that the model supports.
 pub(super) const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
 
-/// Names that people choose.
+/// Names that users choose.
 pub(super) const NAMES: [&str; 3] = ["pgdata", "web", "cache"];
-/// References that people choose.
+/// Longer than the next step of a build can take, in seconds.
+const LONGER_THAN_A_STEP: i64 = 31;
+/// References that users choose.
 pub(super) const REFERENCES: [&str; 3] = ["app:1", "app:2", "base:1"];
 
 /// A container, network or volume.
 #[derive(Debug, Clone)]
-struct Thing {
+struct EngineObject {
     kind: Kind,
     id: String,
     name: String,
@@ -35,9 +38,9 @@ struct Thing {
     inherited: bool,
 }
 
-/// What we made for a resource.
+/// The object that we created for a resource.
 #[derive(Debug, Clone)]
-struct Made {
+struct CreatedObject {
     kind: Kind,
     name: String,
     id: String,
@@ -45,46 +48,76 @@ struct Made {
     recorded: bool,
 }
 
-/// A reference of an image, and who put it there last.
+/// Who removes an image.
+#[derive(Debug, Clone, Copy)]
+struct Remover {
+    is_us: bool,
+    /// Whether the unused images below it stay.
+    keeps_parents: bool,
+}
+
+/// Another user who removes an image.
+const OTHER_USER: Remover = Remover { is_us: false, keeps_parents: false };
+
+/// A reference of an image, and who set it last.
 #[derive(Debug, Clone)]
 struct Tag {
     image: String,
     is_theirs: bool,
 }
 
-/// Everything that is there.
+/// An image, with a name or without.
+#[derive(Debug, Clone, Default)]
+struct ModelImage {
+    created_at: i64,
+    /// When it was last tagged.
+    tagged_at: Option<i64>,
+    /// The image that it is built upon.
+    parent: Option<String>,
+    labels: Labels,
+    is_theirs: bool,
+}
+
+/// The state of the engine.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    things: Vec<Thing>,
-    /// When each image was tagged last.
-    images: BTreeMap<String, i64>,
+pub(super) struct ModelState {
+    objects: Vec<EngineObject>,
+    images: BTreeMap<String, ModelImage>,
     tags: BTreeMap<String, Tag>,
-    /// What we made, by resource.
-    made: BTreeMap<ResourceId, Made>,
+    /// The objects that we created, by resource.
+    created: BTreeMap<ResourceId, CreatedObject>,
     now: i64,
-    /// Whether the time at which a volume was made never changes.
+    /// Whether the creation time of a volume never changes.
     stable: bool,
-    /// What was released and not ours.
+    /// Foreign objects that were released.
     pub(super) foreign_released: Vec<String>,
 }
 
-/// The model as a provider. Others act before every read, never between the last read and the
-/// release: that one round trip is the window that remains.
+/// The model as a provider.
+///
+/// Other users act before every read, but never between the last read and the release. That one
+/// round trip is the window that remains.
 #[derive(Debug)]
-pub(super) struct Model {
-    pub(super) state: Mutex<State>,
-    others: Mutex<Others>,
+pub(super) struct EngineModel {
+    pub(super) state: Mutex<ModelState>,
+    other_users: Mutex<OtherUsers>,
+    /// How many request steps the caller performs before it dies, if it dies.
+    steps_left: Mutex<Option<usize>>,
+    /// Notified when the caller has died.
+    pub(super) death: Notify,
 }
 
-/// What others do, and how often.
+/// The actions of other users.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(super) struct OtherUsers {
     pub(super) random: Random,
-    /// How many acts are left.
+    /// How many actions are left.
     pub(super) acts: u32,
+    /// Whether release requests fail now and then, with or without an effect.
+    pub(super) has_faults: bool,
 }
 
-/// A small generator; the tests must be repeatable.
+/// A small random generator, because the tests must be repeatable.
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 
@@ -101,16 +134,16 @@ impl Random {
     }
 }
 
-impl State {
+impl ModelState {
     pub(super) fn new(stable: bool) -> Self {
-        // Ids are never given twice, over all states of one test.
+        // Ids are unique across all states of one test.
         static STARTS: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
         let now = STARTS.fetch_add(10_000, std::sync::atomic::Ordering::Relaxed) + 1;
         Self { now, stable, ..Self::default() }
     }
 
-    /// Lets the time at which a volume was made never change.
-    pub(super) fn keep_times(&mut self) {
+    /// Makes the creation times of volumes stable.
+    pub(super) fn make_times_stable(&mut self) {
         self.stable = true;
     }
 
@@ -119,7 +152,7 @@ impl State {
         self.now
     }
 
-    /// Makes a thing, unless its name is taken; returns its id.
+    /// Creates a thing, unless its name is taken. Returns its id.
     pub(super) fn make(
         &mut self,
         kind: Kind,
@@ -127,9 +160,9 @@ impl State {
         labels: Labels,
         is_theirs: bool,
     ) -> Option<String> {
-        // Engines allow two networks of one name.
-        let is_taken = self.things.iter().any(|one| one.kind == kind && one.name == name);
-        if is_taken && kind != Kind::Network {
+        // Engines allow two networks with one name.
+        let is_used = self.objects.iter().any(|one| one.kind == kind && one.name == name);
+        if is_used && kind != Kind::Network {
             return None;
         }
         let created_at = self.tick();
@@ -139,24 +172,42 @@ impl State {
         };
         let (name, inherited) = (name.to_owned(), false);
         if let (false, Some(resource)) = (is_theirs, labels::claimed_resource(&labels)) {
-            let made = Made { kind, name: name.clone(), id: id.clone(), recorded: false };
-            self.made.insert(resource, made);
+            let created =
+                CreatedObject { kind, name: name.clone(), id: id.clone(), recorded: false };
+            self.created.insert(resource, created);
         }
-        let thing = Thing { kind, id: id.clone(), name, labels, created_at, is_theirs, inherited };
-        self.things.push(thing);
+        let object =
+            EngineObject { kind, id: id.clone(), name, labels, created_at, is_theirs, inherited };
+        self.objects.push(object);
         Some(id)
     }
 
-    /// Puts a reference on an image, which is made where it is missing.
+    /// Sets a reference on an image. An image that had the reference before loses it.
     pub(super) fn tag(&mut self, reference: &str, image: &str, is_theirs: bool) {
         let at = self.tick();
-        self.images.insert(image.to_owned(), at);
+        if let Some(image) = self.images.get_mut(image) {
+            image.tagged_at = Some(at);
+        }
         self.tags.insert(reference.to_owned(), Tag { image: image.to_owned(), is_theirs });
     }
 
-    /// Makes an image without a name.
-    pub(super) fn build(&mut self, image: &str) {
-        self.images.entry(image.to_owned()).or_insert(0);
+    /// Creates an image without a name. Returns its id.
+    pub(super) fn build(&mut self, parent: Option<String>, is_theirs: bool) -> String {
+        let created_at = self.tick();
+        let id = format!("sha256:{created_at}");
+        let image = ModelImage { created_at, parent, is_theirs, ..ModelImage::default() };
+        self.images.insert(id.clone(), image);
+        id
+    }
+
+    /// Returns the ids of all images.
+    pub(super) fn image_ids(&self) -> Vec<String> {
+        self.images.keys().cloned().collect()
+    }
+
+    /// Returns whether we created an image.
+    pub(super) fn is_ours(&self, image: &str) -> bool {
+        self.images.get(image).is_some_and(|image| !image.is_theirs)
     }
 
     fn names_of(&self, image: &str) -> Vec<String> {
@@ -164,44 +215,71 @@ impl State {
         of_image.map(|(reference, _)| reference.clone()).collect()
     }
 
-    fn untag(&mut self, reference: &str, by_us: bool) {
+    /// Returns whether an image has no name, and no image is built upon it.
+    fn is_unused(&self, image: &str) -> bool {
+        self.names_of(image).is_empty() && !self.has_children(image)
+    }
+
+    fn has_children(&self, image: &str) -> bool {
+        self.images.values().any(|one| one.parent.as_deref() == Some(image))
+    }
+
+    /// Removes a reference, and with the last one its image, unless another image is built upon it.
+    fn untag(&mut self, reference: &str, by: Remover) {
         let Some(tag) = self.tags.remove(reference) else { return };
-        if by_us && tag.is_theirs {
+        if by.is_us && tag.is_theirs {
             self.foreign_released.push(format!("tag {reference}"));
         }
-        if self.names_of(&tag.image).is_empty() {
-            self.images.remove(&tag.image);
+        if self.is_unused(&tag.image) {
+            self.remove_image(&tag.image, by);
         }
     }
 
-    fn remove_thing(&mut self, place: usize, by_us: bool) {
-        let thing = self.things.remove(place);
-        if by_us && thing.is_theirs {
-            self.foreign_released.push(format!("{} {}", thing.kind, thing.name));
+    /// Removes an image and, as engines do, the unused images below it, unless the caller keeps them.
+    fn remove_image(&mut self, id: &str, by: Remover) {
+        let Some(image) = self.images.remove(id) else { return };
+        if by.is_us && image.is_theirs {
+            self.foreign_released.push(format!("image {id}"));
+        }
+        if let Some(parent) =
+            image.parent.filter(|parent| !by.keeps_parents && self.is_unused(parent))
+        {
+            self.remove_image(&parent, by);
         }
     }
 
-    /// Notes that the identity of a thing is on record.
+    fn remove_object(&mut self, place: usize, by_us: bool) {
+        let object = self.objects.remove(place);
+        if by_us && object.is_theirs {
+            self.foreign_released.push(format!("{} {}", object.kind, object.name));
+        }
+    }
+
+    /// Marks the identity of a thing as recorded.
     pub(super) fn note_recorded(&mut self, kind: Kind, id: &str) {
-        for made in self.made.values_mut().filter(|made| made.kind == kind && made.id == id) {
-            made.recorded = true;
+        for created in
+            self.created.values_mut().filter(|created| created.kind == kind && created.id == id)
+        {
+            created.recorded = true;
         }
     }
 
     /// Returns whether a foreign object with this name and these labels is within the documented
-    /// limits: while no identity is recorded, a copy with the same name cannot be distinguished
-    /// from ours, and generated names cannot be guessed.
+    /// limits.
+    ///
+    /// While no identity is recorded, a copy with the same name cannot be distinguished from ours.
+    /// Generated names cannot be guessed.
     fn is_distinguishable(&self, kind: Kind, name: &str, labels: &Labels) -> bool {
-        let original = labels::claimed_resource(labels).and_then(|one| self.made.get(&one));
-        let original = original.filter(|made| made.kind == kind && made.name == name);
-        original.is_none_or(|made| {
-            // Where times move, a volume with copied name and labels is like ours.
-            let has_identity = made.recorded && (self.stable || kind != Kind::Volume);
+        let original = labels::claimed_resource(labels).and_then(|one| self.created.get(&one));
+        let original = original.filter(|created| created.kind == kind && created.name == name);
+        original.is_none_or(|created| {
+            // If creation times change, a volume with copied name and labels equals ours.
+            let has_identity = created.recorded && (self.stable || kind != Kind::Volume);
             has_identity && NAMES.contains(&name)
         })
     }
 
-    /// Makes a foreign object with copied labels.
+    /// Creates a foreign object with copied labels.
     fn make_copy(&mut self, kind: Kind, name: &str, labels: Labels) -> Option<String> {
         if !self.is_distinguishable(kind, name, &labels) {
             return None;
@@ -209,80 +287,126 @@ impl State {
         self.make(kind, name, labels, true)
     }
 
-    /// Lets somebody else do one thing.
+    /// Performs one action of another user.
     pub(super) fn act(&mut self, random: &mut Random) {
-        let victim = random.below(self.things.len());
-        let thing = self.things.get(victim).cloned();
+        let victim = random.below(self.objects.len());
+        let object = self.objects.get(victim).cloned();
         let name = NAMES[random.below(NAMES.len())];
         let reference = REFERENCES[random.below(REFERENCES.len())];
         let kind = KINDS[random.below(3)];
-        let images: Vec<String> = self.images.keys().cloned().collect();
-        match random.below(11) {
+        let image = random.pick(&self.image_ids()).cloned();
+        match random.below(13) {
             0 => drop(self.make(kind, name, Labels::new(), true)),
-            1 if thing.is_some() => self.remove_thing(victim, false),
+            1 if object.is_some() => self.remove_object(victim, false),
             2 => self.rename(victim, name),
-            3 => self.copy_labels(thing, name, random.below(2) == 0),
+            3 => self.copy_labels(object, name, random.below(2) == 0),
             4 => self.recreate(victim, false),
             5 => self.recreate(victim, true),
-            6 => self.inherit(thing, name),
+            6 => self.inherit(object, name),
             7 => {
-                let image = random.pick(&images).cloned();
-                let image = image.unwrap_or_else(|| format!("sha256:{}", self.now));
+                let image = image.unwrap_or_else(|| self.build(None, true));
                 self.tag(reference, &image, true);
             }
-            8 => self.tag(reference, &format!("sha256:{}", self.now), true),
-            9 => self.untag(reference, false),
+            8 => {
+                let image = self.build(None, true);
+                self.tag(reference, &image, true);
+            }
+            9 => self.untag(reference, OTHER_USER),
             10 => self.prune(),
+            11 => drop(self.build_upon(image)),
+            12 => self.commit(object, image, random.below(2) == 0, reference),
             _ => {}
         }
     }
 
     fn rename(&mut self, victim: usize, name: &str) {
-        let is_taken = |one: &Thing| one.kind == Kind::Container && one.name == name;
-        let Some(one) = self.things.get(victim).filter(|one| one.kind == Kind::Container) else {
+        let is_used = |one: &EngineObject| one.kind == Kind::Container && one.name == name;
+        let Some(one) = self.objects.get(victim).filter(|one| one.kind == Kind::Container) else {
             return;
         };
         let is_allowed = !one.is_theirs || self.is_distinguishable(one.kind, name, &one.labels);
-        if is_allowed && !self.things.iter().any(is_taken) {
-            self.things[victim].name = name.to_owned();
+        if is_allowed && !self.objects.iter().any(is_used) {
+            self.objects[victim].name = name.to_owned();
         }
     }
 
-    /// Gives somebody else's new object the labels of another one.
-    fn copy_labels(&mut self, original: Option<Thing>, name: &str, same_kind: bool) {
+    /// Creates a foreign object with the labels of another one.
+    fn copy_labels(&mut self, original: Option<EngineObject>, name: &str, same_kind: bool) {
         let Some(original) = original else { return };
         let kind = if same_kind { original.kind } else { Kind::Volume };
-        // A network may even have the very name: engines allow it.
+        // A network may even have the same name: engines allow it.
         let is_network = kind == Kind::Network && original.kind == kind;
         let name = if is_network { original.name.as_str() } else { name };
         self.make_copy(kind, name, original.labels);
     }
 
-    /// Removes something, and makes another of its name.
+    /// Removes a thing, and creates another one with its name.
     fn recreate(&mut self, victim: usize, with_labels: bool) {
-        let Some(old) = self.things.get(victim).cloned() else { return };
-        self.things.remove(victim);
-        // Where times move, a volume with copied name and labels cannot be told from ours.
+        let Some(old) = self.objects.get(victim).cloned() else { return };
+        self.objects.remove(victim);
+        // If creation times change, a volume with copied name and labels cannot be distinguished
+        // from ours.
         let with_labels = with_labels && (self.stable || old.kind != Kind::Volume);
         let labels = if with_labels { old.labels } else { Labels::new() };
         self.make_copy(old.kind, &old.name, labels);
     }
 
-    /// Runs somebody else's container from an image that carries labels of ours.
-    fn inherit(&mut self, original: Option<Thing>, name: &str) {
+    /// Gives the name of an object to a foreign one, whether the object exists or not.
+    fn take_name(&mut self, kind: Kind, id: &str) {
+        let place = self.objects.iter().position(|one| one.kind == kind && one.id == id);
+        match (kind, place) {
+            (Kind::Image, _) if self.tags.contains_key(id) => {
+                let image = self.build(None, true);
+                self.tag(id, &image, true);
+            }
+            (_, Some(place)) => self.recreate(place, false),
+            (Kind::Volume, None) => drop(self.make(kind, id, Labels::new(), true)),
+            (_, None) => {}
+        }
+    }
+
+    /// Runs a foreign container from an image that carries our labels.
+    fn inherit(&mut self, original: Option<EngineObject>, name: &str) {
         let Some(original) = original else { return };
         if self.make_copy(Kind::Container, name, original.labels).is_some() {
-            self.things.last_mut().expect("it was just made").inherited = true;
+            self.objects.last_mut().expect("it was just made").inherited = true;
+        }
+    }
+
+    /// Builds a foreign image without a name, upon another one or from nothing.
+    fn build_upon(&mut self, parent: Option<String>) -> String {
+        // Before this time it would count as a step of our own build, which is documented.
+        self.now += LONGER_THAN_A_STEP;
+        self.build(parent, true)
+    }
+
+    /// Creates a foreign image that carries the labels of another object.
+    fn commit(
+        &mut self,
+        original: Option<EngineObject>,
+        parent: Option<String>,
+        is_named: bool,
+        reference: &str,
+    ) {
+        let Some(original) = original else { return };
+        let image = self.build_upon(parent);
+        if let Some(image) = self.images.get_mut(&image) {
+            image.labels = original.labels;
+        }
+        if is_named {
+            self.tag(reference, &image, true);
         }
     }
 
     fn prune(&mut self) {
-        let named: BTreeSet<String> = self.tags.values().map(|tag| tag.image.clone()).collect();
-        self.images.retain(|image, _| named.contains(image));
-        self.things.retain(|one| one.kind != Kind::Network || one.is_theirs);
+        let unused = |state: &Self| state.image_ids().into_iter().find(|id| state.is_unused(id));
+        while let Some(image) = unused(self) {
+            self.remove_image(&image, OTHER_USER);
+        }
+        self.objects.retain(|one| one.kind != Kind::Network || one.is_theirs);
     }
 
-    fn observe(&self, one: &Thing) -> Observed {
+    fn observe(&self, one: &EngineObject) -> Observed {
         let identity = (one.kind == Kind::Volume).then(|| Identity::Volume {
             name: one.name.clone(),
             resource: labels::claimed_resource(&one.labels),
@@ -299,16 +423,17 @@ impl State {
         }
     }
 
-    fn observe_image(&self, asked: &str) -> Option<Observed> {
-        let by_id = asked.starts_with("sha256:");
-        let image = if by_id { asked.to_owned() } else { self.tags.get(asked)?.image.clone() };
-        let tagged_at = *self.images.get(&image)?;
+    fn observe_image(&self, name: &str) -> Option<Observed> {
+        let by_id = name.starts_with("sha256:");
+        let image = if by_id { name.to_owned() } else { self.tags.get(name)?.image.clone() };
+        let found = self.images.get(&image)?;
         let tags: BTreeSet<String> = self.names_of(&image).into_iter().collect();
-        let tagged_at = Timestamp::from_second(tagged_at).ok().filter(|_| tagged_at > 0);
+        let tagged_at = found.tagged_at.and_then(|at| Timestamp::from_second(at).ok());
+        let labels = found.labels.clone();
         let identity = if by_id {
             Identity::Image { id: image, tags, tagged_at }
         } else {
-            let reference = asked.to_owned();
+            let reference = name.to_owned();
             Identity::Tag {
                 reference,
                 image,
@@ -318,26 +443,47 @@ impl State {
                 replaces: None,
             }
         };
-        let seen = Observed::known_by_id(ProviderName::Docker, Kind::Image, asked);
-        Some(Observed { identity: Some(identity), ..seen })
+        let seen = Observed::known_by_id(ProviderName::Docker, Kind::Image, name);
+        Some(Observed { identity: Some(identity), labels, ..seen })
     }
 
-    /// Looks by id, then by name, as engines do.
-    pub(super) fn look(&self, kind: Kind, id: &str) -> Option<Observed> {
+    /// Finds steps of builds upon these images, as a provider does.
+    fn steps_upon(&self, images: &[String]) -> Vec<Observed> {
+        let mut family = Family::default();
+        for (id, image) in &self.images {
+            family.add(id.clone(), image.parent.clone(), !self.names_of(id).is_empty());
+        }
+        let created_at = |id: &String| Timestamp::from_second(self.images.get(id)?.created_at).ok();
+        let mut steps = Vec::new();
+        for image in images {
+            let mut parent = image.clone();
+            while let Some(child) = family.only_step_upon(&parent) {
+                if images.contains(&child) || !follows(created_at(&parent), created_at(&child)) {
+                    break;
+                }
+                steps.extend(self.observe_image(&child));
+                parent = child;
+            }
+        }
+        steps
+    }
+
+    /// Finds an object by id, then by name, as engines do.
+    pub(super) fn inspect(&self, kind: Kind, id: &str) -> Option<Observed> {
         if kind == Kind::Image {
             return self.observe_image(id);
         }
-        let of_kind = || self.things.iter().filter(|one| one.kind == kind);
+        let of_kind = || self.objects.iter().filter(|one| one.kind == kind);
         let found =
             of_kind().find(|one| one.id == id).or_else(|| of_kind().find(|one| one.name == id));
         found.map(|one| self.observe(one))
     }
 
-    /// Returns what is there and was made by us.
+    /// Returns our objects that still exist.
     pub(super) fn ours(&self) -> Vec<String> {
-        let things = self.things.iter().filter(|one| !one.is_theirs).map(|one| one.id.clone());
+        let objects = self.objects.iter().filter(|one| !one.is_theirs).map(|one| one.id.clone());
         let tags = self.tags.iter().filter(|(_, tag)| !tag.is_theirs).map(|(name, _)| name.clone());
-        things.chain(tags).collect()
+        objects.chain(tags).collect()
     }
 
     fn release_image(&mut self, id: &str, mode: &ReleaseMode) -> Result<Released> {
@@ -346,59 +492,130 @@ impl State {
         }
         let image = self.tags.get(id).map_or_else(|| id.to_owned(), |tag| tag.image.clone());
         let names = self.names_of(&image);
+        let us = Remover { is_us: true, keeps_parents: mode.keep_parents };
         match &mode.expected {
             Some(Identity::Tag { image: ours, image_is_ours, .. }) if id != image => {
                 let ours = Ours { image: ours, image_is_ours: *image_is_ours, replaces: None };
                 match removal(id, &image, &names, ours) {
                     Removal::Kept(check) => return Ok(Released::Kept(check)),
-                    Removal::ById | Removal::ReferenceOnly => self.untag(id, true),
+                    Removal::ById if self.has_children(&image) => return Err(refused(BUILT_UPON)),
+                    Removal::ById | Removal::ReferenceOnly => self.untag(id, us),
                 }
             }
             Some(Identity::Image { tags, .. }) if foreign_name(&names, Some(tags)).is_some() => {
                 return Err(refused("it has several names"));
             }
+            _ if self.has_children(&image) => return Err(refused(BUILT_UPON)),
             _ => {
-                names.iter().for_each(|name| self.untag(name, true));
-                self.images.remove(&image);
+                names.iter().for_each(|name| self.untag(name, us));
+                self.remove_image(&image, us);
             }
         }
         Ok(Released::Done)
     }
 }
 
-impl Model {
-    pub(super) fn new(state: State, others: Others) -> Self {
-        Self { state: Mutex::new(state), others: Mutex::new(others) }
+impl EngineModel {
+    pub(super) fn new(state: ModelState, other_users: OtherUsers) -> Self {
+        let (state, other_users) = (Mutex::new(state), Mutex::new(other_users));
+        Self { state, other_users, steps_left: Mutex::default(), death: Notify::new() }
     }
 
-    /// Lets others act, where they have something left to do.
-    pub(super) fn others_act(&self) {
-        let mut others = self.others.lock().expect("no test panics with it");
-        let mut state = self.state.lock().expect("no test panics with it");
-        while others.acts > 0 && others.random.below(3) != 0 {
-            others.acts -= 1;
-            state.act(&mut others.random);
+    /// Sets after how many request steps the caller dies, if it dies.
+    pub(super) fn die_after(&self, steps: Option<usize>) {
+        *self.steps_left.lock().expect("no test panics with it") = steps;
+    }
+
+    /// Runs before and after the effect of a request. A caller that has died never gets past it.
+    async fn step(&self) {
+        let is_dead = {
+            let mut steps_left = self.steps_left.lock().expect("no test panics with it");
+            let is_dead = *steps_left == Some(0);
+            *steps_left = steps_left.map(|steps| steps.saturating_sub(1));
+            is_dead
+        };
+        if is_dead {
+            self.death.notify_one();
+            std::future::pending::<()>().await;
         }
     }
 
-    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
-        self.others_act();
+    /// Chooses the fault of a release request.
+    fn fault(&self) -> ReleaseFault {
+        let mut other_users = self.other_users.lock().expect("no test panics with it");
+        match other_users.has_faults.then(|| other_users.random.below(10)) {
+            Some(0) => ReleaseFault::RequestLost,
+            Some(1) => ReleaseFault::ResponseLost,
+            _ => ReleaseFault::None,
+        }
+    }
+
+    /// Performs some of the remaining actions of other users.
+    pub(super) fn other_users_act(&self) {
+        let mut other_users = self.other_users.lock().expect("no test panics with it");
+        let mut state = self.state.lock().expect("no test panics with it");
+        while other_users.acts > 0 && other_users.random.below(3) != 0 {
+            other_users.acts -= 1;
+            state.act(&mut other_users.random);
+        }
+    }
+
+    async fn read<T>(&self, read: impl FnOnce(&ModelState) -> T) -> T {
+        self.step().await;
+        self.other_users_act();
         read(&self.state.lock().expect("no test panics with it"))
+    }
+
+    /// Lets other users take the name of an object in half of the cases.
+    fn other_users_take(&self, kind: Kind, id: &str) {
+        let mut other_users = self.other_users.lock().expect("no test panics with it");
+        if other_users.random.below(2) == 0 {
+            self.state.lock().expect("no test panics with it").take_name(kind, id);
+        }
+    }
+
+    fn release_now(&self, kind: Kind, id: &str, mode: &ReleaseMode) -> Result<Released> {
+        let mut state = self.state.lock().expect("no test panics with it");
+        if kind == Kind::Image {
+            return state.release_image(id, mode);
+        }
+        let found = state.objects.iter().position(|one| one.kind == kind && one.id == id);
+        let Some(place) = found else { return Ok(Released::AlreadyGone) };
+        state.remove_object(place, true);
+        Ok(Released::Done)
     }
 }
 
+/// The fault of a release request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReleaseFault {
+    None,
+    /// The request has no effect.
+    RequestLost,
+    /// The request has its effect, but the response is lost.
+    ResponseLost,
+}
+
+/// The error of an image that cannot be removed.
+const BUILT_UPON: &str = "an image is built upon it";
+
 fn refused(message: &str) -> ProviderError {
+    failed(ErrorClass::InUse, message)
+}
+
+/// Returns an error of the model.
+pub(super) fn failed(class: ErrorClass, message: &str) -> ProviderError {
     ProviderError {
         provider: ProviderName::Docker,
         operation: "release".to_owned(),
         message: message.to_owned(),
-        class: ErrorClass::InUse,
+        class,
         retry_after: None,
     }
 }
 
 #[async_trait]
-impl Provider for Model {
+impl Provider for EngineModel {
     fn name(&self) -> ProviderName {
         ProviderName::Docker
     }
@@ -416,28 +633,36 @@ impl Provider for Model {
     }
 
     async fn list(&self, kinds: &[Kind]) -> Result<Vec<Observed>> {
-        Ok(self.read(|state| {
-            let things = state.things.iter().filter(|one| kinds.contains(&one.kind));
-            let mut seen: Vec<Observed> = things.map(|one| state.observe(one)).collect();
-            if kinds.contains(&Kind::Image) {
-                seen.extend(state.images.keys().filter_map(|id| state.observe_image(id)));
-            }
-            seen
-        }))
+        Ok(self
+            .read(|state| {
+                let objects = state.objects.iter().filter(|one| kinds.contains(&one.kind));
+                let mut seen: Vec<Observed> = objects.map(|one| state.observe(one)).collect();
+                if kinds.contains(&Kind::Image) {
+                    seen.extend(state.images.keys().filter_map(|id| state.observe_image(id)));
+                }
+                seen
+            })
+            .await)
     }
 
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
-        Ok(self.read(|state| state.look(kind, id)))
+        Ok(self.read(|state| state.inspect(kind, id)).await)
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
-        Ok(self.read(|state| {
-            let own = state.things.iter().filter(|one| !one.inherited);
-            own.map(|one| state.observe(one)).filter(|seen| marks.fit(seen)).collect()
-        }))
+        Ok(self
+            .read(|state| {
+                let own = state.objects.iter().filter(|one| !one.inherited);
+                own.map(|one| state.observe(one)).filter(|seen| marks.fit(seen)).collect()
+            })
+            .await)
     }
 
-    async fn create(&self, _: &CreateOrder) -> Result<String> {
+    async fn unrecorded_steps(&self, images: &[String], _: &[String]) -> Result<Vec<Observed>> {
+        Ok(self.read(|state| state.steps_upon(images)).await)
+    }
+
+    async fn create(&self, _: &CreateRequest) -> Result<String> {
         Err(refused("the test makes things itself"))
     }
 
@@ -446,13 +671,19 @@ impl Provider for Model {
     }
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
-        let mut state = self.state.lock().expect("no test panics with it");
-        if kind == Kind::Image {
-            return state.release_image(id, &mode);
+        self.step().await;
+        let fault = self.fault();
+        let lost = || {
+            // Other users act while the caller waits before it tries again.
+            self.other_users_act();
+            self.other_users_take(kind, id);
+            failed(ErrorClass::Transient, "no answer")
+        };
+        if fault == ReleaseFault::RequestLost {
+            return Err(lost());
         }
-        let found = state.things.iter().position(|one| one.kind == kind && one.id == id);
-        let Some(place) = found else { return Ok(Released::AlreadyGone) };
-        state.remove_thing(place, true);
-        Ok(Released::Done)
+        let released = self.release_now(kind, id, &mode);
+        self.step().await;
+        if fault == ReleaseFault::ResponseLost { Err(lost()) } else { released }
     }
 }

@@ -1,8 +1,7 @@
-//! Any interleaving of our acts, crashes and acts of others on a model engine: nothing of
-//! somebody else's is ever released.
+//! Tests random interleavings of our actions, crashes and actions of others on a model engine.
 //!
-//! Only the engine is a model. Search, decisions, comparison, release, audit and
-//! ledger are the real ones.
+//! No foreign object is ever released. Only the engine is a model. Search, decisions, comparison,
+//! release, audit and ledger are the real ones.
 
 mod engine;
 
@@ -15,22 +14,25 @@ use crate::id::ResourceId;
 use crate::labels::{self, Labels};
 use crate::ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
 use crate::plan::{self, PlanInput};
-use crate::provider::{Identity, Kind, Provider, ProviderName, Providers};
+use crate::provider::{
+    ContainerSpec, CreateRequest, ErrorClass, Identity, Kind, NetworkSpec, Provider, ProviderName,
+    Providers, Spec, VolumeSpec,
+};
 use crate::reap::{ReapOptions, Reaper};
 use crate::retry::RetryPolicy;
-use crate::scope::identity_after_create;
-use crate::select::{Roll, Selector};
+use crate::scope::{Request, Supervisor, identity_after_create};
+use crate::select::{RecordIndex, Selector};
 
 use super::Reconciler;
-use engine::{KINDS, Model, NAMES, Others, REFERENCES, Random, State};
+use engine::{EngineModel, KINDS, ModelState, NAMES, OtherUsers, REFERENCES, Random, failed};
 
-/// How many interleavings share a ledger; a fresh one each would only test SQLite.
+/// How many interleavings share a ledger. A new one each time would only test SQLite.
 const SHARED: u64 = 100;
 
-/// Returns the owner of what a crash left.
-fn dead_owner() -> OwnerRecord {
+/// Returns the owner of the resources that a crash left. Each boot has its own.
+fn dead_owner(boot: &str) -> OwnerRecord {
     let mut owner = OwnerRecord::this_process("killed").unwrap();
-    owner.owner.boot = "another boot".to_owned();
+    owner.owner.boot = boot.to_owned();
     owner
 }
 
@@ -44,26 +46,57 @@ fn options() -> ReapOptions {
     ReapOptions { retry, ..ReapOptions::default() }
 }
 
+/// When a process that creates a thing dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CrashTime {
+    /// Before the create was sent.
+    NotSent,
+    /// Before the response arrived.
+    NotAnswered,
+    /// Before the response arrived, with a recorded release request.
+    NotAnsweredReleasing,
+    /// Before the response was recorded.
+    NotRecorded,
+    /// After the release request was recorded, before it was sent.
+    Releasing,
+    /// Later.
+    Holding,
+}
+
+impl CrashTime {
+    fn draw(random: &mut Random) -> Self {
+        match random.below(12) {
+            0 => Self::NotSent,
+            1 => Self::NotAnswered,
+            2 => Self::NotAnsweredReleasing,
+            3 => Self::NotRecorded,
+            4 | 5 => Self::Releasing,
+            _ => Self::Holding,
+        }
+    }
+}
+
 /// One interleaving.
-struct Story {
+struct Interleaving {
     ledger: Ledger,
-    model: Arc<Model>,
+    model: Arc<EngineModel>,
     random: Random,
     owner: OwnerRecord,
 }
 
-impl Story {
+impl Interleaving {
     fn new(ledger: Ledger, seed: u64, acts: u32) -> Self {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        let state = State::new(random.below(2) == 0);
-        let others = Others { random: Random(random.0 ^ 0x5DEE_CE66), acts };
-        let model = Arc::new(Model::new(state, others));
-        Self { ledger, model, random, owner: dead_owner() }
+        let state = ModelState::new(random.below(2) == 0);
+        let has_faults = acts > 0;
+        let other_users = OtherUsers { random: Random(random.0 ^ 0x5DEE_CE66), acts, has_faults };
+        let model = Arc::new(EngineModel::new(state, other_users));
+        Self { ledger, model, random, owner: dead_owner("another boot") }
     }
 
-    /// Takes a thing, and crashes somewhere on the way in one of three cases.
-    async fn take(&mut self) {
-        let crash = self.random.below(9);
+    /// Acquires a thing, and crashes at a random time.
+    async fn create_resource(&mut self) {
+        let crash = CrashTime::draw(&mut self.random);
         let kind = KINDS[self.random.below(KINDS.len())];
         let resource = ResourceId::new();
         let name = match (kind, self.random.below(2)) {
@@ -75,35 +108,74 @@ impl Story {
         let labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
         let intent = self.intent(resource, kind, &name, labels.clone());
         self.ledger.record_intent(&intent).await.unwrap();
-        if crash == 0 {
+        if crash == CrashTime::NotSent {
             return;
         }
-        self.model.others_act();
-        let made = match kind {
+        self.model.other_users_act();
+        let created = match kind {
             Kind::Image => self.build(&name),
             _ => self.model.state.lock().unwrap().make(kind, &name, labels, false),
         };
-        let Some(object) = made else {
+        let Some(object) = created else {
             let evidence = "refused".to_owned();
             let never = Event::NeverCreated { evidence: evidence.into() };
             self.ledger.append(&[(resource, never)]).await.unwrap();
             return;
         };
-        if crash == 1 {
-            return;
-        }
-        let identity = self.identity(kind, resource, &object).await;
-        if crash != 2 {
+        let mut events = Vec::new();
+        if !matches!(crash, CrashTime::NotAnswered | CrashTime::NotAnsweredReleasing) {
+            let identity = self.identity(kind, resource, &object).await;
+            if crash == CrashTime::NotRecorded {
+                return;
+            }
             if identity.is_some() {
                 self.model.state.lock().unwrap().note_recorded(kind, &object);
             }
-            let created = Event::Created { object, identity };
-            self.ledger.append(&[(resource, created)]).await.unwrap();
+            events.push((resource, Event::Created { object, identity }));
+        }
+        if matches!(crash, CrashTime::NotAnsweredReleasing | CrashTime::Releasing) {
+            events.push((resource, Event::ReleaseRequested { why: "its end".into() }));
+        }
+        self.ledger.append(&events).await.unwrap();
+    }
+
+    /// Creates through a supervisor, and releases the result.
+    ///
+    /// The create succeeds, fails or loses its response, with or without an effect. The supervisor
+    /// undoes the effect of a failed create.
+    async fn create_supervised(&mut self) {
+        let (kind, spec) = match self.random.below(3) {
+            0 => (Kind::Container, Spec::Container(ContainerSpec::default())),
+            1 => (Kind::Network, Spec::Network(NetworkSpec::default())),
+            _ => (Kind::Volume, Spec::Volume(VolumeSpec::default())),
+        };
+        let (is_created, response) = (self.random.below(4) > 0, self.random.below(3));
+        let model = Arc::clone(&self.model);
+        let make = move |request: CreateRequest| async move {
+            model.other_users_act();
+            let make = || {
+                let mut state = model.state.lock().unwrap();
+                state.make(kind, &request.name, request.labels.clone(), false)
+            };
+            let created = is_created.then(make).flatten();
+            model.other_users_act();
+            match (response, created) {
+                (0, Some(id)) => Ok(id),
+                (1, _) => Err(failed(ErrorClass::Denied, "refused")),
+                _ => Err(failed(ErrorClass::Transient, "no answer")),
+            }
+        };
+        let supervisor = Supervisor::new(self.ledger.clone(), self.providers(), "create").unwrap();
+        let supervisor = supervisor.with_options(options());
+        let request = Request::new(ProviderName::Docker, spec);
+        if let Ok(held) = supervisor.create_with(request, make).await {
+            // A resource that could not be released stays on record.
+            let _ = supervisor.release(held).await;
         }
     }
 
-    /// Takes a thing and records its id.
-    async fn take_recorded(&mut self, kind: Kind, name: &str) -> ResourceId {
+    /// Acquires a thing and records its id.
+    async fn create_recorded(&mut self, kind: Kind, name: &str) -> ResourceId {
         let resource = ResourceId::new();
         let ledger = self.ledger.id();
         let labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
@@ -130,45 +202,43 @@ impl Story {
         }
     }
 
-    /// Builds an image, with a name or without; a name that somebody has is left alone.
+    /// Builds an image upon another one or from nothing, with or without a name, or names an
+    /// existing image. A name that is already taken is left alone.
     fn build(&mut self, reference: &str) -> Option<String> {
-        let image = format!("sha256:{}", self.random.below(1_000_000));
         let mut state = self.model.state.lock().unwrap();
-        if self.random.below(3) == 0 {
-            state.build(&image);
-            return Some(image);
+        let existing = self.random.pick(&state.image_ids()).cloned();
+        let method = self.random.below(5);
+        if method < 2 {
+            return Some(state.build(existing.filter(|_| method == 0), false));
         }
-        if state.look(Kind::Image, reference).is_some() {
+        if state.inspect(Kind::Image, reference).is_some() {
             return None;
         }
+        let image = match existing {
+            Some(image) if method == 2 => image,
+            parent => state.build(parent.filter(|_| method == 3), false),
+        };
         state.tag(reference, &image, false);
         Some(reference.to_owned())
     }
 
-    /// Reads the identity of what was just made. That of an image comes with the answer, so
-    /// nobody else acts in between.
+    /// Reads the identity of an object that was just created.
+    ///
+    /// The identity of an image comes with the response, so no other user acts in between.
     async fn identity(&self, kind: Kind, resource: ResourceId, object: &str) -> Option<Identity> {
         if kind.has_lasting_ids() {
             return Some(Identity::id(object));
         }
-        if kind == Kind::Image {
-            let seen = self.model.state.lock().unwrap().look(kind, object)?;
-            return seen.identity.map(|identity| match identity {
-                Identity::Tag { reference, image, tagged_at, tags, replaces, .. } => {
-                    Identity::Tag {
-                        reference,
-                        image,
-                        tagged_at,
-                        image_is_ours: true,
-                        tags,
-                        replaces,
-                    }
-                }
-                other => other,
-            });
+        if kind != Kind::Image {
+            let seen = self.model.inspect(kind, object).await.unwrap()?;
+            return identity_after_create(resource, &seen);
         }
-        let seen = self.model.inspect(kind, object).await.unwrap()?;
-        identity_after_create(resource, &seen)
+        let state = self.model.state.lock().unwrap();
+        let mut identity = state.inspect(kind, object)?.identity()?;
+        if let Identity::Tag { image, image_is_ours, .. } = &mut identity {
+            *image_is_ours = state.is_ours(image);
+        }
+        Some(identity.of_our_reference(None))
     }
 
     fn providers(&self) -> Providers {
@@ -176,33 +246,48 @@ impl Story {
         Providers::new(vec![model])
     }
 
-    /// Cleans up in one of the ways that creel has.
+    /// Cleans up with one of creel's methods.
     async fn clean_up(&mut self) {
+        self.clean_up_as(OwnerRecord::this_process("reconcile").unwrap()).await;
+    }
+
+    /// Begins to clean up, and dies before or after one of its requests.
+    async fn die_cleaning_up(&mut self) {
+        let model = Arc::clone(&self.model);
+        model.die_after(Some(self.random.below(20)));
+        tokio::select! {
+            () = self.clean_up_as(dead_owner("the boot of a cleaner")) => {}
+            () = model.death.notified() => {}
+        }
+        model.die_after(None);
+    }
+
+    async fn clean_up_as(&mut self, me: OwnerRecord) {
         let window = if self.random.below(2) == 0 { 0 } else { 600 };
-        let me = OwnerRecord::this_process("reconcile").unwrap();
         let reconciler = Reconciler::new(self.ledger.clone(), self.providers(), me)
             .with_intent_window(Duration::from_secs(window))
             .with_options(options());
-        match self.random.below(4) {
+        match self.random.below(5) {
             0 => drop(reconciler.finish().await.unwrap()),
             1 => drop(reconciler.inherit(&self.owner.owner).await.unwrap()),
             2 => self.sweep_ours().await,
+            3 => self.remove_records().await,
             _ => drop(reconciler.round().await.unwrap()),
         }
         let _ = reconciler.round().await.unwrap();
         let _ = reconciler.resume().await.unwrap();
     }
 
-    /// Releases what a sweep of our own things selects.
+    /// Releases what a sweep of our own objects selects.
     async fn sweep_ours(&self) {
         let inventory = self.model.list(KINDS).await.unwrap();
         let records = self.ledger.records(&RecordFilter::open()).await.unwrap();
-        let roll = Roll::new(self.ledger.id(), records);
+        let record_index = RecordIndex::new(self.ledger.id(), records);
         let ours = Selector { owned: true, ..Selector::default() };
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &inventory,
-            roll: &roll,
+            record_index: &record_index,
             selectors: &[ours],
             findings: None,
             protect: &[],
@@ -213,12 +298,23 @@ impl Story {
         let _ = reaper.run(&plan, &options(), &()).await;
     }
 
+    /// Releases records one by one, as `creel rm` does with those it is given.
+    async fn remove_records(&mut self) {
+        let mut open = self.ledger.records(&RecordFilter::open()).await.unwrap();
+        open.reverse();
+        let count = self.random.below(3);
+        let reaper = Reaper::new(self.providers(), Some(self.ledger.clone()));
+        for record in open.iter().take(1 + count) {
+            let _ = reaper.release_record(record.id, "named", &options()).await;
+        }
+    }
+
     fn foreign_released(&self) -> Vec<String> {
         self.model.state.lock().unwrap().foreign_released.clone()
     }
 }
 
-/// Opens a ledger where writes cost little.
+/// Opens a ledger where writes are cheap.
 async fn open_ledger() -> (tempfile::TempDir, Ledger) {
     let memory = std::path::Path::new("/dev/shm");
     let home = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -227,7 +323,7 @@ async fn open_ledger() -> (tempfile::TempDir, Ledger) {
     (home, ledger)
 }
 
-/// Runs interleavings, and returns how many acts of others they had.
+/// Runs interleavings, and returns the number of actions by other users.
 async fn run_all(seeds: std::ops::Range<u64>) -> u64 {
     let mut acts = 0;
     let mut shared = open_ledger().await;
@@ -236,13 +332,20 @@ async fn run_all(seeds: std::ops::Range<u64>) -> u64 {
             shared = open_ledger().await;
         }
         let most = u32::try_from(seed % 12).unwrap();
-        let mut story = Story::new(shared.1.clone(), seed, most);
-        for _ in 0..1 + story.random.below(3) {
-            story.take().await;
-            story.model.others_act();
+        let mut interleaving = Interleaving::new(shared.1.clone(), seed, most);
+        for _ in 0..1 + interleaving.random.below(3) {
+            match interleaving.random.below(4) {
+                0 => interleaving.create_supervised().await,
+                _ => interleaving.create_resource().await,
+            }
+            interleaving.model.other_users_act();
         }
-        story.clean_up().await;
-        let released = story.foreign_released();
+        if interleaving.random.below(2) == 0 {
+            interleaving.die_cleaning_up().await;
+            interleaving.model.other_users_act();
+        }
+        interleaving.clean_up().await;
+        let released = interleaving.foreign_released();
         assert!(released.is_empty(), "seed {seed}: released {released:?}");
         acts += u64::from(most);
     }
@@ -254,42 +357,42 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn nothing_of_somebody_else_is_released_in_any_interleaving() {
+fn no_foreign_object_is_released_in_any_interleaving() {
     runtime().block_on(run_all(1..3001));
 }
 
 #[test]
-fn a_copy_of_what_was_released_stays() {
+fn a_copy_of_a_released_object_is_kept() {
     runtime().block_on(async {
         for kind in [Kind::Container, Kind::Network, Kind::Volume] {
             let (_home, ledger) = open_ledger().await;
-            let mut story = Story::new(ledger, 7, 0);
-            story.model.state.lock().unwrap().keep_times();
-            let resource = story.take_recorded(kind, "web").await;
-            let record = story.ledger.record(resource).await.unwrap().unwrap();
-            story.clean_up().await;
-            assert_eq!(story.model.state.lock().unwrap().ours(), [""; 0]);
+            let mut interleaving = Interleaving::new(ledger, 7, 0);
+            interleaving.model.state.lock().unwrap().make_times_stable();
+            let resource = interleaving.create_recorded(kind, "web").await;
+            let record = interleaving.ledger.record(resource).await.unwrap().unwrap();
+            interleaving.clean_up().await;
+            assert_eq!(interleaving.model.state.lock().unwrap().ours(), [""; 0]);
             let labels = record.labels.clone();
-            story.model.state.lock().unwrap().make(kind, "web", labels, true).unwrap();
+            interleaving.model.state.lock().unwrap().make(kind, "web", labels, true).unwrap();
             for _ in 0..3 {
-                story.clean_up().await;
+                interleaving.clean_up().await;
             }
-            assert_eq!(story.foreign_released(), [""; 0], "{kind}");
+            assert_eq!(interleaving.foreign_released(), [""; 0], "{kind}");
         }
     });
 }
 
 #[test]
-fn without_others_everything_with_an_identity_goes() {
+fn without_other_users_everything_with_an_identity_is_released() {
     runtime().block_on(async {
         for seed in 1..200 {
             let (_home, ledger) = open_ledger().await;
-            let mut story = Story::new(ledger, seed, 0);
-            story.take().await;
-            story.clean_up().await;
-            story.clean_up().await;
-            let left = story.model.state.lock().unwrap().ours();
-            // Without an answer nothing proves whose a reference is.
+            let mut interleaving = Interleaving::new(ledger, seed, 0);
+            interleaving.create_resource().await;
+            interleaving.clean_up().await;
+            interleaving.clean_up().await;
+            let left = interleaving.model.state.lock().unwrap().ours();
+            // Without a response, nothing proves who owns a reference.
             let unproven = left.iter().all(|one| REFERENCES.contains(&one.as_str()));
             assert!(unproven, "seed {seed}: left {left:?}");
         }
@@ -298,13 +401,13 @@ fn without_others_everything_with_an_identity_goes() {
 
 mod torture {
     mod identity {
-        /// How many interleavings are tried.
+        /// The number of interleavings.
         const INTERLEAVINGS: u64 = 100_000;
-        /// Not one that the quick test tries.
+        /// Different from the seeds of the quick test.
         const FIRST_SEED: u64 = 1_000_000;
 
         #[test]
-        fn nothing_of_somebody_else_is_released_in_many_interleavings() {
+        fn no_foreign_object_is_released_in_many_interleavings() {
             let threads =
                 std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
             let share = INTERLEAVINGS.div_ceil(threads);
@@ -320,8 +423,8 @@ mod torture {
             });
             println!(
                 "report: {INTERLEAVINGS} interleavings of our acts, crashes and up to {acts} acts \
-                 of others (create, remove, rename, retag, copy labels, prune): nothing of theirs \
-                 was released"
+                 of others (create, remove, rename, retag, build, copy labels, prune): nothing of \
+                 theirs was released"
             );
         }
     }

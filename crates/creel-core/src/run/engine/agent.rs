@@ -1,27 +1,31 @@
-//! The agent: its runtime's version, its plugins, what it may do, and the proof that it runs.
+//! The agent: checks its runtime's version, its plugins, its capabilities, and
+//! that it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 
 use crate::provider::ProviderError;
-use crate::run::{Ability, Capabilities, Capability, CauseClass, ConditionType, RunEvent, Status};
+use crate::run::{
+    Ability, Capabilities, Capability, CauseClass, ConditionStatus, ConditionType, RunEvent,
+};
 use crate::sandbox::{Command, Finished, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
 use crate::workflow::RuntimeKind;
 
-use super::checklist::{Look, Plan, Ran, Verdict, run};
+use super::checklist::{CommandOutput, StepResult, StepSpec, StepVerdict, run};
 use super::{Drive, Stopped};
 
-/// How long a look at a program may take.
-const LOOK_LIMIT: Duration = Duration::from_secs(30);
-/// The codes with which a shell says that there is no such program, or that it cannot run.
+/// How long the check of a program may take.
+const CHECK_LIMIT: Duration = Duration::from_secs(30);
+/// The exit codes of a shell for a program that does not exist or cannot be executed.
 const CANNOT_RUN: [i32; 2] = [126, 127];
-/// Says where a program is.
+/// Prints the path of a program.
 const FIND: &str = "command -v -- \"$1\"";
-/// Tries everything an agent may want to do; each line is a word, `yes` or `no`, and how it is
-/// known. Nothing of it changes anything.
+/// Probes everything that an agent may want to do, without lasting side effects.
+///
+/// Each line is the name of a capability, `yes` or `no`, and the evidence.
 const PROBE: &str = r#"
 if [ "$(id -u)" = 0 ]; then echo "elevated yes it is root"
 elif sudo -n true 2>/dev/null; then echo "elevated yes sudo needs no password"
@@ -38,28 +42,28 @@ then echo "network yes there is a route"; else echo "network no there is no rout
 "#;
 
 impl Drive {
-    /// Proves that the runtime has the version that the workflow pins.
-    pub(super) async fn prove_runtime_version(
+    /// Checks that the runtime has the version that the workflow pins.
+    pub(super) async fn check_runtime_version(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
     ) -> Result<(), Stopped> {
         let Some(version) = self.workflow.runtime.version.clone() else { return Ok(()) };
         let expected = self.masker.diagnostic(&format!("version {version}"));
-        let plan = Plan::new("runtime", expected, LOOK_LIMIT);
+        let plan = StepSpec::new("runtime", expected, CHECK_LIMIT);
         let command =
-            Command { env: self.environment(), ..Command::new(self.check_command(), LOOK_LIMIT) };
+            Command { env: self.environment(), ..Command::new(self.check_command(), CHECK_LIMIT) };
         let masker = self.masker.clone();
         self.step(plan, || {
             let (sandbox, command) = (Arc::clone(sandbox), command.clone());
             let (masker, version) = (masker.clone(), version.clone());
             async move {
                 let ran = run(sandbox.as_ref(), &command).await?;
-                let said = String::from_utf8_lossy(&ran.mixed).into_owned();
+                let output = String::from_utf8_lossy(&ran.mixed).into_owned();
                 let fits =
-                    said.split_whitespace().any(|word| word.trim_start_matches('v') == version);
+                    output.split_whitespace().any(|token| token.trim_start_matches('v') == version);
                 Ok(match fits {
-                    true => Look::good(masker.diagnostic(&format!("version {version}"))),
-                    false => Look { verdict: Verdict::Bad, ..ran.look(&masker) },
+                    true => StepResult::passed(masker.diagnostic(&format!("version {version}"))),
+                    false => StepResult { verdict: StepVerdict::Retryable, ..ran.result(&masker) },
                 })
             }
         })
@@ -67,32 +71,32 @@ impl Drive {
         .map(drop)
     }
 
-    /// Proves that a plugin's program is there.
-    pub(super) async fn prove_plugin(
+    /// Checks that a plugin's program exists.
+    pub(super) async fn check_plugin(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
         plugin: &str,
     ) -> Result<(), Stopped> {
         let expected = self.masker.diagnostic(&format!("a program called {plugin}"));
-        let plan = Plan::new(format!("plugin {plugin}"), expected, LOOK_LIMIT);
+        let plan = StepSpec::new(format!("plugin {plugin}"), expected, CHECK_LIMIT);
         let command = Command {
             env: self.environment(),
-            ..Command::new(["sh", "-c", FIND, "sh", plugin], LOOK_LIMIT)
+            ..Command::new(["sh", "-c", FIND, "sh", plugin], CHECK_LIMIT)
         };
         self.command_step(sandbox, plan, command).await
     }
 
-    /// Finds out what the agent may do.
+    /// Determines the capabilities of the agent.
     pub(super) async fn probe_capabilities(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
     ) -> Result<(), Stopped> {
         let expected = Diagnostic::ours("what the agent may do is known");
-        let plan = Plan { tries: 2, ..Plan::new("capabilities", expected, LOOK_LIMIT) };
+        let plan = StepSpec { tries: 2, ..StepSpec::new("capabilities", expected, CHECK_LIMIT) };
         let command = Command {
             directory: Some(self.workspace_path(sandbox.as_ref())),
             env: self.environment(),
-            ..Command::shell(PROBE, LOOK_LIMIT)
+            ..Command::shell(PROBE, CHECK_LIMIT)
         };
         let known = tokio::sync::Mutex::new(Capabilities::new());
         let masker = self.masker.clone();
@@ -102,48 +106,49 @@ impl Drive {
             async move {
                 let ran = run(sandbox.as_ref(), &command).await?;
                 let capabilities = read_capabilities(&ran, &masker);
-                let look = shown(&capabilities, &masker);
+                let result = capabilities_result(&capabilities, &masker);
                 *known.lock().await = capabilities;
-                Ok(look)
+                Ok(result)
             }
         })
         .await?;
         let capabilities = known.into_inner();
         self.record(RunEvent::CapabilitiesProbed { capabilities }).await?;
         let message = Diagnostic::ours("each was tried in the sandbox");
-        self.condition(ConditionType::CapabilitiesKnown, Status::True, "Probed", message).await
+        self.condition(ConditionType::CapabilitiesKnown, ConditionStatus::True, "Probed", message)
+            .await
     }
 
-    /// Proves by running it that the agent program runs: an installer's word is not enough.
-    pub(super) async fn prove_agent(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
-        let plan = Plan {
+    /// Checks that the agent program runs, by running it. A successful installation is not enough.
+    pub(super) async fn check_agent(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+        let plan = StepSpec {
             class: CauseClass::AgentLaunchFailed,
-            ..Plan::new("agent", Diagnostic::ours("the agent program runs"), LOOK_LIMIT)
+            ..StepSpec::new("agent", Diagnostic::ours("the agent program runs"), CHECK_LIMIT)
         };
         let command = Command {
             directory: Some(self.workspace_path(sandbox.as_ref())),
             env: self.environment(),
-            ..Command::new(self.check_command(), LOOK_LIMIT)
+            ..Command::new(self.check_command(), CHECK_LIMIT)
         };
         let strict = self.workflow.runtime.check.is_some();
         let masker = self.masker.clone();
-        let proven = self
+        let checked = self
             .step(plan, || {
                 let (sandbox, command, masker) =
                     (Arc::clone(sandbox), command.clone(), masker.clone());
-                async move { prove(sandbox.as_ref(), &command, strict, &masker).await }
+                async move { check_agent_program(sandbox.as_ref(), &command, strict, &masker).await }
             })
             .await;
         let about = ConditionType::AgentLaunchable;
-        if let Err(Stopped::Cause(cause)) = &proven {
+        if let Err(Stopped::Cause(cause)) = &checked {
             let message = cause.message.clone();
-            self.condition(about, Status::False, "DoesNotRun", message).await?;
+            self.condition(about, ConditionStatus::False, "DoesNotRun", message).await?;
         }
-        proven?;
-        self.condition(about, Status::True, "Ran", Diagnostic::ours("it was run")).await
+        checked?;
+        self.condition(about, ConditionStatus::True, "Ran", Diagnostic::ours("it was run")).await
     }
 
-    /// Returns the command that shows whether the agent program runs.
+    /// Returns the command that checks whether the agent program runs.
     fn check_command(&self) -> Vec<String> {
         if let Some(check) = &self.workflow.runtime.check {
             return check.clone();
@@ -154,45 +159,45 @@ impl Drive {
     }
 }
 
-async fn prove(
+async fn check_agent_program(
     sandbox: &dyn Sandbox,
     command: &Command,
     strict: bool,
     masker: &Masker,
-) -> Result<Look, ProviderError> {
+) -> Result<StepResult, ProviderError> {
     let ran = run(sandbox, command).await?;
     let runs = match &ran.finished {
         Finished::NotStarted(_) => false,
-        Finished::Ended(Ending::Code { code }) => {
+        Finished::Ended(ExecEnding::Code { code }) => {
             if strict {
                 *code == 0
             } else {
                 !CANNOT_RUN.contains(code)
             }
         }
-        // It was not asked to end by itself: that it ran is all that is to be known.
-        Finished::Ended(Ending::TimedOut | Ending::Silent) => !strict,
-        Finished::Ended(Ending::Signal { .. }) => false,
+        // The program does not have to end by itself. It is enough that it ran.
+        Finished::Ended(ExecEnding::TimedOut | ExecEnding::Silent) => !strict,
+        Finished::Ended(ExecEnding::Signal { .. }) => false,
     };
-    let look = ran.look(masker);
+    let result = ran.result(masker);
     Ok(match runs {
-        true => Look {
-            verdict: Verdict::Good,
-            found: masker.diagnostic(&format!("it runs ({})", look.found)),
-            ..look
+        true => StepResult {
+            verdict: StepVerdict::Passed,
+            found: masker.diagnostic(&format!("it runs ({})", result.found)),
+            ..result
         },
-        false => Look { verdict: Verdict::Bad, ..look },
+        false => StepResult { verdict: StepVerdict::Retryable, ..result },
     })
 }
 
-/// Reads what the probe printed; what it did not say is not available.
-fn read_capabilities(ran: &Ran, masker: &Masker) -> Capabilities {
-    let said = String::from_utf8_lossy(&ran.output).into_owned();
-    let read = |(capability, word): (Capability, &str)| {
-        let line = said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+/// Parses the output of the probe. A capability that is missing in it is not available.
+fn read_capabilities(ran: &CommandOutput, masker: &Masker) -> Capabilities {
+    let output = String::from_utf8_lossy(&ran.output).into_owned();
+    let read = |(capability, name): (Capability, &str)| {
+        let line = output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let ability = match line.and_then(|line| line.split_once(' ')) {
-            Some((answer, evidence)) => {
-                Ability { available: answer == "yes", evidence: masker.diagnostic(evidence) }
+            Some((available, evidence)) => {
+                Ability { available: available == "yes", evidence: masker.diagnostic(evidence) }
             }
             None => Ability {
                 available: false,
@@ -213,19 +218,19 @@ fn read_capabilities(ran: &Ran, masker: &Masker) -> Capabilities {
     .collect()
 }
 
-fn shown(capabilities: &Capabilities, masker: &Masker) -> Look {
+fn capabilities_result(capabilities: &Capabilities, masker: &Masker) -> StepResult {
     let available = capabilities.iter().filter(|(_, ability)| ability.available);
     let names: Vec<String> =
         available.map(|(capability, _)| capability.name().to_owned()).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    Look::good(masker.diagnostic(&format!("available: {names}")))
+    StepResult::passed(masker.diagnostic(&format!("available: {names}")))
 }
 
-/// Says in one line what the agent may do, for its environment.
-pub(super) fn told(capabilities: &Capabilities) -> String {
-    let word = |ability: &Ability| if ability.available { "yes" } else { "no" };
+/// Returns the capabilities in one line, for the agent's environment.
+pub(super) fn format_capabilities(capabilities: &Capabilities) -> String {
+    let yes_or_no = |ability: &Ability| if ability.available { "yes" } else { "no" };
     let each = capabilities
         .iter()
-        .map(|(capability, ability)| format!("{}={}", capability.name(), word(ability)));
+        .map(|(capability, ability)| format!("{}={}", capability.name(), yes_or_no(ability)));
     each.collect::<Vec<_>>().join(" ")
 }

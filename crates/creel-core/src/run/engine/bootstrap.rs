@@ -1,23 +1,23 @@
-//! The bootstrap: every step in order, and nothing starts on an incomplete workspace.
+//! The bootstrap: runs every step in sequence, so that nothing starts in an incomplete workspace.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::run::{ConditionType, Phase, RunEvent, Status};
+use crate::run::{ConditionStatus, ConditionType, Phase, RunEvent};
 use crate::sandbox::{Command, Sandbox};
 use crate::sanitise::Diagnostic;
 use crate::workflow::Script;
 
-use super::checklist::{Look, Plan, run};
+use super::checklist::{StepResult, StepSpec, run};
 use super::{Drive, Stopped};
 
 /// How long a sandbox may take to answer for the first time.
 const REACH_LIMIT: Duration = Duration::from_secs(60);
-/// How often it is asked.
+/// How many times it is probed.
 const REACH_TRIES: u32 = 3;
 
 impl Drive {
-    /// Works through the checklist; from its beginning also where another driver had begun it.
+    /// Runs the checklist, from its beginning even if another driver has begun it.
     pub(super) async fn bootstrap(&mut self) -> Result<(), Stopped> {
         if self.journal.state().bootstrap_ok {
             return self.enter(Phase::Ready).await;
@@ -28,30 +28,31 @@ impl Drive {
         for script in self.workflow.setup.clone() {
             self.set_up(&sandbox, &script).await?;
         }
-        self.prove_runtime_version(&sandbox).await?;
+        self.check_runtime_version(&sandbox).await?;
         for plugin in self.workflow.runtime.plugins.clone() {
-            self.prove_plugin(&sandbox, &plugin).await?;
+            self.check_plugin(&sandbox, &plugin).await?;
         }
         self.make_workspace(&sandbox).await?;
         self.probe_capabilities(&sandbox).await?;
-        self.prove_agent(&sandbox).await?;
+        self.check_agent(&sandbox).await?;
         self.record(RunEvent::BootstrapOk).await?;
         self.enter(Phase::Ready).await
     }
 
-    /// Returns the way into the sandbox.
+    /// Returns the sandbox.
     pub(super) fn sandbox(&self) -> Arc<dyn Sandbox> {
         Arc::clone(self.sandbox.as_ref().expect("the sandbox was made before"))
     }
 
     async fn reach(&mut self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
         let expected = Diagnostic::ours("the sandbox runs a command of ours");
-        let plan = Plan { tries: REACH_TRIES, ..Plan::new("sandbox", expected, REACH_LIMIT) };
+        let plan =
+            StepSpec { tries: REACH_TRIES, ..StepSpec::new("sandbox", expected, REACH_LIMIT) };
         self.step(plan, || {
             let sandbox = Arc::clone(sandbox);
             async move {
                 sandbox.probe().await?;
-                Ok(Look::good(Diagnostic::ours("it does")))
+                Ok(StepResult::passed(Diagnostic::ours("a command ran in it")))
             }
         })
         .await?;
@@ -59,11 +60,11 @@ impl Drive {
     }
 
     async fn set_up(&mut self, sandbox: &Arc<dyn Sandbox>, script: &Script) -> Result<(), Stopped> {
-        let plan = Plan {
+        let plan = StepSpec {
             silence: script.inactivity,
             tries: script.tries,
             optional: script.optional,
-            ..Plan::new(
+            ..StepSpec::new(
                 format!("setup {}", script.name),
                 Diagnostic::ours("the command ends with code 0"),
                 script.timeout,
@@ -73,7 +74,7 @@ impl Drive {
         self.command_step(sandbox, plan, command).await
     }
 
-    /// Returns a script of the workflow as a command.
+    /// Returns the command for a script of the workflow.
     pub(super) fn script_command(&self, script: &Script) -> Command {
         Command {
             silence: script.inactivity,
@@ -82,17 +83,17 @@ impl Drive {
         }
     }
 
-    /// Works through a step that is one command, which must succeed.
+    /// Runs a step that is a single command, which must succeed.
     pub(super) async fn command_step(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
-        plan: Plan,
+        plan: StepSpec,
         command: Command,
     ) -> Result<(), Stopped> {
         let masker = self.masker.clone();
         self.step(plan, || {
             let (sandbox, masker, command) = (Arc::clone(sandbox), masker.clone(), command.clone());
-            async move { Ok(run(sandbox.as_ref(), &command).await?.look(&masker)) }
+            async move { Ok(run(sandbox.as_ref(), &command).await?.result(&masker)) }
         })
         .await
         .map(drop)
@@ -100,6 +101,7 @@ impl Drive {
 
     pub(super) async fn workspace_is_ready(&mut self) -> Result<(), Stopped> {
         let message = Diagnostic::ours("files and repositories are as the workflow wants them");
-        self.condition(ConditionType::WorkspaceReady, Status::True, "Verified", message).await
+        self.condition(ConditionType::WorkspaceReady, ConditionStatus::True, "Verified", message)
+            .await
     }
 }

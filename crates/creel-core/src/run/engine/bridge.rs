@@ -1,4 +1,4 @@
-//! Speaking with the bridge: it is started, told, and allowed to forget.
+//! Communication with the bridge: starts it, sends it commands, and acknowledges its events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,26 +16,28 @@ use super::checklist::run;
 use super::provision::chain;
 use super::{Drive, Stopped, agent};
 
-/// How often the bridge gives a sign of life.
+/// The interval between two signs of life of the bridge.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a short command of ours may take.
+/// How long a short command may take.
 const SHORT: Duration = Duration::from_secs(60);
-/// How often a short command of ours is tried.
+/// How many times a short command is tried.
 const SHORT_TRIES: u32 = 5;
-/// What stands for the prompt in an argument.
+/// The placeholder for the prompt in an argument.
 const PROMPT: &str = "{prompt}";
 
 impl Drive {
-    /// Returns the bridge's directory in a sandbox. A sandbox that was kept has that of an earlier
-    /// attempt too, which is left alone.
+    /// Returns the bridge's directory in a sandbox.
+    ///
+    /// It depends on the attempt: a kept sandbox also has the directory of an earlier attempt,
+    /// which is not touched.
     pub(super) fn bridge_directory(&self, sandbox: &dyn Sandbox) -> String {
         format!("{}/bridge-{}", sandbox.creel_directory(), self.journal.state().attempt)
     }
 
-    /// Starts the bridge: only ever after `bootstrap_ok`.
+    /// Starts the bridge. Must only be called after `bootstrap_ok`.
     pub(super) async fn start_bridge(&mut self, sandbox: &dyn Sandbox) -> Result<(), Stopped> {
-        let order = self.bridge_order(sandbox);
-        let input = serde_json::to_string(&order).expect("an order is plain data");
+        let request = self.serve_request(sandbox);
+        let input = serde_json::to_string(&request).expect("a request is plain data");
         let command = Command {
             input: Some(input.into()),
             ..Command::new([sandbox.bridge_path(), "serve"], SHORT)
@@ -49,7 +51,8 @@ impl Drive {
         }
     }
 
-    /// Names why a sandbox did not do what it was told: its own end, if it has ended.
+    /// Returns the cause of a failed request: the loss of the sandbox if it does not answer a
+    /// probe.
     pub(super) async fn lost(
         &self,
         sandbox: &dyn Sandbox,
@@ -64,20 +67,20 @@ impl Drive {
         }
     }
 
-    fn bridge_order(&self, sandbox: &dyn Sandbox) -> serve::Order {
+    fn serve_request(&self, sandbox: &dyn Sandbox) -> serve::ServeRequest {
         let RuntimeKind::Command { command, prompt } = &self.workflow.runtime.kind;
         let mut command = command.clone();
-        let is_placed = command.iter().any(|word| word.contains(PROMPT));
+        let is_placed = command.iter().any(|arg| arg.contains(PROMPT));
         if *prompt == PromptBy::Argument && !is_placed {
             command.push(PROMPT.to_owned());
         }
         let env = self.environment().into_iter();
         let mut env: std::collections::BTreeMap<String, String> =
             env.map(|(name, value)| (name, value.expose_secret().to_owned())).collect();
-        let told = agent::told(&self.journal.state().capabilities);
-        env.insert("CREEL_CAPABILITIES".to_owned(), told);
+        let capabilities = agent::format_capabilities(&self.journal.state().capabilities);
+        env.insert("CREEL_CAPABILITIES".to_owned(), capabilities);
         env.insert("CREEL_RUN".to_owned(), self.journal.run().to_string());
-        serve::Order {
+        serve::ServeRequest {
             directory: self.bridge_directory(sandbox),
             runtime: serve::Runtime::Command { command },
             workspace: self.workspace_path(sandbox),
@@ -87,7 +90,7 @@ impl Drive {
         }
     }
 
-    /// Runs a short command of ours, again if the sandbox did not answer.
+    /// Runs a short command, and retries it if the sandbox does not answer.
     async fn short(&self, sandbox: &dyn Sandbox, command: &Command) -> Result<(), String> {
         let mut pause = Duration::from_millis(100);
         let mut last = String::new();
@@ -109,15 +112,15 @@ impl Drive {
         Err(last)
     }
 
-    /// Gives the bridge an order, which it takes once however often it is sent under its key.
-    pub(super) async fn tell_bridge(
+    /// Sends the bridge a command. The bridge accepts each key only once, however often it is sent.
+    pub(super) async fn send_to_bridge(
         &self,
         sandbox: &dyn Sandbox,
         key: &str,
-        order: &serve::Command,
+        command: &serve::BridgeCommand,
     ) -> Result<(), String> {
         let directory = self.bridge_directory(sandbox);
-        let text = serde_json::to_vec(order).expect("an order is plain data");
+        let text = serde_json::to_vec(command).expect("a command is plain data");
         let path = format!("{directory}/commands/{key}.json");
         let mut last = String::new();
         for _ in 0..SHORT_TRIES {
@@ -133,7 +136,7 @@ impl Drive {
         Err(last)
     }
 
-    /// Lets the bridge forget what is recorded here for good; if it is not told, it keeps it.
+    /// Lets the bridge forget events that are recorded here. Best effort: otherwise it keeps them.
     pub(super) fn acknowledge(&self, sandbox: &Arc<dyn Sandbox>, seq: u64) {
         let sandbox = Arc::clone(sandbox);
         let directory = self.bridge_directory(sandbox.as_ref());
@@ -146,7 +149,7 @@ impl Drive {
     }
 }
 
-/// Returns a duration in the unit of the bridge's orders.
+/// Returns a duration in milliseconds, the unit of the bridge's requests.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The last events of a run, also on a disk that is full.
+//! The last events of a run, recorded even if the disk is full.
 
 use std::time::Duration;
 
@@ -12,28 +12,27 @@ use crate::run::{Cause, CauseClass, Certified, Phase, RunEvent};
 
 use super::{DISK_FULL, Drive};
 
-/// How long space is waited for once everything is released.
+/// How long to wait for free space once everything is released.
 const SPACE_PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Drive {
-    /// Returns whether the run ends because the disk is full, and its own sandbox is on this
-    /// machine.
+    /// Returns whether the run ends because the disk is full, and its sandbox is on this machine.
     pub(super) fn fills_the_disk(&self) -> bool {
         let cause = self.journal.state().cause().map(|cause| cause.class);
         cause == Some(CauseClass::DiskFull)
             && self.held.iter().any(|held| held.provider == ProviderName::Process)
     }
 
-    /// Returns what to latch for a cause: where something broke on a full disk, that comes first.
+    /// Returns the causes to latch. If an error is due to a full disk, the full disk comes first.
     pub(super) fn causes_of(&self, cause: Cause) -> Vec<Cause> {
         let is_choice = matches!(
             cause.class,
             CauseClass::Cancelled | CauseClass::BudgetExceeded | CauseClass::DiskFull
         );
-        let ledger = &self.means.ledger;
-        // Also where a write was refused before the very last byte was used.
+        let ledger = &self.context.ledger;
+        // Also checked now, because a write may be refused before the very last byte is used.
         let is_full = ledger.is_disk_full() || ledger.check_disk();
         if is_choice || !is_full {
             return vec![cause];
@@ -41,8 +40,9 @@ impl Drive {
         vec![self.cause(CauseClass::DiskFull, DISK_FULL), cause]
     }
 
-    /// Records how the run ended. Where the disk is full it is tried again for a while: what was
-    /// released just now may have made room.
+    /// Records how the run ended.
+    ///
+    /// Retries for a while if the disk is full, because the release may just have freed space.
     pub(super) async fn write_ending(
         &mut self,
         certificate: Option<Certified>,
@@ -59,12 +59,12 @@ impl Drive {
         }
     }
 
-    /// Records what is missing of the end; what was recorded before is not recorded again.
+    /// Records the missing events of the end. Events that are already recorded are not repeated.
     async fn try_ending(&mut self, certificate: Option<&Certified>) -> Result<(), RecordsError> {
         let state = self.journal.state();
         let mut events = Vec::new();
         let mut verdict = state.verdict();
-        // Only a full disk comes here before the run is on its way out.
+        // Only after a disk-full error is the run not in the releasing phase here.
         if state.phase != Phase::Releasing && !state.phase.is_final() {
             if state.cause().is_none() {
                 let cause = self.cause(CauseClass::DiskFull, DISK_FULL);

@@ -1,11 +1,11 @@
-//! Repositories: cloned, then verified by a step of its own, however they came.
+//! Repositories: cloned, then verified by a separate step.
 //!
-//! A credential reaches git through its environment, as a helper that prints
-//! what the environment holds: never as an argument, never in the repository's
-//! settings, never on disk. Only a key for ssh has to be a file; it is lent to the
-//! sandbox below creel's own directory, for each clone apart, and taken back after
-//! it, and once more before the sandbox is given back or kept, whatever ended the
-//! clone.
+//! Git receives a credential through its environment, with a helper that prints
+//! what the environment holds. A credential is never an argument, never in the
+//! repository's settings, and never on disk. Only an ssh key has to be a file.
+//! Each clone has its own copy of the key below creel's own directory in the
+//! sandbox, and removes it afterwards. The keys are removed once more before the
+//! sandbox is released or kept, however the clone ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,25 +22,26 @@ use crate::sandbox::{Command, Finished, Sandbox};
 use crate::sanitise::{Diagnostic, Masker};
 use crate::workflow::{Credential, Repository};
 
-use super::checklist::{Look, Plan, Ran, TryOnce, Verdict, run};
-use super::credential::Login;
+use super::checklist::{CommandOutput, StepResult, StepSpec, StepVerdict, TryOnce, run};
+use super::credential::GitLogin;
 use super::workspace::{INCOMPLETE, within};
 use super::{Drive, Stopped};
 
-/// How many repositories are cloned at once: enough to hide their servers' delays, few enough
-/// for one server and one sandbox to bear.
+/// How many repositories are cloned at once.
+///
+/// Enough to hide the latency of their servers, and few enough for one server and one sandbox.
 const CLONES_AT_ONCE: usize = 8;
-/// How often a clone is tried.
+/// How many times a clone is tried.
 const CLONE_TRIES: u32 = 2;
-/// How long looking at a repository may take.
+/// How long the verification of a repository may take.
 const VERIFY_LIMIT: Duration = Duration::from_secs(60);
-/// How long removing something may take.
+/// How long a removal may take.
 const REMOVE_LIMIT: Duration = Duration::from_secs(20);
-/// The directory of what is lent to ssh, in creel's own.
-const LENT: &str = "lent";
-/// What ssh prints of a host that is not the one it knows.
-const STRANGE_HOST: &str = "host key verification failed";
-/// What git prints of a login that the other side does not take.
+/// The directory of temporary ssh keys, in creel's own directory.
+const KEY_DIRECTORY: &str = "lent";
+/// The message of ssh about an unexpected host key.
+const HOST_KEY_MISMATCH: &str = "host key verification failed";
+/// The messages of git about a rejected login.
 const REFUSALS: [&str; 8] = [
     "authentication failed",
     "could not read username",
@@ -51,35 +52,35 @@ const REFUSALS: [&str; 8] = [
     "the requested url returned error: 403",
     "terminal prompts disabled",
 ];
-/// Prints what the environment holds, for git.
+/// A git credential helper that prints what the environment holds.
 const HELPER: &str = "!f() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \
                       \"$CREEL_GIT_USERNAME\" \"$CREEL_GIT_PASSWORD\"; }; f";
 /// The exit codes of [`VERIFY`].
 const NO_DIRECTORY: i32 = 11;
 const NO_REPOSITORY: i32 = 12;
-/// Looks at a repository: its directory, its `.git`, the commit it stands at.
+/// Checks a repository: its directory, its `.git`, and the commit of its `HEAD`.
 const VERIFY: &str = "test -d \"$1\" || exit 11; test -e \"$1/.git\" || exit 12; \
                       exec git -C \"$1\" rev-parse --verify --quiet 'HEAD^{commit}'";
 
 impl Drive {
-    /// Clones repositories, several at once; returns those that may be there now.
+    /// Clones repositories, several at once. Returns those that were cloned.
     pub(super) async fn clone_repositories(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
-        wanted: Vec<(Repository, Login)>,
+        wanted: Vec<(Repository, GitLogin)>,
     ) -> Result<Vec<Repository>, Stopped> {
         let steps = wanted.iter().enumerate();
         let steps = steps
             .map(|(index, (repository, login))| self.clone_step(sandbox, repository, login, index));
         let steps = steps.collect();
-        let looks = self.steps_at_once(steps, CLONES_AT_ONCE).await?;
-        if wanted.iter().any(|(_, login)| matches!(login, Login::SshKey { .. })) {
-            // Each clone takes its own back; one that was cut off could not.
-            self.take_back_keys(sandbox).await?;
+        let results = self.steps_at_once(steps, CLONES_AT_ONCE).await?;
+        if wanted.iter().any(|(_, login)| matches!(login, GitLogin::SshKey { .. })) {
+            // Each clone removes its own key, but one that was interrupted could not.
+            self.remove_keys(sandbox).await?;
         }
         let mut cloned = Vec::new();
-        for ((repository, _), look) in wanted.into_iter().zip(looks) {
-            if look?.verdict == Verdict::Good {
+        for ((repository, _), result) in wanted.into_iter().zip(results) {
+            if result?.verdict == StepVerdict::Passed {
                 cloned.push(repository);
             }
         }
@@ -90,15 +91,15 @@ impl Drive {
         &self,
         sandbox: &Arc<dyn Sandbox>,
         repository: &Repository,
-        login: &Login,
+        login: &GitLogin,
         index: usize,
-    ) -> (Plan, TryOnce) {
-        let plan = Plan {
+    ) -> (StepSpec, TryOnce) {
+        let plan = StepSpec {
             silence: Some(repository.inactivity),
             tries: CLONE_TRIES,
             optional: !repository.required,
             class: INCOMPLETE,
-            ..Plan::new(
+            ..StepSpec::new(
                 format!("clone {}", repository.path),
                 Diagnostic::ours("the repository is cloned"),
                 repository.timeout,
@@ -109,7 +110,7 @@ impl Drive {
             repository: repository.clone(),
             login: login.clone(),
             path: within(&self.workspace_path(sandbox.as_ref()), &repository.path),
-            lent: format!("{}/{index}", lent(sandbox.as_ref())),
+            key_directory: format!("{}/{index}", key_directory(sandbox.as_ref())),
             env: self.environment(),
             limit: plan.limit,
             silence: plan.silence,
@@ -122,9 +123,9 @@ impl Drive {
         (plan, Box::new(try_once))
     }
 
-    /// Removes the keys that were lent to a sandbox; with one in it, nothing may start there.
-    async fn take_back_keys(&self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
-        match remove(sandbox.as_ref(), &lent(sandbox.as_ref())).await {
+    /// Removes all ssh keys from a sandbox. Nothing may start there while one is left.
+    async fn remove_keys(&self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Stopped> {
+        match remove(sandbox.as_ref(), &key_directory(sandbox.as_ref())).await {
             Ok(ran) if ran.is_success() => Ok(()),
             Ok(ran) => {
                 let found = ran.found(&self.masker);
@@ -138,8 +139,8 @@ impl Drive {
         }
     }
 
-    /// Removes the keys that a clone left which was cut off together with its run.
-    pub(super) async fn leave_no_keys(&self) {
+    /// Removes the keys that remain when a clone was interrupted together with its run.
+    pub(super) async fn remove_leftover_keys(&self) {
         let is_key = |credential: &Credential| matches!(credential, Credential::SshKey { .. });
         let Some(sandbox) = &self.sandbox else { return };
         let cause = self.journal.state().cause().map(|cause| cause.class);
@@ -147,12 +148,12 @@ impl Drive {
         if is_lost || !self.workflow.credentials.values().any(is_key) {
             return;
         }
-        if self.take_back_keys(sandbox).await.is_err() {
+        if self.remove_keys(sandbox).await.is_err() {
             warn!("an ssh key may be left in the sandbox; it goes with it");
         }
     }
 
-    /// Verifies that repositories are there and stand where they should.
+    /// Verifies that repositories exist and are at the expected commits.
     pub(super) async fn verify_repositories(
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
@@ -160,19 +161,23 @@ impl Drive {
     ) -> Result<(), Stopped> {
         let steps = repositories.iter().map(|repository| self.verify_step(sandbox, repository));
         let steps = steps.collect();
-        for look in self.steps_at_once(steps, CLONES_AT_ONCE).await? {
-            look?;
+        for result in self.steps_at_once(steps, CLONES_AT_ONCE).await? {
+            result?;
         }
         Ok(())
     }
 
-    fn verify_step(&self, sandbox: &Arc<dyn Sandbox>, repository: &Repository) -> (Plan, TryOnce) {
+    fn verify_step(
+        &self,
+        sandbox: &Arc<dyn Sandbox>,
+        repository: &Repository,
+    ) -> (StepSpec, TryOnce) {
         let wanted = repository.reference.as_deref().unwrap_or("its default branch");
         let expected = format!("{} with .git, at {wanted}", repository.path);
-        let plan = Plan {
+        let plan = StepSpec {
             optional: !repository.required,
             class: INCOMPLETE,
-            ..Plan::new(
+            ..StepSpec::new(
                 format!("verify {}", repository.path),
                 self.masker.diagnostic(&expected),
                 VERIFY_LIMIT,
@@ -191,15 +196,15 @@ impl Drive {
     }
 }
 
-/// One clone, to be tried.
+/// One clone.
 struct Cloning {
     sandbox: Arc<dyn Sandbox>,
     repository: Repository,
-    login: Login,
-    /// Where it goes.
+    login: GitLogin,
+    /// The target directory.
     path: String,
-    /// Where its key is lent: no two clones share one, since several are under way.
-    lent: String,
+    /// The directory of its ssh key. Clones run concurrently, so each has its own.
+    key_directory: String,
     env: BTreeMap<String, SecretString>,
     limit: Duration,
     silence: Option<Duration>,
@@ -207,60 +212,63 @@ struct Cloning {
 }
 
 impl Cloning {
-    async fn try_once(&self) -> Result<Look, ProviderError> {
-        let look = self.try_with_key().await;
-        if !matches!(self.login, Login::SshKey { .. }) {
-            return look;
+    async fn try_once(&self) -> Result<StepResult, ProviderError> {
+        let result = self.try_with_key().await;
+        if !matches!(self.login, GitLogin::SshKey { .. }) {
+            return result;
         }
-        // With a key left in the sandbox nothing may start there.
-        let removed = remove(self.sandbox.as_ref(), &self.lent).await?;
+        // Nothing may start in the sandbox while a key is left there.
+        let removed = remove(self.sandbox.as_ref(), &self.key_directory).await?;
         if removed.is_success() {
-            return look;
+            return result;
         }
         let found = removed.found(&self.masker);
         let message = format!("the ssh key could not be removed again: {found}");
-        Ok(Look::hopeless(CauseClass::BootstrapFailed, self.masker.diagnostic(&message)))
+        Ok(StepResult::permanent(CauseClass::BootstrapFailed, self.masker.diagnostic(&message)))
     }
 
-    async fn try_with_key(&self) -> Result<Look, ProviderError> {
-        // What was there before would be in the way.
+    async fn try_with_key(&self) -> Result<StepResult, ProviderError> {
+        // Removes what is there already, because it would block the clone.
         let _ = remove(self.sandbox.as_ref(), &self.path).await?;
         let mut env = self.environment();
-        self.lend_key(&mut env).await?;
+        self.upload_key(&mut env).await?;
         let ran = self.clone_and_check_out(&env).await?;
-        let look = ran.look(&self.masker);
-        if look.verdict == Verdict::Good {
-            return Ok(look);
+        let result = ran.result(&self.masker);
+        if result.verdict == StepVerdict::Passed {
+            return Ok(result);
         }
         if matches!(ran.finished, Finished::NotStarted(_)) {
-            return Ok(Look { verdict: Verdict::Hopeless(INCOMPLETE), ..self.without_git(&look) });
+            return Ok(StepResult {
+                verdict: StepVerdict::Permanent(INCOMPLETE),
+                ..self.without_git(&result)
+            });
         }
-        // Half a repository is worse than none for whoever goes on without it.
+        // A partial repository is worse than none for a run that continues without it.
         let _ = remove(self.sandbox.as_ref(), &self.path).await?;
-        Ok(match why_refused(&ran) {
-            Some(reason) => Look {
-                verdict: Verdict::Hopeless(CauseClass::CredentialUnavailable),
-                found: self.masker.diagnostic(&format!("{reason} ({})", look.found)),
-                ..look
+        Ok(match login_error(&ran) {
+            Some(reason) => StepResult {
+                verdict: StepVerdict::Permanent(CauseClass::CredentialUnavailable),
+                found: self.masker.diagnostic(&format!("{reason} ({})", result.found)),
+                ..result
             },
-            None => look,
+            None => result,
         })
     }
 
-    /// Says what it takes where git does not run at all.
-    fn without_git(&self, look: &Look) -> Look {
+    /// Returns a result that explains what to do if git does not run at all.
+    fn without_git(&self, result: &StepResult) -> StepResult {
         let advice = "git does not run in the sandbox; take an image that has it, or install it \
                       in a `[[setup]]` step";
-        Look {
-            found: self.masker.diagnostic(&format!("{advice} ({})", look.found)),
-            ..look.clone()
+        StepResult {
+            found: self.masker.diagnostic(&format!("{advice} ({})", result.found)),
+            ..result.clone()
         }
     }
 
     async fn clone_and_check_out(
         &self,
         env: &BTreeMap<String, SecretString>,
-    ) -> Result<Ran, ProviderError> {
+    ) -> Result<CommandOutput, ProviderError> {
         let deadline = Instant::now() + self.limit;
         let (url, path) = (self.repository.url.as_str(), self.path.as_str());
         let clone = ["git", "clone", "--progress"];
@@ -277,14 +285,16 @@ impl Cloning {
         }
     }
 
-    /// Checks a commit out. One that no branch leads to, as that of a proposed change, did not
-    /// come with the clone and is asked for by its id.
+    /// Checks out a commit.
+    ///
+    /// A commit that is on no branch, such as that of a proposed change, is not part of the clone.
+    /// It is fetched by its id.
     async fn check_out(
         &self,
         commit: &str,
         env: &BTreeMap<String, SecretString>,
         deadline: Instant,
-    ) -> Result<Ran, ProviderError> {
+    ) -> Result<CommandOutput, ProviderError> {
         let path = self.path.as_str();
         let check_out = ["git", "-C", path, "checkout", "--progress", "--detach", commit];
         let ran = self.git(check_out, env, deadline).await?;
@@ -304,25 +314,26 @@ impl Cloning {
         command: impl IntoIterator<Item = &'a str>,
         env: &BTreeMap<String, SecretString>,
         deadline: Instant,
-    ) -> Result<Ran, ProviderError> {
+    ) -> Result<CommandOutput, ProviderError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let command =
             Command { env: env.clone(), silence: self.silence, ..Command::new(command, left) };
         run(self.sandbox.as_ref(), &command).await
     }
 
-    /// Returns the environment of git, with the login in it.
+    /// Returns the environment of git, including the login.
     fn environment(&self) -> BTreeMap<String, SecretString> {
         let mut env = self.env.clone();
         let mut set = |name: &str, value: &str| env.insert(name.to_owned(), value.into());
         set("GIT_TERMINAL_PROMPT", "0");
         set("GIT_ASKPASS", "true");
         set("LC_ALL", "C");
-        if let Login::Password { username, password } = &self.login {
+        if let GitLogin::Password { username, password } = &self.login {
             set("CREEL_GIT_USERNAME", username);
             set("CREEL_GIT_PASSWORD", password.expose_secret());
             set("GIT_CONFIG_COUNT", "2");
-            // An empty one first: helpers of the sandbox's own must neither answer nor remember.
+            // The empty value comes first, to disable the sandbox's own helpers. They must neither
+            // answer nor store the credential.
             set("GIT_CONFIG_KEY_0", "credential.helper");
             set("GIT_CONFIG_VALUE_0", "");
             set("GIT_CONFIG_KEY_1", &format!("credential.{}.helper", origin(&self.repository.url)));
@@ -331,13 +342,13 @@ impl Cloning {
         env
     }
 
-    /// Writes the key for ssh where only its owner can read it, and names it to git.
-    async fn lend_key(
+    /// Writes the ssh key with private permissions, and configures git to use it.
+    async fn upload_key(
         &self,
         env: &mut BTreeMap<String, SecretString>,
     ) -> Result<(), ProviderError> {
-        let Login::SshKey { private_key, known_hosts } = &self.login else { return Ok(()) };
-        let directory = self.lent.as_str();
+        let GitLogin::SshKey { private_key, known_hosts } = &self.login else { return Ok(()) };
+        let directory = self.key_directory.as_str();
         let path = format!("{directory}/key");
         let text = format!("{}\n", private_key.expose_secret().trim_end());
         self.sandbox.upload(&path, Bytes::from(text), 0o600).await?;
@@ -358,13 +369,13 @@ impl Cloning {
     }
 }
 
-/// Returns the directory of what is lent to ssh.
-fn lent(sandbox: &dyn Sandbox) -> String {
-    format!("{}/{LENT}", sandbox.creel_directory())
+/// Returns the directory of temporary ssh keys.
+fn key_directory(sandbox: &dyn Sandbox) -> String {
+    format!("{}/{KEY_DIRECTORY}", sandbox.creel_directory())
 }
 
-/// Removes something from a sandbox, if it is there.
-async fn remove(sandbox: &dyn Sandbox, path: &str) -> Result<Ran, ProviderError> {
+/// Removes a path from a sandbox, if it exists.
+async fn remove(sandbox: &dyn Sandbox, path: &str) -> Result<CommandOutput, ProviderError> {
     run(sandbox, &Command::new(["rm", "-rf", "--", path], REMOVE_LIMIT)).await
 }
 
@@ -373,32 +384,34 @@ async fn verify(
     path: &str,
     reference: Option<&str>,
     masker: &Masker,
-) -> Result<Look, ProviderError> {
+) -> Result<StepResult, ProviderError> {
     let ran = run(sandbox, &Command::new(["sh", "-c", VERIFY, "sh", path], VERIFY_LIMIT)).await?;
-    let look = ran.look(masker);
-    let bad = |found: &'static str| Look { found: Diagnostic::ours(found), ..look.clone() };
+    let result = ran.result(masker);
+    let failed =
+        |found: &'static str| StepResult { found: Diagnostic::ours(found), ..result.clone() };
     let head = match ran.code() {
         Some(0) => ran.line(),
-        Some(NO_DIRECTORY) => return Ok(bad("the path does not exist")),
-        Some(NO_REPOSITORY) => return Ok(bad("the path has no .git")),
-        Some(_) => return Ok(bad("it has no commit: the repository is empty or damaged")),
-        None => return Ok(look),
+        Some(NO_DIRECTORY) => return Ok(failed("the path does not exist")),
+        Some(NO_REPOSITORY) => return Ok(failed("the path has no .git")),
+        Some(_) => return Ok(failed("it has no commit: the repository is empty or damaged")),
+        None => return Ok(result),
     };
     let Some(reference) = reference else {
-        return Ok(Look::good(masker.diagnostic(&format!("at {head}"))));
+        return Ok(StepResult::passed(masker.diagnostic(&format!("at {head}"))));
     };
-    let wanted = stands_for(sandbox, path, reference).await?;
+    let wanted = resolve_commit(sandbox, path, reference).await?;
     let found = masker.diagnostic(&match &wanted {
         Some(wanted) => format!("at {head}, {reference} is {wanted}"),
         None => format!("at {head}, there is no {reference}"),
     });
-    let stands = wanted.is_some_and(|wanted| wanted == head);
-    Ok(if stands { Look::good(found) } else { Look::bad(found) })
+    let is_expected = wanted.is_some_and(|wanted| wanted == head);
+    Ok(if is_expected { StepResult::passed(found) } else { StepResult::retryable(found) })
 }
 
-/// Returns the commit that a ref stands for, as the other side said: a branch before a tag, as
-/// in the clone.
-async fn stands_for(
+/// Returns the commit that a ref points to on the remote.
+///
+/// A branch takes precedence over a tag, as in the clone.
+async fn resolve_commit(
     sandbox: &dyn Sandbox,
     path: &str,
     reference: &str,
@@ -418,22 +431,22 @@ async fn stands_for(
     Ok(None)
 }
 
-/// Returns what is wrong with the login, if git failed for that.
-fn why_refused(ran: &Ran) -> Option<&'static str> {
-    let said = String::from_utf8_lossy(&ran.mixed).to_lowercase();
-    if said.contains(STRANGE_HOST) {
+/// Returns what is wrong with the login, if git failed because of it.
+fn login_error(ran: &CommandOutput) -> Option<&'static str> {
+    let output = String::from_utf8_lossy(&ran.mixed).to_lowercase();
+    if output.contains(HOST_KEY_MISMATCH) {
         return Some("the host is not the one that `known_hosts` names");
     }
-    let refused = REFUSALS.iter().any(|refusal| said.contains(refusal));
+    let refused = REFUSALS.iter().any(|refusal| output.contains(refusal));
     refused.then_some("the login was refused")
 }
 
-/// Returns whether a ref is the whole id of a commit.
+/// Returns whether a ref is a full commit id.
 fn is_commit(reference: &str) -> bool {
     matches!(reference.len(), 40 | 64) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Returns the scheme and host of an address: where the login is for, and nowhere else.
+/// Returns the scheme and host of a URL. The login is used for this origin only.
 fn origin(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => {

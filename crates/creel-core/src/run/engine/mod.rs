@@ -1,4 +1,4 @@
-//! The engine: drives one run from nothing to its outcome, and gives everything back.
+//! The engine: drives one run to its outcome, and releases everything it created.
 //!
 //! ```text
 //!   provision ─▶ bootstrap (checklist) ─▶ turns (bridge) ─┐
@@ -6,26 +6,26 @@
 //!       └─── cause ─────┴──── cause ──────────┴── cause ──┴─▶ teardown ─▶ release ─▶ outcome
 //! ```
 //!
-//! Whatever ends the work (success, a cause, a cancel, a limit, a panic), the
-//! way out is the same: the runtime is ended with grace, teardown steps run, all
-//! that was taken is released and verified, and only then the outcome is
-//! recorded. A process that is killed in the middle leaves this to its watchdog
-//! or to the next reconcile.
+//! The end is the same whatever stops the work: success, a cause, a cancel, a
+//! limit or a panic. The runtime ends with a grace period, the teardown steps
+//! run, and all resources are released and verified. Only then is the outcome
+//! recorded. If the process is killed in the middle, its watchdog or the next
+//! reconcile does this.
 
 mod agent;
 mod bootstrap;
 mod bridge;
 mod checklist;
-mod course;
+mod commands;
 mod credential;
 mod ending;
+mod finalize;
 mod git;
-mod give_back;
-mod obey;
 mod provision;
 mod resume;
 mod slots;
 mod tail;
+mod turn_loop;
 mod turns;
 mod workspace;
 
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::clock::now_ms;
-use crate::ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedOrder};
+use crate::ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedCommand};
 use crate::provider::Providers;
 use crate::sandbox::{Sandbox, Sandboxes};
 use crate::sanitise::{self, Diagnostic, Masked, Masker, Secrets};
@@ -48,44 +48,44 @@ use crate::workflow::Resolved;
 
 use super::records::{Journal, RecordsError};
 use super::{
-    AttemptFrom, Cause, CauseClass, Condition, ConditionType, Connection, Phase, RunEvent,
-    RunState, Status,
+    AttemptFrom, Cause, CauseClass, Condition, ConditionStatus, ConditionType, Connection, Phase,
+    RunEvent, RunState,
 };
 
-pub use give_back::certify;
+pub use finalize::certify;
 pub use provision::renewal;
 
-/// What a run is told that ends for want of space.
+/// The message of the cause when a run ends because the disk is full.
 const DISK_FULL: &str = "the disk that holds creel's records is full";
 
-/// What a run is driven with.
+/// The context in which a run is driven.
 #[derive(Debug, Clone)]
-pub struct Means {
-    /// Where everything is on record.
+pub struct RunContext {
+    /// The ledger that records everything.
     pub ledger: Ledger,
-    /// Takes and gives back in the name of this process.
+    /// Creates and releases resources in the name of this process.
     pub supervisor: Supervisor,
-    /// The worlds at hand.
+    /// The available providers.
     pub providers: Providers,
-    /// The ways into sandboxes.
+    /// Creates sandboxes and connects to them.
     pub sandboxes: Sandboxes,
-    /// What becomes of the sandbox when this process dies.
+    /// What happens to the sandbox when this process dies.
     pub on_owner_death: OnOwnerDeath,
 }
 
-/// What others tell a run while it is driven.
+/// What a run receives from other processes while it is driven.
 #[derive(Debug)]
-pub struct Orders {
-    /// Messages and the like, in order.
-    pub incoming: mpsc::Receiver<PlacedOrder>,
-    /// Set when the run is to end.
+pub struct RunInbox {
+    /// Messages and other commands, oldest first.
+    pub incoming: mpsc::Receiver<PlacedCommand>,
+    /// Cancelled when the run must end.
     pub cancel: CancellationToken,
 }
 
 /// Why a run could not be driven to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// Its records could not be kept.
+    /// The records could not be written.
     #[error("the run's records could not be kept")]
     Journal(#[from] RecordsError),
     /// The ledger could not be used.
@@ -93,12 +93,12 @@ pub enum DriveError {
     Ledger(#[from] LedgerError),
 }
 
-/// Why the work of an attempt ended before its end.
+/// Why the work of an attempt stopped early.
 #[derive(Debug)]
 enum Stopped {
-    /// For a cause that was named.
+    /// For a known cause.
     Cause(Cause),
-    /// Because nothing could be recorded any more.
+    /// Because nothing can be recorded any more.
     Journal(RecordsError),
 }
 
@@ -108,19 +108,19 @@ impl From<RecordsError> for Stopped {
     }
 }
 
-/// One attempt of one run, being driven.
+/// One attempt of one run.
 #[derive(Debug)]
 pub struct Drive {
-    means: Means,
+    context: RunContext,
     workflow: Resolved,
-    /// Everything that must not be kept or shown.
+    /// Everything that must not be stored or shown.
     secrets: Secrets,
     masker: Masker,
     journal: Journal,
-    orders: Orders,
-    /// The way into the sandbox, once there is one.
+    orders: RunInbox,
+    /// The sandbox, once there is one.
     sandbox: Option<Arc<dyn Sandbox>>,
-    /// What this attempt took.
+    /// The resources that this attempt created.
     held: Vec<Held>,
     /// Whether the bridge was started.
     has_bridge: bool,
@@ -128,7 +128,12 @@ pub struct Drive {
 
 impl Drive {
     /// Prepares an attempt.
-    pub fn new(means: Means, workflow: Resolved, journal: Journal, orders: Orders) -> Self {
+    pub fn new(
+        context: RunContext,
+        workflow: Resolved,
+        journal: Journal,
+        orders: RunInbox,
+    ) -> Self {
         let mut secrets = workflow.known_secrets();
         for text in workflow.private_texts() {
             secrets.add_private_text(text);
@@ -140,7 +145,7 @@ impl Drive {
             warn!("the value of {name} is shown where the agent writes it: {why}");
         }
         Self {
-            means,
+            context,
             workflow,
             secrets,
             masker,
@@ -152,43 +157,44 @@ impl Drive {
         }
     }
 
-    /// Drives a new attempt to its end, whatever happens on the way, and returns what is known.
+    /// Drives a new attempt to its end, whatever happens, and returns the final state.
     ///
     /// # Errors
     ///
-    /// Fails only when the records cannot be kept; even then everything is given back.
+    /// Fails only when the records cannot be written. Even then everything is released.
     pub async fn run(mut self, from: AttemptFrom) -> Result<RunState, DriveError> {
         let (attempt, kept) =
             (self.journal.state().attempt + 1, self.journal.state().kept_until_ms);
         self.journal.record(RunEvent::AttemptStarted { attempt, from }).await?;
         let entry = match from {
-            AttemptFrom::Bootstrap => Entry::Kept,
-            AttemptFrom::Scratch if kept.is_some() => Entry::Anew,
-            AttemptFrom::Scratch => Entry::Beginning,
+            AttemptFrom::Bootstrap => StartPoint::Kept,
+            AttemptFrom::Scratch if kept.is_some() => StartPoint::Anew,
+            AttemptFrom::Scratch => StartPoint::Beginning,
         };
         let ended = self.guarded(entry).await;
         self.conclude(ended).await
     }
 
-    /// Goes on with an attempt whose driver died, wherever that was.
+    /// Continues an attempt whose driver died, from the phase it had reached.
     ///
     /// # Errors
     ///
     /// As [`Drive::run`].
-    pub async fn go_on(mut self) -> Result<RunState, DriveError> {
+    pub async fn resume(mut self) -> Result<RunState, DriveError> {
         let entry = match self.journal.state().phase {
             Phase::Queued if self.journal.state().attempt == 0 => {
                 return self.run(AttemptFrom::Scratch).await;
             }
-            Phase::Queued | Phase::Provisioning => Entry::Anew,
-            Phase::Bootstrapping => Entry::Checklist,
+            Phase::Queued | Phase::Provisioning => StartPoint::Anew,
+            Phase::Bootstrapping => StartPoint::Checklist,
             Phase::Ready
             | Phase::Running
             | Phase::Retrying
             | Phase::AwaitingInput
-            | Phase::Paused => Entry::Turns,
-            Phase::Releasing => Entry::Release,
-            // Only a caller that did not look comes here; what is over stays as it is.
+            | Phase::Paused => StartPoint::Turns,
+            Phase::Releasing => StartPoint::Release,
+            // Reached only if the caller did not check the phase. A run that is over does not
+            // change.
             Phase::Succeeded | Phase::Failed | Phase::Cancelled => {
                 return Ok(self.journal.state().clone());
             }
@@ -197,17 +203,17 @@ impl Drive {
         self.conclude(ended).await
     }
 
-    /// Ends an attempt whose driver died, because somebody wants it to end.
+    /// Ends an attempt whose driver died, because a user cancelled the run.
     ///
     /// # Errors
     ///
     /// As [`Drive::run`].
-    pub async fn call_off(mut self) -> Result<RunState, DriveError> {
+    pub async fn cancel_orphaned(mut self) -> Result<RunState, DriveError> {
         if self.journal.state().attempt == 0 {
             let first = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };
             self.journal.record(first).await?;
         }
-        // What is on its way out has its verdict already.
+        // A run that is releasing already has its verdict.
         let is_open = self.journal.state().phase != Phase::Releasing;
         let ended = match self.reopen_to_release().await {
             Ok(()) if is_open => Err(self.cancelled().await),
@@ -216,38 +222,38 @@ impl Drive {
         self.conclude(ended).await
     }
 
-    /// Records that somebody cancelled the run, and names that as the cause.
+    /// Records that a user cancelled the run, and returns that as the cause.
     async fn cancelled(&mut self) -> Stopped {
         match self.record(RunEvent::CancelRequested).await {
-            Ok(()) => self.stopped(CauseClass::Cancelled, "somebody cancelled the run"),
+            Ok(()) => self.stopped(CauseClass::Cancelled, "a user cancelled the run"),
             Err(stopped) => stopped,
         }
     }
 
-    /// Does the work; a cancel, a limit or a panic ends it.
-    async fn guarded(&mut self, entry: Entry) -> Result<(), Stopped> {
+    /// Does the work until it ends or until a cancel, a limit or a panic stops it.
+    async fn guarded(&mut self, entry: StartPoint) -> Result<(), Stopped> {
         let cancel = self.orders.cancel.clone();
-        let (wall, ledger) = (self.workflow.limits.wall, self.means.ledger.clone());
+        let (wall, ledger) = (self.workflow.limits.wall, self.context.ledger.clone());
         let ended = {
             let work = AssertUnwindSafe(self.work(entry)).catch_unwind();
             tokio::select! {
-                ended = work => Ended::ByItself(ended),
-                () = cancel.cancelled() => Ended::Cancelled,
-                () = limit(wall) => Ended::WallLimit,
-                () = ledger.disk_full() => Ended::DiskFull,
+                ended = work => WorkEnd::ByItself(ended),
+                () = cancel.cancelled() => WorkEnd::Cancelled,
+                () = limit(wall) => WorkEnd::WallLimit,
+                () = ledger.disk_full() => WorkEnd::DiskFull,
             }
         };
         match ended {
-            Ended::ByItself(Ok(result)) => result,
-            Ended::ByItself(Err(_)) => {
+            WorkEnd::ByItself(Ok(result)) => result,
+            WorkEnd::ByItself(Err(_)) => {
                 error!("the engine panicked; what it took is given back");
                 Err(self
                     .stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
             }
-            Ended::Cancelled => Err(self.cancelled().await),
-            // The space that is kept for this is for the way out.
-            Ended::DiskFull => Err(self.stopped(CauseClass::DiskFull, DISK_FULL)),
-            Ended::WallLimit => {
+            WorkEnd::Cancelled => Err(self.cancelled().await),
+            // The reserved disk space is for the teardown and the release.
+            WorkEnd::DiskFull => Err(self.stopped(CauseClass::DiskFull, DISK_FULL)),
+            WorkEnd::WallLimit => {
                 let limit = crate::duration::show(wall.unwrap_or_default());
                 let message = format!("limits.wall = {limit} was reached");
                 Err(self.stopped(CauseClass::BudgetExceeded, &message))
@@ -255,27 +261,27 @@ impl Drive {
         }
     }
 
-    async fn work(&mut self, entry: Entry) -> Result<(), Stopped> {
+    async fn work(&mut self, entry: StartPoint) -> Result<(), Stopped> {
         match entry {
-            Entry::Beginning => self.provision().await?,
-            Entry::Anew => {
-                self.give_back_earlier().await?;
+            StartPoint::Beginning => self.provision().await?,
+            StartPoint::Anew => {
+                self.release_earlier().await?;
                 self.provision().await?;
             }
-            Entry::Kept => {
+            StartPoint::Kept => {
                 self.reopen().await?;
                 self.use_again().await?;
             }
-            Entry::Checklist | Entry::Turns => self.reopen().await?,
-            Entry::Release => return self.reopen_to_release().await,
+            StartPoint::Checklist | StartPoint::Turns => self.reopen().await?,
+            StartPoint::Release => return self.reopen_to_release().await,
         }
-        if entry != Entry::Turns {
+        if entry != StartPoint::Turns {
             self.bootstrap().await?;
         }
-        self.take_turns().await
+        self.run_turns().await
     }
 
-    /// Latches what ended the work, gives everything back, and records the outcome.
+    /// Records what ended the work, releases everything, and records the outcome.
     async fn conclude(mut self, ended: Result<(), Stopped>) -> Result<RunState, DriveError> {
         let mut broken = None;
         match ended {
@@ -287,7 +293,7 @@ impl Drive {
             }
             Err(Stopped::Journal(error)) => broken = Some(error),
         }
-        self.give_back(broken).await
+        self.finalize(broken).await
     }
 
     async fn record(&mut self, event: RunEvent) -> Result<(), Stopped> {
@@ -308,11 +314,11 @@ impl Drive {
         self.record(RunEvent::ConnectionChanged { connection }).await
     }
 
-    /// Records a condition, if it is news.
+    /// Records a condition if it changed.
     async fn condition(
         &mut self,
         about: ConditionType,
-        status: Status,
+        status: ConditionStatus,
         reason: &'static str,
         message: Diagnostic,
     ) -> Result<(), Stopped> {
@@ -330,7 +336,7 @@ impl Drive {
         self.record(RunEvent::ConditionChanged { condition }).await
     }
 
-    /// Names a cause of this attempt.
+    /// Creates a cause for this attempt.
     fn cause(&self, class: CauseClass, message: &str) -> Cause {
         Cause::new(class, self.masker.diagnostic(message), self.journal.state().attempt)
     }
@@ -339,13 +345,13 @@ impl Drive {
         Stopped::Cause(self.cause(class, message))
     }
 
-    /// Keeps a text of a person out of every diagnostic from here on.
+    /// Keeps a user's text out of all diagnostics from now on.
     fn hide_text(&mut self, text: &str) {
         self.secrets.add_private_text(text);
         self.masker = Masker::new(&self.secrets);
     }
 
-    /// Hides something more from here on.
+    /// Masks one more secret from now on.
     fn hide(&mut self, name: &str, secret: &secrecy::SecretString) {
         self.secrets.add(name, secret);
         sanitise::remember(&self.secrets);
@@ -355,30 +361,30 @@ impl Drive {
 
 /// Where the work begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
-    /// With the sandbox.
+enum StartPoint {
+    /// With the creation of the sandbox.
     Beginning,
-    /// With a new sandbox, after what an earlier driver left is given back.
+    /// With a new sandbox, after the release of what an earlier driver left.
     Anew,
     /// With the checklist, in the sandbox that an earlier attempt kept.
     Kept,
     /// With the checklist, in the sandbox of the driver that died.
     Checklist,
-    /// In the middle of the turns.
+    /// With the turns, in the sandbox of the driver that died.
     Turns,
-    /// On the way out.
+    /// With the release.
     Release,
 }
 
 /// What ended the work.
-enum Ended<T> {
+enum WorkEnd<T> {
     ByItself(T),
     Cancelled,
     WallLimit,
     DiskFull,
 }
 
-/// Waits as long as a limit says; without one, for ever.
+/// Waits until the limit has passed, or for ever if there is none.
 async fn limit(limit: Option<Duration>) {
     match limit {
         Some(limit) => tokio::time::sleep(limit).await,

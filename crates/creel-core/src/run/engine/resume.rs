@@ -1,23 +1,23 @@
-//! A driver that comes back: finds the sandbox on record, and goes on where the other one stopped.
+//! Resuming a run: finds the recorded sandbox, and continues where the previous driver stopped.
 
 use tracing::warn;
 
 use crate::clock::millis;
-use crate::ledger::{Event, LedgerError, Record, RecordFilter, State};
+use crate::ledger::{Event, LedgerError, Record, RecordFilter, ResourceState};
 use crate::run::{CauseClass, Connection};
 
 use super::{Drive, Stopped};
 
 impl Drive {
-    /// Opens the way into the sandbox of an attempt that another process began.
+    /// Connects to the sandbox of an attempt that another process began.
     pub(super) async fn reopen(&mut self) -> Result<(), Stopped> {
         let ours = self.ours().await.map_err(|error| self.unreadable(&error))?;
-        match self.means.sandboxes.open(&ours, self.environment()).await {
+        match self.context.sandboxes.open(&ours, self.environment()).await {
             Ok(sandbox) => {
                 self.sandbox = Some(sandbox);
                 self.held = ours
                     .iter()
-                    .filter_map(|record| self.means.supervisor.hold_again(record))
+                    .filter_map(|record| self.context.supervisor.hold_again(record))
                     .collect();
                 self.has_bridge = self.journal.state().turns > 0;
                 self.connect(Connection::Reconnecting).await
@@ -29,7 +29,7 @@ impl Drive {
         }
     }
 
-    /// Opens the sandbox for its teardown; one that is gone needs none.
+    /// Connects to the sandbox for its teardown. A sandbox that is gone needs none.
     pub(super) async fn reopen_to_release(&mut self) -> Result<(), Stopped> {
         match self.reopen().await {
             Err(Stopped::Cause(cause)) => {
@@ -40,20 +40,21 @@ impl Drive {
         }
     }
 
-    /// Takes what an earlier attempt kept into use again: from here it goes with this process.
+    /// Takes over what an earlier attempt kept. From now on it belongs to this process again.
     pub(super) async fn use_again(&mut self) -> Result<(), Stopped> {
         let lease_ms = millis(self.workflow.sandbox.lease);
         let reused: Vec<_> =
             self.held.iter().map(|held| (held.resource, Event::Reused { lease_ms })).collect();
-        self.means.ledger.append(&reused).await.map_err(|error| self.unreadable(&error))?;
+        self.context.ledger.append(&reused).await.map_err(|error| self.unreadable(&error))?;
         Ok(())
     }
 
-    /// Gives back what an earlier driver of this run left. What does not go now goes at the end,
-    /// when everything of the run does.
-    pub(super) async fn give_back_earlier(&mut self) -> Result<(), Stopped> {
+    /// Releases what an earlier driver of this run left.
+    ///
+    /// What cannot be released now is released at the end, with everything else of the run.
+    pub(super) async fn release_earlier(&mut self) -> Result<(), Stopped> {
         let run = self.journal.run();
-        let status = self.means.supervisor.release_run(run).await;
+        let status = self.context.supervisor.release_run(run).await;
         let status = status.map_err(|error| self.unreadable(&error))?;
         if !status.is_settled() {
             warn!("not everything of an earlier driver is gone yet");
@@ -61,11 +62,11 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns what stands for this run, the newest first: a tree before the directory it runs in.
+    /// Returns the existing resources of this run, newest first: a tree before its directory.
     async fn ours(&self) -> Result<Vec<Record>, LedgerError> {
         let mut records =
-            self.means.ledger.records(&RecordFilter::of_run(self.journal.run())).await?;
-        records.retain(|record| matches!(record.state, State::Created { .. }));
+            self.context.ledger.records(&RecordFilter::of_run(self.journal.run())).await?;
+        records.retain(|record| matches!(record.state, ResourceState::Created { .. }));
         records.sort_by_key(|record| std::cmp::Reverse(record.id));
         Ok(records)
     }

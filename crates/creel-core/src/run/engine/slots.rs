@@ -1,8 +1,9 @@
-//! Turns at giving back: however many runs end at once, only a few of them release at a time.
+//! Release slots: however many runs end at once, only a few of them release at a time.
 //!
-//! A release looks through the whole machine and writes to the ledger several times. Hundreds of
-//! them at once would keep each other from ending within their limits. The turns are locks on
-//! files beside the ledger: one that is held by a process that was killed is free at once.
+//! A release searches the whole machine and writes to the ledger several times.
+//! Hundreds of concurrent releases would slow each other down beyond their
+//! limits. The slots are locks on files next to the ledger, so the slot of a
+//! killed process is free at once.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,26 +15,26 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::time::Instant;
 use tracing::warn;
 
-/// How many runs of one ledger give back at a time.
-const TURNS: usize = 4;
-/// How long a turn is waited for; then it is done without, which is only slower.
+/// How many runs of one ledger release at a time.
+const SLOTS: usize = 4;
+/// How long to wait for a slot. After that the release runs without one, which is only slower.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The pause between two looks.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A turn; it ends when this is dropped.
+/// A slot, held until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// Holds the lock as long as it is open.
+pub(super) struct ReleaseSlot {
+    /// Holds the lock while it is open.
     _lock: Option<File>,
 }
 
-/// Waits for a turn among the runs of the ledger in this directory.
-pub(super) async fn take(home: &Path) -> Turn {
+/// Waits for a slot of the ledger in this directory.
+pub(super) async fn acquire(home: &Path) -> ReleaseSlot {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        match try_take(home) {
-            Ok(Some(lock)) => return Turn { _lock: Some(lock) },
+        match try_acquire(home) {
+            Ok(Some(lock)) => return ReleaseSlot { _lock: Some(lock) },
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(error) => {
                 warn!(%error, "turns at giving back cannot be taken");
@@ -41,13 +42,13 @@ pub(super) async fn take(home: &Path) -> Turn {
             }
         }
     }
-    Turn { _lock: None }
+    ReleaseSlot { _lock: None }
 }
 
-fn try_take(home: &Path) -> io::Result<Option<File>> {
+fn try_acquire(home: &Path) -> io::Result<Option<File>> {
     let directory = home.join("turns");
     std::fs::create_dir_all(&directory)?;
-    for number in 0..TURNS {
+    for number in 0..SLOTS {
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).write(true).mode(0o600);
         let file = file.open(directory.join(number.to_string()))?;
@@ -65,14 +66,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_have_a_turn_at_a_time_and_the_next_one_when_one_ends() {
+    async fn slots_are_limited_and_reused() {
         let home = tempfile::tempdir().unwrap();
-        let mut turns = Vec::new();
-        for _ in 0..TURNS {
-            turns.push(take(home.path()).await);
+        let mut slots = Vec::new();
+        for _ in 0..SLOTS {
+            slots.push(acquire(home.path()).await);
         }
-        assert!(try_take(home.path()).unwrap().is_none());
-        turns.pop();
-        assert!(try_take(home.path()).unwrap().is_some());
+        assert!(try_acquire(home.path()).unwrap().is_none());
+        slots.pop();
+        assert!(try_acquire(home.path()).unwrap().is_some());
     }
 }

@@ -1,11 +1,11 @@
-//! The way events come in: `tail` in the sandbox, started again wherever it breaks off.
+//! The event stream: `tail` runs in the sandbox, and is restarted whenever it breaks off.
 //!
 //! ```text
 //!   sandbox: bridge ─▶ spool ─▶ tail --from N ══ exec ══▶ frames in order, without gaps ─▶ turns
 //! ```
 //!
-//! A stream may be cut at any byte. The next one asks for the number after the
-//! last whole frame, so nothing is lost and nothing comes twice.
+//! A stream may break at any byte. The next one starts at the number after the
+//! last complete frame, so no event is lost or repeated.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,44 +16,44 @@ use std::time::Duration;
 
 use creel_bridge::event::{BridgeEvent, Stream};
 use creel_bridge::frame::Decoder;
-use creel_bridge::serve::{Sign, Told};
+use creel_bridge::serve::{Sign, TailItem};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::debug;
 
 use crate::provider::ProviderError;
-use crate::sandbox::{Command, Sandbox, Sight};
+use crate::sandbox::{Command, Sandbox, SandboxStatus};
 use crate::task;
 
-/// How long one stream may live; a sandbox that lives longer gets another.
+/// The maximum lifetime of one stream. A sandbox that lives longer gets another stream.
 const STREAM_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// The first pause before a stream is made again, and the longest.
+/// The first pause before a stream is restarted, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How many events may wait to be recorded.
+/// The maximum number of events that wait to be recorded.
 const QUEUE: usize = 1024;
-/// How many bytes may wait to be taken apart.
+/// The maximum number of bytes that wait to be decoded.
 const MOST_WAITING: usize = 1024 * 1024;
 
-/// What is heard of a sandbox.
+/// What the driver receives from a sandbox.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum TailMessage {
     /// An event, with its number in the spool.
     Event(u64, BridgeEvent),
-    /// The bridge lives.
+    /// A sign of life of the bridge.
     Alive,
-    /// The bridge is gone.
+    /// The bridge has ended.
     BridgeEnded,
-    /// The stream broke off, and is made again.
+    /// The stream broke off and is being restarted.
     Broken,
-    /// The sandbox is gone, or does not run any more: how it is.
+    /// The sandbox is gone or no longer runs. The text describes its state.
     SandboxGone(String),
 }
 
-/// A tail that runs; it ends when this is dropped.
+/// A running tail. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Tail {
-    pub(super) heard: mpsc::Receiver<Heard>,
+    pub(super) messages: mpsc::Receiver<TailMessage>,
     follower: JoinHandle<()>,
 }
 
@@ -64,30 +64,30 @@ impl Drop for Tail {
 }
 
 impl Tail {
-    /// Follows the spool from an event on.
+    /// Follows the spool, starting at an event number.
     pub(super) fn follow(sandbox: Arc<dyn Sandbox>, directory: String, from: u64) -> Self {
-        let (sender, heard) = mpsc::channel(QUEUE);
+        let (sender, messages) = mpsc::channel(QUEUE);
         let follower = task::background(Follower { sandbox, directory, next: from, sender }.run());
-        Self { heard, follower }
+        Self { messages, follower }
     }
 }
 
 /// What follows after a frame.
-enum Next {
-    /// Another one.
-    GoOn,
-    /// Nothing more: the bridge has ended.
+enum FrameAction {
+    /// The next frame.
+    Continue,
+    /// Nothing, because the bridge has ended.
     Ended,
-    /// Another stream, which begins where frames are missing.
+    /// Another stream, which starts at the first missing frame.
     Gap,
 }
 
 struct Follower {
     sandbox: Arc<dyn Sandbox>,
     directory: String,
-    /// The number of the event that is wanted next.
+    /// The number of the next expected event.
     next: u64,
-    sender: mpsc::Sender<Heard>,
+    sender: mpsc::Sender<TailMessage>,
 }
 
 impl Follower {
@@ -99,14 +99,14 @@ impl Follower {
             if self.next > before {
                 pause = FIRST_PAUSE;
             }
-            let heard = match ended {
-                Ok(true) => Heard::BridgeEnded,
-                Ok(false) => Heard::Broken,
+            let message = match ended {
+                Ok(true) => TailMessage::BridgeEnded,
+                Ok(false) => TailMessage::Broken,
                 Err(error) => self.explain(&error).await,
             };
-            debug!(next = self.next, ?heard, "the stream of events ended");
-            let is_over = matches!(heard, Heard::BridgeEnded | Heard::SandboxGone(_));
-            if self.sender.send(heard).await.is_err() || is_over {
+            debug!(next = self.next, end = ?message, "the stream of events ended");
+            let is_over = matches!(message, TailMessage::BridgeEnded | TailMessage::SandboxGone(_));
+            if self.sender.send(message).await.is_err() || is_over {
                 return;
             }
             tokio::time::sleep(pause).await;
@@ -114,7 +114,7 @@ impl Follower {
         }
     }
 
-    /// Follows one stream to its end; returns whether the bridge said that it is its last.
+    /// Follows one stream to its end. Returns whether the bridge has ended.
     async fn stream_once(&mut self) -> Result<bool, ProviderError> {
         let from = self.next.to_string();
         let program = self.sandbox.bridge_path().to_owned();
@@ -124,10 +124,10 @@ impl Follower {
         let (bytes, mut arrived) = mpsc::unbounded_channel::<Vec<u8>>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let arriving = Arc::clone(&waiting);
-        let mut listen = move |stream: Stream, chunk: &[u8]| {
+        let mut on_output = move |stream: Stream, chunk: &[u8]| {
             if stream == Stream::Output {
                 arriving.fetch_add(chunk.len(), Ordering::Relaxed);
-                // A receiver that is gone means that this stream is being dropped.
+                // If the receiver is gone, this stream is being dropped.
                 let _ = bytes.send(chunk.to_vec());
             }
         };
@@ -137,21 +137,21 @@ impl Follower {
             while let Some(chunk) = arrived.recv().await {
                 waiting.fetch_sub(chunk.len(), Ordering::Relaxed);
                 let mut frames = Vec::new();
-                decoder.feed::<Told>(&chunk, |frame| frames.push(frame));
+                decoder.feed::<TailItem>(&chunk, |frame| frames.push(frame));
                 for frame in frames {
-                    match self.take(frame.seq, frame.body).await {
-                        Next::GoOn => {}
-                        Next::Ended => return true,
-                        Next::Gap => return false,
+                    match self.handle_frame(frame.seq, frame.body).await {
+                        FrameAction::Continue => {}
+                        FrameAction::Ended => return true,
+                        FrameAction::Gap => return false,
                     }
                 }
             }
             false
         };
         let exec = async move {
-            let finished = sandbox.exec(&command, &mut listen).await;
-            // Dropping it tells the reader that nothing more comes.
-            drop(listen);
+            let finished = sandbox.exec(&command, &mut on_output).await;
+            // Dropping the sender ends the reader's loop.
+            drop(on_output);
             finished
         };
         let (mut read, mut exec) = (pin!(read), pin!(exec));
@@ -161,48 +161,50 @@ impl Follower {
             if let Poll::Ready(ended) = read.as_mut().poll(context) {
                 return Poll::Ready(std::mem::replace(&mut finished, Ok(())).map(|()| ended));
             }
-            // An agent that writes faster than its words are recorded is not listened to
-            // meanwhile: the stream fills, and the spool holds the rest.
+            // Backpressure: while the agent writes faster than its output is recorded, the exec is
+            // not polled. The stream fills up, and the spool holds the rest.
             let has_room = waiting.load(Ordering::Relaxed) < MOST_WAITING;
             if is_running
                 && has_room
-                && let Poll::Ready(answer) = exec.as_mut().poll(context)
+                && let Poll::Ready(response) = exec.as_mut().poll(context)
             {
                 is_running = false;
-                finished = answer.map(drop);
+                finished = response.map(drop);
             }
             Poll::Pending
         })
         .await
     }
 
-    /// Hands on what is wanted.
-    async fn take(&mut self, seq: u64, told: Told) -> Next {
-        match told {
-            Told::Sign(Sign::Alive { .. }) => {
-                let _ = self.sender.send(Heard::Alive).await;
-                Next::GoOn
+    /// Handles a frame: forwards the expected event, and detects gaps.
+    async fn handle_frame(&mut self, seq: u64, frame: TailItem) -> FrameAction {
+        match frame {
+            TailItem::Sign(Sign::Alive { .. }) => {
+                let _ = self.sender.send(TailMessage::Alive).await;
+                FrameAction::Continue
             }
-            // Events may be missing still: then another stream brings them.
-            Told::Sign(Sign::Ended { newest }) if self.next > newest => Next::Ended,
-            Told::Sign(Sign::Ended { .. }) => Next::Gap,
-            Told::Event(event) if seq == self.next => {
+            // If events are still missing, another stream delivers them.
+            TailItem::Sign(Sign::Ended { newest }) if self.next > newest => FrameAction::Ended,
+            TailItem::Sign(Sign::Ended { .. }) => FrameAction::Gap,
+            TailItem::Event(event) if seq == self.next => {
                 self.next += 1;
-                let _ = self.sender.send(Heard::Event(seq, event)).await;
-                Next::GoOn
+                let _ = self.sender.send(TailMessage::Event(seq, event)).await;
+                FrameAction::Continue
             }
-            Told::Event(_) if seq < self.next => Next::GoOn,
-            Told::Event(_) => Next::Gap,
+            TailItem::Event(_) if seq < self.next => FrameAction::Continue,
+            TailItem::Event(_) => FrameAction::Gap,
         }
     }
 
-    async fn explain(&self, error: &ProviderError) -> Heard {
+    async fn explain(&self, error: &ProviderError) -> TailMessage {
         debug!(%error, "the stream of events could not be followed");
-        match self.sandbox.look().await {
-            Ok(Sight::Absent) => Heard::SandboxGone("it does not exist any more".to_owned()),
-            // Nobody here stops a sandbox that is in use, and what ran in it is gone.
-            Ok(Sight::Resting(state)) => Heard::SandboxGone(format!("it is {state}")),
-            Ok(Sight::Running) | Err(_) => Heard::Broken,
+        match self.sandbox.status().await {
+            Ok(SandboxStatus::Absent) => {
+                TailMessage::SandboxGone("it does not exist any more".to_owned())
+            }
+            // This process never stops a sandbox that is in use, and whatever ran in it is gone.
+            Ok(SandboxStatus::Resting(state)) => TailMessage::SandboxGone(format!("it is {state}")),
+            Ok(SandboxStatus::Running) | Err(_) => TailMessage::Broken,
         }
     }
 }

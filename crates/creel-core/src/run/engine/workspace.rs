@@ -1,4 +1,4 @@
-//! The workspace: its directory, its files, its repositories, each proven to be there.
+//! The workspace: its directory, its files and its repositories, each verified.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::run::{CauseClass, ConditionType, Status};
+use crate::run::{CauseClass, ConditionStatus, ConditionType};
 use crate::sandbox::{Command, Sandbox};
 
-use super::checklist::{Look, Plan, run};
-use super::credential::Login;
+use super::checklist::{StepResult, StepSpec, run};
+use super::credential::GitLogin;
 use super::{Drive, Stopped};
 
 /// How long writing the files may take.
 const FILES_LIMIT: Duration = Duration::from_secs(120);
-/// The rights of a file of the workspace.
+/// The mode of a workspace file.
 const FILE_MODE: u32 = 0o644;
 
 impl Drive {
@@ -28,12 +28,12 @@ impl Drive {
         &mut self,
         sandbox: &Arc<dyn Sandbox>,
     ) -> Result<(), Stopped> {
-        let made = self.fill_workspace(sandbox).await;
-        if let Err(Stopped::Cause(cause)) = &made {
+        let created = self.fill_workspace(sandbox).await;
+        if let Err(Stopped::Cause(cause)) = &created {
             let (about, message) = (ConditionType::WorkspaceReady, cause.message.clone());
-            self.condition(about, Status::False, "Incomplete", message).await?;
+            self.condition(about, ConditionStatus::False, "Incomplete", message).await?;
         }
-        made?;
+        created?;
         self.workspace_is_ready().await
     }
 
@@ -42,7 +42,7 @@ impl Drive {
         let logins = self.obtain_credentials().await?;
         let wanted = self.workflow.workspace.repositories.clone().into_iter().map(|repository| {
             let login = repository.credential.as_ref().and_then(|name| logins.get(name));
-            let login = login.cloned().unwrap_or(Login::None);
+            let login = login.cloned().unwrap_or(GitLogin::None);
             (repository, login)
         });
         let cloned = self.clone_repositories(sandbox, wanted.collect()).await?;
@@ -61,7 +61,7 @@ impl Drive {
         );
         let count = files.len();
         let expected = self.masker.diagnostic(&format!("the directory with {count} files"));
-        let plan = Plan { tries: 2, ..Plan::new("workspace", expected, FILES_LIMIT) };
+        let plan = StepSpec { tries: 2, ..StepSpec::new("workspace", expected, FILES_LIMIT) };
         let masker = self.masker.clone();
         self.step(plan, || {
             let (sandbox, files, masker) =
@@ -71,14 +71,14 @@ impl Drive {
                 ..Command::new(["mkdir", "-p", "--", &path], FILES_LIMIT)
             };
             async move {
-                let made = run(sandbox.as_ref(), &make).await?;
-                if !made.is_success() {
-                    return Ok(made.look(&masker));
+                let created = run(sandbox.as_ref(), &make).await?;
+                if !created.is_success() {
+                    return Ok(created.result(&masker));
                 }
                 for (path, text) in files.iter() {
                     sandbox.upload(path, Bytes::from(text.clone()), FILE_MODE).await?;
                 }
-                Ok(Look::good(masker.diagnostic(&format!("{} files written", files.len()))))
+                Ok(StepResult::passed(masker.diagnostic(&format!("{} files written", files.len()))))
             }
         })
         .await
@@ -86,7 +86,7 @@ impl Drive {
     }
 }
 
-/// Joins a path to a directory, if it is relative; the workflow was checked not to lead out of it.
+/// Joins a relative path to a directory. Validation has ensured that it stays within.
 pub(super) fn within(directory: &str, path: &str) -> String {
     match path.trim_start_matches("./") {
         "" | "." => directory.to_owned(),
@@ -95,5 +95,5 @@ pub(super) fn within(directory: &str, path: &str) -> String {
     }
 }
 
-/// What a missing repository is called.
+/// The cause class of a missing repository.
 pub(super) const INCOMPLETE: CauseClass = CauseClass::WorkspaceIncomplete;

@@ -1,4 +1,4 @@
-//! What can be wrong with the records of a run.
+//! Errors of the records of a run.
 
 use crate::id::RunId;
 use crate::ledger::LedgerError;
@@ -6,46 +6,48 @@ use crate::ledger::database::WhenLocked;
 use crate::ledger::write::WhenFull;
 use crate::run::IllegalEvent;
 
-/// An operation on the records of a run that did not succeed.
+/// The error of an operation on the records of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
     /// A file could not be used: locked, read-only, full, damaged. Nothing was written.
     #[error(transparent)]
     Store(#[from] LedgerError),
-    /// The event does not fit what is known of the run. Nothing was written.
+    /// The event is illegal in the current state of the run. Nothing was written.
     #[error("the records of {run} refused an event")]
     Illegal {
         /// The run.
         run: RunId,
-        /// Which event, and where the run is.
+        /// The event, and the state it does not fit.
         source: IllegalEvent,
     },
-    /// Another process has written to the log since this one read it: take the run up again, or
-    /// leave it. Nothing was written.
+    /// Another process has written to the log since this one read it. Nothing was written.
+    ///
+    /// The caller must reopen the run or leave it.
     #[error("another process has written event {sequence} of {run}")]
     Overtaken {
         /// The run.
         run: RunId,
-        /// The number that was to be given out.
+        /// The number that this process tried to use.
         sequence: u64,
     },
-    /// The log lacks events that were recorded: its file was lost or set back.
+    /// The log lacks events that were recorded: its file was lost or restored from an older copy.
     #[error("the log of {run} ends at event {logged}, but events up to {held} were recorded")]
     Incomplete {
         /// The run.
         run: RunId,
-        /// The newest event it has.
+        /// The newest event in the log.
         logged: u64,
-        /// The newest event it should have.
+        /// The newest event that was recorded.
         held: u64,
     },
-    /// The event is in the log and counts, but the row that shows it could not be saved. The
-    /// next event saves it, and so does whoever takes the run up.
+    /// The event is in the log and counts, but its row could not be saved.
+    ///
+    /// The next event saves the row, and so does the next owner of the run.
     #[error("the event is in the log of {run}, but its row could not be saved")]
     RowBehind {
         /// The run.
         run: RunId,
-        /// Why.
+        /// Why it could not be saved.
         source: LedgerError,
     },
 }

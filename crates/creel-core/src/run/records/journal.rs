@@ -1,4 +1,4 @@
-//! The journal: how the owner of a run writes down what happens to it.
+//! The journal: how the owner of a run records its events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,39 +13,39 @@ use crate::owner::Owner;
 use crate::run::{Logged, RunEvent, RunState};
 use crate::task;
 
-use super::writer::{Entry, Writer};
+use super::writer::{PendingEvent, Writer};
 use super::{RecordsError, Result, catch_up, note_lost_events};
 
-/// How long words of the agent wait for others before they are written.
+/// How long agent output is buffered before it is written.
 const DELAY: Duration = Duration::from_millis(100);
 
-/// How long words that could not be written wait for another go.
+/// The pause before a failed write of agent output is retried.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How many events somebody who listens may be behind; then the log has them.
-const LISTENER_ROOM: usize = 1024;
+/// How many events a subscriber may lag behind before it has to read the log instead.
+const SUBSCRIBER_CAPACITY: usize = 1024;
 
-/// Writes down what happens to a run. There is one for each run, and its owner has it.
+/// Records the events of a run. Each run has one journal, which belongs to its owner.
 #[derive(Debug)]
 pub struct Journal {
     /// The run.
     run: RunId,
-    /// What is known after the newest call.
+    /// The state after the newest call.
     state: RunState,
-    /// Shared with the task that writes words after their delay.
+    /// Shared with the task that writes agent output after its delay.
     writer: Arc<Mutex<Writer>>,
-    /// Gives out receivers.
-    told: broadcast::Sender<Arc<Logged>>,
+    /// Creates receivers.
+    subscribers: broadcast::Sender<Arc<Logged>>,
 }
 
 impl Journal {
-    /// Records that a run was asked for: its row, then its first event.
+    /// Records a new run: its row, then its first event.
     ///
     /// # Errors
     ///
-    /// Fails when that could not be made durable: then nothing of the run may happen.
+    /// Fails when that could not be made durable. Then no work of the run may start.
     pub async fn begin(ledger: &Ledger, run: &NewRun) -> Result<Self> {
-        // Opened first, so that a log that cannot be used leaves no row without events.
+        // Opened first, so that an unusable log leaves no row without events.
         ledger.event_log().await?;
         let record = ledger.create_run(run).await?;
         crashpoint::reach(Crashpoint::RunCreatedNotLogged);
@@ -54,11 +54,11 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Goes on with a run that is this owner's already, bringing row and log together.
+    /// Continues a run that this owner already owns, and brings row and log into agreement.
     ///
     /// # Errors
     ///
-    /// Fails when there is no such run, when it is another's, or when ledger or log cannot be
+    /// Fails when there is no such run, when another owner has it, or when ledger or log cannot be
     /// used.
     pub async fn resume(ledger: &Ledger, run: RunId, me: &Owner) -> Result<Self> {
         let record = ledger.run(run).await?.ok_or(LedgerError::UnknownRun { run })?;
@@ -69,13 +69,14 @@ impl Journal {
         Self::open(ledger, record, me).await
     }
 
-    /// Takes a run over from another owner and goes on with it; returns nothing where somebody
-    /// else was quicker.
+    /// Takes over a run from another owner and continues it.
+    ///
+    /// Returns `None` if another process was quicker.
     ///
     /// # Errors
     ///
     /// Fails when ledger or log cannot be used.
-    pub async fn take_up(
+    pub async fn claim(
         ledger: &Ledger,
         run: RunId,
         from: &Owner,
@@ -92,11 +93,11 @@ impl Journal {
         let log = ledger.event_log().await?.clone();
         let (saved, logged) = (state.sequence, log.newest(run).await?);
         if logged < saved {
-            // Its driver lives; only an heir may go on without the events.
+            // Its driver is alive. Only a new owner may continue without the events.
             return Err(RecordsError::Incomplete { run, logged, held: saved });
         }
         catch_up(&log, run, &mut state).await?;
-        let (told, _) = broadcast::channel(LISTENER_ROOM);
+        let (subscribers, _) = broadcast::channel(SUBSCRIBER_CAPACITY);
         let writer = Writer {
             run,
             owner: me.clone(),
@@ -108,12 +109,12 @@ impl Journal {
             pending_bytes: 0,
             dropped: None,
             is_row_behind: false,
-            told: told.clone(),
+            subscribers: subscribers.clone(),
         };
         if state.sequence > saved {
             writer.save_row().await?;
         }
-        Ok(Self { run, state, writer: Arc::new(Mutex::new(writer)), told })
+        Ok(Self { run, state, writer: Arc::new(Mutex::new(writer)), subscribers })
     }
 
     /// Returns the run.
@@ -121,35 +122,38 @@ impl Journal {
         self.run
     }
 
-    /// Returns what its events have made of it, the words that wait to be written included.
+    /// Returns the state of the run, including events that are not written yet.
     pub fn state(&self) -> &RunState {
         &self.state
     }
 
-    /// Returns a way to hear of events once they are on disk. Whoever falls behind reads the log.
+    /// Returns a receiver of the events that are on disk. A receiver that lags behind reads the
+    /// log.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Logged>> {
-        self.told.subscribe()
+        self.subscribers.subscribe()
     }
 
-    /// Records what happened. All but the words of the agent are on disk when this returns;
-    /// those follow within a moment, or with the next event.
+    /// Records an event.
+    ///
+    /// The event is on disk when this returns, unless it is agent output. Agent output is written
+    /// after a short delay, or with the next event.
     ///
     /// # Errors
     ///
-    /// Fails when the event cannot follow, or could not be made durable: then it did not
-    /// happen, and [`Journal::state`] is as before. The exception is
-    /// [`RecordsError::RowBehind`]: then it did.
+    /// Fails when the event is illegal in the current state, or could not be made durable. Then it
+    /// is not recorded, and [`Journal::state`] is unchanged. The exception is
+    /// [`RecordsError::RowBehind`]: then the event is recorded.
     pub async fn record(&mut self, event: RunEvent) -> Result<()> {
-        self.enter(Entry { event, spooled: None }).await
+        self.enter(PendingEvent { event, spooled: None }).await
     }
 
-    /// Records what the bridge had in its spool under this number; one that is known is dropped.
+    /// Records an event from the bridge's spool by its number. A known number is ignored.
     ///
     /// # Errors
     ///
     /// See [`Journal::record`].
     pub async fn record_spooled(&mut self, event: RunEvent, number: u64) -> Result<()> {
-        self.enter(Entry { event, spooled: Some(number) }).await
+        self.enter(PendingEvent { event, spooled: Some(number) }).await
     }
 
     /// Records several events, all or none, in one write.
@@ -158,16 +162,19 @@ impl Journal {
     ///
     /// See [`Journal::record`].
     pub async fn record_all(&mut self, events: Vec<RunEvent>) -> Result<()> {
-        let entries = events.into_iter().map(|event| Entry { event, spooled: None }).collect();
+        let entries =
+            events.into_iter().map(|event| PendingEvent { event, spooled: None }).collect();
         self.with_writer(|mut writer| async move {
-            let taken = writer.take(entries).await;
-            (writer, taken)
+            let written = writer.write(entries).await;
+            (writer, written)
         })
         .await
     }
 
-    /// Records what the bridge had in its spool under this number, and before it what had to wait
-    /// for it: all or none, in one write.
+    /// Records an event from the bridge's spool by its number, preceded by events that had to wait
+    /// for it.
+    ///
+    /// All or none are written, in one write.
     ///
     /// # Errors
     ///
@@ -178,21 +185,21 @@ impl Journal {
         event: RunEvent,
         number: u64,
     ) -> Result<()> {
-        let before = before.into_iter().map(|event| Entry { event, spooled: None });
-        let last = Entry { event, spooled: Some(number) };
+        let before = before.into_iter().map(|event| PendingEvent { event, spooled: None });
+        let last = PendingEvent { event, spooled: Some(number) };
         let entries = before.chain([last]).collect();
         self.with_writer(|mut writer| async move {
-            let taken = writer.take(entries).await;
-            (writer, taken)
+            let written = writer.write(entries).await;
+            (writer, written)
         })
         .await
     }
 
-    /// Writes what waits.
+    /// Writes the buffered events.
     ///
     /// # Errors
     ///
-    /// Fails when it could not be made durable; it goes on waiting then.
+    /// Fails when they could not be made durable. Then they stay in the buffer.
     pub async fn flush(&mut self) -> Result<()> {
         self.with_writer(|mut writer| async move {
             let written = writer.write_pending().await;
@@ -201,24 +208,24 @@ impl Journal {
         .await
     }
 
-    /// Returns the newest event of the spool that is on disk: up to here the bridge may forget.
+    /// Returns the newest spool event that is on disk. The bridge may forget events up to this one.
     pub async fn safe_spool(&self) -> u64 {
         self.writer.lock().await.safe_spool
     }
 
-    async fn enter(&mut self, entry: Entry) -> Result<()> {
+    async fn enter(&mut self, entry: PendingEvent) -> Result<()> {
         if !matches!(entry.event, RunEvent::Text { .. }) {
             return self
                 .with_writer(|mut writer| async move {
-                    let taken = writer.take(vec![entry]).await;
-                    (writer, taken)
+                    let written = writer.write(vec![entry]).await;
+                    (writer, written)
                 })
                 .await;
         }
         let first = self
             .with_writer(|mut writer| async move {
-                let taken = writer.take_words(entry).await;
-                (writer, taken)
+                let written = writer.buffer_output(entry).await;
+                (writer, written)
             })
             .await?;
         if first {
@@ -227,8 +234,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Does one thing under the lock, in a task of its own: a caller that is cancelled cuts
-    /// nothing, and the next call finds what became of it.
+    /// Runs one operation under the lock, in its own task.
+    ///
+    /// Cancelling the caller does not interrupt the operation, and the next call sees its result.
     async fn with_writer<T, F>(
         &mut self,
         work: impl FnOnce(OwnedMutexGuard<Writer>) -> F,
@@ -244,19 +252,20 @@ impl Journal {
     }
 
     fn write_after_delay(&self) {
-        task::background(write_words(self.run, Arc::clone(&self.writer)));
+        task::background(write_output(self.run, Arc::clone(&self.writer)));
     }
 }
 
-/// Writes the words that wait, after their delay; again and again where that fails, as long as
-/// there is a journal.
-async fn write_words(run: RunId, writer: Arc<Mutex<Writer>>) {
+/// Writes the buffered agent output after its delay.
+///
+/// Retries after a failure for as long as the journal exists.
+async fn write_output(run: RunId, writer: Arc<Mutex<Writer>>) {
     tokio::time::sleep(DELAY).await;
     let mut written = writer.lock().await.write_pending().await;
     let journal = Arc::downgrade(&writer);
     drop(writer);
     while let Err(error) = written {
-        // Whoever records the next event is told the same.
+        // The caller that records the next event gets the same error.
         warn!(run_id = %run, %error, "words of the agent could not be written yet");
         tokio::time::sleep(RETRY).await;
         let Some(writer) = journal.upgrade() else { return };

@@ -1,4 +1,4 @@
-//! The event log: `events.db` beside the ledger, append-only.
+//! The event log: `events.db` next to the ledger, append-only.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use crate::task;
 use super::stored::StoredForm;
 use super::{RecordsError, Result};
 
-/// The version of the stored form; a new one comes with a test that reads the old one.
+/// The version of the stored form. A new version needs a test that reads the old one.
 const VERSION: i64 = 2;
 
-/// The steps from nothing to the newest schema this code knows.
+/// The migrations from an empty file to the newest schema.
 const MIGRATIONS: [&str; 2] =
     [include_str!("migrations/0001_events.sql"), include_str!("migrations/0002_packed.sql")];
 
-/// How many events one statement takes; SQLite allows 32,766 values, an event has seven.
+/// The number of events per statement. SQLite allows 32,766 values, and an event has seven.
 const ROWS_A_STATEMENT: usize = 256;
 
-/// The events of all runs of one ledger; cheap to clone.
+/// The events of all runs of one ledger. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EventLog {
     /// Shared with the tasks that run the writes.
-    inner: Arc<Inner>,
+    inner: Arc<LogInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    /// Where the file is, for messages.
+struct LogInner {
+    /// The path of the file, for messages.
     path: PathBuf,
-    /// Connections to it.
+    /// The connections to the file.
     pool: SqlitePool,
-    /// Those who write it.
+    /// The queue of writers.
     writers: Writers,
 }
 
 impl EventLog {
-    /// Opens the log in a directory, making it where it is missing.
+    /// Opens the log in a directory, and creates it if it is missing.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl EventLog {
         Self::open_with(home, Arc::new(Ballast::beside(home))).await
     }
 
-    /// Opens the log with space for a full disk that others use too.
+    /// Opens the log with a disk space reserve that it shares with others.
     pub(crate) async fn open_with(
         home: &Path,
         ballast: Arc<Ballast>,
@@ -82,7 +82,7 @@ impl EventLog {
             None => build(&path, &queue).await?,
         };
         let writers = Writers::new(&path, &pool, queue, Arc::clone(ballast));
-        Ok(Self { inner: Arc::new(Inner { path, pool, writers }) })
+        Ok(Self { inner: Arc::new(LogInner { path, pool, writers }) })
     }
 
     /// Returns the path of the log in a directory.
@@ -90,17 +90,17 @@ impl EventLog {
         home.join("events.db")
     }
 
-    /// Appends events of a run, all or none; they are on disk when this returns.
+    /// Appends events of a run, all or none. They are on disk when this returns.
     ///
     /// # Errors
     ///
-    /// Fails when they do not follow directly on what is there, or could not be made durable.
+    /// Fails when they do not directly follow the newest event, or could not be made durable.
     pub async fn append(&self, run: RunId, events: &[Logged]) -> Result<()> {
         let (inner, events) = (Arc::clone(&self.inner), events.to_vec());
-        task::finish(async move { inner.append_as_it_must(run, &events).await }).await
+        task::finish(async move { inner.append_with_reserve(run, &events).await }).await
     }
 
-    /// Returns events of a run from a number on, oldest first, at most so many.
+    /// Returns at most `limit` events of a run, starting at a number, oldest first.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl EventLog {
         while_locked(|| self.inner.read(run, from, limit)).await
     }
 
-    /// Returns the runs of which there are events, oldest first.
+    /// Returns the runs that have events, oldest first.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl EventLog {
         self.inner.runs().await
     }
 
-    /// Returns the number of the newest event of a run; 0 where there is none.
+    /// Returns the number of the newest event of a run, or 0 if there is none.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl EventLog {
     }
 }
 
-impl Inner {
+impl LogInner {
     fn error(&self, source: sqlx::Error) -> RecordsError {
         database::explain(&self.path, source).into()
     }
@@ -137,11 +137,12 @@ impl Inner {
         LedgerError::Corrupt { path: self.path.clone(), detail: detail.to_string() }.into()
     }
 
-    /// Appends events. Space that is kept for a full disk is for what happened, not for what
-    /// the agent wrote.
-    async fn append_as_it_must(&self, run: RunId, events: &[Logged]) -> Result<()> {
+    /// Appends events.
+    ///
+    /// The disk space reserve is not used for agent output alone.
+    async fn append_with_reserve(&self, run: RunId, events: &[Logged]) -> Result<()> {
         let is_output = |logged: &Logged| matches!(logged.event, RunEvent::Text { .. });
-        // Packed before the turn begins: others wait for its end.
+        // Packed before the write turn begins, because other writers wait for its end.
         let rows: Vec<StoredForm> = events.iter().map(|one| StoredForm::of(&one.event)).collect();
         match events.iter().all(is_output) {
             true => self.writers.optional(|| self.append(run, events, &rows)).await,
@@ -230,7 +231,7 @@ impl Inner {
     }
 }
 
-/// Builds the log, or brings it up to date: two processes at once must not both do that.
+/// Creates or migrates the log. Holds the write turn, so that only one process does this at a time.
 async fn build(path: &Path, queue: &WriteQueue) -> std::result::Result<SqlitePool, LedgerError> {
     let in_queue = |source| LedgerError::Home { path: path.to_owned(), source };
     let _turn = queue.turn().await.map_err(in_queue)?;
@@ -239,7 +240,7 @@ async fn build(path: &Path, queue: &WriteQueue) -> std::result::Result<SqlitePoo
     Ok(pool)
 }
 
-/// Checks that events follow directly on the newest that is there.
+/// Checks that events directly follow the newest stored one.
 fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
     for (expected, logged) in (newest + 1..).zip(events) {
         let sequence = logged.sequence;
@@ -259,19 +260,19 @@ fn check_numbers(run: RunId, newest: u64, events: &[Logged]) -> Result<()> {
     Ok(())
 }
 
-/// SQLite has no unsigned numbers; no run has that many events.
+/// Converts a number for SQLite, which has no unsigned integers. No run has that many events.
 fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// What only tests do to a log.
+/// Operations for tests only.
 #[cfg(test)]
 impl EventLog {
     pub(super) async fn execute(&self, statement: &'static str) -> sqlx::Result<()> {
         sqlx::query(statement).execute(&self.inner.pool).await.map(drop)
     }
 
-    /// Sets something that is each connection's own.
+    /// Sets a pragma on every connection.
     pub(super) async fn set(&self, pragma: &'static str) {
         let mut all = Vec::new();
         for _ in 0..self.inner.pool.options().get_max_connections() {
@@ -282,7 +283,7 @@ impl EventLog {
         }
     }
 
-    /// Keeps everybody else from writing, until the answer is dropped.
+    /// Blocks all other writers until the returned value is dropped.
     pub(super) async fn lock(&self) -> crate::ledger::write::Write {
         self.inner.writers.begin().await.unwrap()
     }

@@ -5,12 +5,12 @@
 //!            (state)       (the truth)          (for quick reading)
 //! ```
 //!
-//! The log is written first and the row after it, so a crash leaves a row that
-//! is behind its log, never ahead of it. Whoever takes the run up next replays
-//! what the row lacks, by the same function that made the state at first.
+//! The log is written first and the row after it, so a crash leaves a row that is
+//! behind its log, never ahead of it. The next owner of the run replays the
+//! events that the row lacks, with the same function that first computed the state.
 //!
-//! Two processes that both believe to drive a run cannot both write it: the row
-//! is fenced by its owner, and every number of an event is given out once.
+//! Two processes that both believe they drive a run cannot both write it. The row
+//! is fenced by its owner, and every event number is used only once.
 
 mod error;
 mod follow;
@@ -39,22 +39,23 @@ use super::{Logged, RunEvent};
 /// The result of an operation on the records of a run.
 pub type Result<T> = std::result::Result<T, RecordsError>;
 
-/// How many events are read at once.
+/// The number of events read at once.
 const PAGE: u32 = 512;
 
-/// Returns a run as its log has it, which may be ahead of its row; writes nothing.
+/// Returns a run as its log has it, which may be ahead of its row. Writes nothing.
 ///
 /// # Errors
 ///
 /// Fails when ledger or log cannot be read.
-pub async fn look(ledger: &Ledger, run: RunId) -> Result<Option<RunRecord>> {
+pub async fn current(ledger: &Ledger, run: RunId) -> Result<Option<RunRecord>> {
     let Some(mut record) = ledger.run(run).await? else { return Ok(None) };
     catch_up(ledger.event_log().await?, run, &mut record.state).await?;
     Ok(Some(record))
 }
 
-/// Checks that the log of every run gives what its row holds. Returns one sentence for each run
-/// of which that is not so.
+/// Checks that replaying the log of every run gives its row.
+///
+/// Returns one sentence for each run where it does not.
 ///
 /// # Errors
 ///
@@ -67,18 +68,20 @@ pub async fn check(ledger: &Ledger) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Events that the log of a run has lost.
+/// A range of events that the log of a run has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostEvents {
     /// The run.
     pub run: RunId,
-    /// The number of the first of them.
+    /// The number of the first lost event.
     pub first: u64,
-    /// The number of the last of them.
+    /// The number of the last lost event.
     pub last: u64,
 }
 
-/// Returns what the logs of runs have lost whose drivers are dead. A live driver finds it itself.
+/// Returns the events that the logs have lost, for runs that are over or whose driver is dead.
+///
+/// A live driver detects the loss itself.
 ///
 /// # Errors
 ///
@@ -99,7 +102,7 @@ async fn lost_of(ledger: &Ledger, record: &RunRecord) -> Result<Option<LostEvent
     Ok((newest < last).then_some(LostEvents { run, first: newest + 1, last }))
 }
 
-/// Notes in the log of a run what it has lost, so that the run can go on from its row.
+/// Records in the log of a run which events it has lost, so that the run can continue from its row.
 ///
 /// # Errors
 ///
@@ -128,7 +131,7 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
             return Ok(Some(error.to_string()));
         }
         for logged in &events {
-            // After a loss the log goes on behind what the row has.
+            // After a loss, the log continues beyond what the row has.
             let is_ahead = logged.sequence > held.sequence;
             let applied = replayed.apply(logged);
             let applied = applied.and_then(|()| if is_ahead { held.apply(logged) } else { Ok(()) });
@@ -137,7 +140,7 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
             }
         }
     }
-    // Rows of an older creel do not have the count.
+    // Rows of older versions do not have the count.
     if held.output == OutputCount::default() {
         replayed.output = held.output;
     }
@@ -145,12 +148,13 @@ async fn problem_of(log: &EventLog, record: &RunRecord) -> Result<Option<String>
     Ok(differs.then(|| format!("{run} is stored otherwise than its events make it")))
 }
 
-/// Returns what the events of a run make of it, and when the first and the newest were written, in
-/// milliseconds since the epoch.
+/// Returns the state that the events of a run produce.
+///
+/// Also returns when the first and the newest event were written, in milliseconds since the epoch.
 ///
 /// # Errors
 ///
-/// Fails when the log cannot be read, or its events do not fit together.
+/// Fails when the log cannot be read, or when its events are inconsistent.
 pub(crate) async fn replay(log: &EventLog, run: RunId) -> Result<(RunState, i64, i64)> {
     let mut state = RunState::new();
     catch_up(log, run, &mut state).await?;
@@ -160,7 +164,7 @@ pub(crate) async fn replay(log: &EventLog, run: RunId) -> Result<(RunState, i64,
     Ok((state, began_at_ms, changed_at_ms))
 }
 
-/// Applies what the log has beyond a state.
+/// Applies the events that the log has beyond a state.
 async fn catch_up(log: &EventLog, run: RunId, state: &mut RunState) -> Result<()> {
     loop {
         let events = log.read(run, state.sequence + 1, PAGE).await?;

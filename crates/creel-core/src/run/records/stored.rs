@@ -1,8 +1,9 @@
-//! How an event is stored: as JSON, packed where that is smaller.
+//! The stored form of an event: JSON, packed where that is smaller.
 //!
-//! An agent's output is stored in pieces. As plain JSON a piece is larger than its text (escapes,
-//! names, half-empty pages); packed it is a fraction of it. A short event stays as it is: people
-//! read the file with other tools too.
+//! An agent's output is stored in pieces. As plain JSON a piece is larger than
+//! its text, because of escapes, names and half-empty pages. Packed, it is a
+//! fraction of the text. A short event stays plain, because people also read the
+//! file with other tools.
 
 use std::io::{Read, Write};
 
@@ -12,17 +13,17 @@ use flate2::write::DeflateEncoder;
 
 use crate::run::RunEvent;
 
-/// From how many bytes of JSON on it is packed.
+/// The minimum size in bytes of JSON that is packed.
 const PACK_FROM: usize = 512;
-/// How much one event may unpack to: far beyond what is ever stored, and no danger to the memory.
+/// The maximum unpacked size of an event: far more than is ever stored, and safe for the memory.
 const MOST_UNPACKED: u64 = 64 << 20;
 
-/// An event as it lies in the table; one of the two is empty.
+/// An event as it is in the table. One of the two fields is empty.
 #[derive(Debug)]
 pub(super) struct StoredForm {
-    /// Its JSON.
+    /// The plain JSON.
     pub(super) plain: String,
-    /// Its JSON, packed.
+    /// The packed JSON.
     pub(super) packed: Option<Vec<u8>>,
 }
 
@@ -44,7 +45,7 @@ impl StoredForm {
     ///
     /// # Errors
     ///
-    /// Fails with what is wrong with it.
+    /// Fails with a description of the damage.
     pub(super) fn event(self) -> Result<RunEvent, String> {
         let plain = match self.packed {
             Some(packed) => unpack(&packed).map_err(|error| error.to_string())?,
@@ -55,7 +56,7 @@ impl StoredForm {
 }
 
 fn pack(bytes: &[u8]) -> Vec<u8> {
-    // The fastest: the run waits for it, and text becomes small in any case.
+    // The fastest level: the run waits for it, and text becomes small at any level.
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("memory takes every byte");
     encoder.finish().expect("memory takes every byte")

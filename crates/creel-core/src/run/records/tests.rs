@@ -1,4 +1,5 @@
-//! The journal against real files: what is on disk when, and after whose death.
+//! Tests of the journal with real files: what is on disk when, and after the
+//! death of which process.
 
 pub(crate) mod output;
 mod processes;
@@ -15,10 +16,10 @@ use crate::crashpoint::{self, Crash, Crashpoint};
 use crate::ledger::{LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RunFilter, WorkflowRecord};
 use crate::owner::{Liveness, Owner};
 use crate::provider::ProviderName;
-use crate::run::examples::{some_step, some_text, way_to_running};
+use crate::run::examples::{events_until_running, some_step, some_text};
 use crate::run::{AttemptFrom, Logged, Phase, RunEvent, StepStatus};
 
-/// The variables by which a test tells its child where to die.
+/// The variables that define where the child process of a test dies.
 const DIE_AT: &str = "CREEL_TEST_DIE_AT";
 const DIE_IN: &str = "CREEL_TEST_DIE_IN";
 
@@ -35,7 +36,7 @@ pub(crate) fn a_dead_owner() -> OwnerRecord {
     dead
 }
 
-/// Returns a run that this owner wants to drive.
+/// Returns a new run of this owner.
 pub(crate) fn a_run_of(owner: OwnerRecord) -> NewRun {
     NewRun {
         id: RunId::new(),
@@ -51,7 +52,7 @@ pub(crate) fn a_run_of(owner: OwnerRecord) -> NewRun {
     }
 }
 
-/// A ledger and a run of this process that is running.
+/// A ledger, and a run of this process in the running phase.
 struct Scene {
     home: TempDir,
     ledger: Ledger,
@@ -63,8 +64,8 @@ impl Scene {
         let home = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(home.path()).await.unwrap();
         let mut journal = Journal::begin(&ledger, &a_run_of(me())).await.unwrap();
-        // The first is on record already.
-        journal.record_all(way_to_running()[1..].to_vec()).await.unwrap();
+        // The first event is on record already.
+        journal.record_all(events_until_running()[1..].to_vec()).await.unwrap();
         Self { home, ledger, journal }
     }
 
@@ -107,7 +108,7 @@ async fn a_run_is_on_record_before_anything_happens_to_it() {
 }
 
 #[tokio::test]
-async fn all_but_words_is_on_disk_when_it_is_recorded_and_words_come_before_it() {
+async fn everything_but_output_is_durable_at_once_and_output_comes_first() {
     let mut scene = Scene::running().await;
     let before = scene.logged().await.len();
     scene.journal.record(some_text()).await.unwrap();
@@ -118,17 +119,17 @@ async fn all_but_words_is_on_disk_when_it_is_recorded_and_words_come_before_it()
 }
 
 #[tokio::test]
-async fn words_are_written_within_a_moment_even_if_nothing_follows() {
+async fn output_is_written_after_a_short_delay() {
     let mut scene = Scene::running().await;
     scene.journal.record(some_text()).await.unwrap();
     let newest = scene.journal.state().sequence;
     until(async || scene.logged().await.len() as u64 == newest).await;
-    let looked = look(&scene.ledger, scene.journal.run()).await.unwrap().unwrap();
-    assert_eq!(&looked.state, scene.journal.state());
+    let record = current(&scene.ledger, scene.journal.run()).await.unwrap().unwrap();
+    assert_eq!(&record.state, scene.journal.state());
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_follow_is_named_and_changes_neither_log_nor_row() {
+async fn an_illegal_event_is_reported_and_changes_neither_log_nor_row() {
     let mut scene = Scene::running().await;
     let (log, row) = (scene.logged().await, scene.row().await);
     let error = scene.journal.record(RunEvent::Queued).await.unwrap_err();
@@ -172,42 +173,42 @@ async fn what_the_log_has_beyond_the_row_is_replayed() {
 }
 
 #[tokio::test]
-async fn a_driver_that_was_replaced_is_told_and_its_heir_loses_nothing() {
+async fn a_replaced_driver_gets_an_error_and_its_successor_loses_nothing() {
     let mut scene = Scene::running().await;
     let (run, heir) = (scene.journal.run(), a_dead_owner());
-    let taken = Journal::take_up(&scene.ledger, run, &me().owner, &heir).await.unwrap();
+    let taken = Journal::claim(&scene.ledger, run, &me().owner, &heir).await.unwrap();
     let mut taken = taken.expect("nobody else wanted it");
-    let late = Journal::take_up(&scene.ledger, run, &me().owner, &heir).await.unwrap();
+    let late = Journal::claim(&scene.ledger, run, &me().owner, &heir).await.unwrap();
     assert!(late.is_none(), "it was taken twice");
 
     let replaced = scene.journal.record(a_certain_event()).await.unwrap_err();
     assert!(matches!(replaced, RecordsError::Store(LedgerError::NotOwner { .. })), "{replaced}");
-    // What the old driver wrote at the last moment did happen.
+    // What the old driver wrote at the last moment is part of the log.
     let overtaken = taken.record(RunEvent::CancelRequested).await.unwrap_err();
     assert!(matches!(overtaken, RecordsError::Overtaken { .. }), "{overtaken}");
     let mut again = Journal::resume(&scene.ledger, run, &heir.owner).await.unwrap();
     again.record(RunEvent::CancelRequested).await.unwrap();
     let tail: Vec<RunEvent> = scene.logged().await.into_iter().map(|one| one.event).collect();
     assert!(tail.ends_with(&[a_certain_event(), RunEvent::CancelRequested]), "{tail:?}");
-    let stranger = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap_err();
-    assert!(matches!(stranger, RecordsError::Store(LedgerError::NotOwner { .. })));
+    let not_owner = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap_err();
+    assert!(matches!(not_owner, RecordsError::Store(LedgerError::NotOwner { .. })));
 }
 
 #[tokio::test]
-async fn a_log_that_lost_events_is_named() {
+async fn a_log_that_lost_events_is_reported() {
     let Scene { home, ledger, journal } = Scene::running().await;
     let run = journal.run();
     drop((ledger, journal));
     for file in ["events.db", "events.db-wal", "events.db-shm"] {
-        // Whether the side files exist depends on who closed the database last.
+        // Whether the side files exist depends on which process closed the database last.
         let _ = std::fs::remove_file(home.path().join(file));
     }
     let ledger = Ledger::open(home.path()).await.unwrap();
     let error = Journal::resume(&ledger, run, &me().owner).await.unwrap_err();
     assert!(matches!(error, RecordsError::Incomplete { logged: 0, held: 11, .. }), "{error}");
-    // An heir goes on from the row, and the log says what is missing.
+    // The next owner continues from the row, and the log records what is missing.
     let heir = a_dead_owner();
-    let mut journal = Journal::take_up(&ledger, run, &me().owner, &heir).await.unwrap().unwrap();
+    let mut journal = Journal::claim(&ledger, run, &me().owner, &heir).await.unwrap().unwrap();
     journal.record(RunEvent::CancelRequested).await.unwrap();
     assert_eq!((journal.state().sequence, journal.state().phase), (13, Phase::Running));
     let events = ledger.event_log().await.unwrap().read(run, 1, 100).await.unwrap();
@@ -235,22 +236,22 @@ async fn events_cannot_be_rewritten_and_numbers_have_no_gaps() {
 }
 
 #[tokio::test]
-async fn whoever_listens_hears_of_events_once_they_are_on_disk() {
+async fn subscribers_receive_events_once_they_are_on_disk() {
     let mut scene = Scene::running().await;
-    let mut heard = scene.journal.subscribe();
+    let mut events = scene.journal.subscribe();
     scene.journal.record(some_text()).await.unwrap();
-    assert!(heard.try_recv().is_err(), "it is not on disk yet");
+    assert!(events.try_recv().is_err(), "it is not on disk yet");
     scene.journal.flush().await.unwrap();
     scene.journal.record(a_certain_event()).await.unwrap();
-    assert_eq!(heard.recv().await.unwrap().event, some_text());
-    assert_eq!(heard.recv().await.unwrap().event, a_certain_event());
+    assert_eq!(events.recv().await.unwrap().event, some_text());
+    assert_eq!(events.recv().await.unwrap().event, a_certain_event());
 }
 
 #[tokio::test]
-async fn on_a_full_disk_nothing_is_lost_that_was_said_to_be_recorded() {
+async fn a_full_disk_loses_no_recorded_event() {
     let mut scene = Scene::running().await;
     let log = scene.log().await.clone();
-    // It stays as large as it is.
+    // The file cannot grow any further.
     log.set("PRAGMA max_page_count = 1").await;
     let mut recorded = scene.logged().await.len();
     let error = loop {
@@ -275,7 +276,7 @@ async fn on_a_full_disk_nothing_is_lost_that_was_said_to_be_recorded() {
 }
 
 #[tokio::test]
-async fn a_read_only_log_is_named_and_words_wait_until_it_can_be_written() {
+async fn a_read_only_log_is_reported_and_output_waits() {
     let mut scene = Scene::running().await;
     let before = scene.logged().await.len();
     let log = scene.log().await.clone();
@@ -287,7 +288,7 @@ async fn a_read_only_log_is_named_and_words_wait_until_it_can_be_written() {
     assert!(matches!(error, RecordsError::Store(LedgerError::ReadOnly { .. })), "{error}");
 
     log.set("PRAGMA query_only = 0").await;
-    // Nobody has to ask for it.
+    // It is written without another call.
     until(async || scene.logged().await.len() == before + 1).await;
     assert_eq!(scene.logged().await[before].event, some_text());
 }
@@ -342,14 +343,17 @@ async fn many_drivers_on_one_log_lose_nothing() {
         let ledger = ledgers[place % 2].clone();
         async move {
             let mut journal = Journal::begin(&ledger, &a_run_of(me())).await.unwrap();
-            for event in &way_to_running()[1..] {
+            for event in &events_until_running()[1..] {
                 journal.record(event.clone()).await.unwrap();
             }
             journal.state().sequence
         }
     });
     let newest = futures::future::join_all(runs).await;
-    assert!(newest.iter().all(|newest| *newest == way_to_running().len() as u64), "{newest:?}");
+    assert!(
+        newest.iter().all(|newest| *newest == events_until_running().len() as u64),
+        "{newest:?}"
+    );
     assert_eq!(check(&ledgers[0]).await.unwrap(), [""; 0]);
     let running = RunFilter { phases: vec![Phase::Running], ..RunFilter::default() };
     assert_eq!(ledgers[1].runs(&running).await.unwrap().len(), 30);
@@ -387,7 +391,7 @@ async fn a_watch_sleeps_while_others_only_read() {
     assert!(started_at.elapsed() >= Duration::from_millis(900), "{:?}", started_at.elapsed());
 }
 
-/// What the next test does in a process of its own: dies where it is told to.
+/// Runs in the child process of the next test, and dies at the given point.
 async fn die_at(point: &str, home: &str) -> ! {
     let point = Crashpoint::from_str(point).unwrap();
     let ledger = Ledger::open(home.as_ref()).await.unwrap();
@@ -398,7 +402,7 @@ async fn die_at(point: &str, home: &str) -> ! {
     let start = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };
     journal.record(start).await.unwrap();
     drop(journal);
-    let _ = Journal::take_up(&ledger, run.id, &run.owner.owner, &me()).await;
+    let _ = Journal::claim(&ledger, run.id, &run.owner.owner, &me()).await;
     panic!("it did not die at {}", point.name());
 }
 
@@ -420,11 +424,11 @@ async fn killed_at_every_place_a_run_is_taken_up_with_row_and_log_together() {
         assert_eq!(child.status.signal(), Some(9), "{}: {child:?}", point.name());
 
         let ledger = Ledger::open(home.path()).await.unwrap();
-        let left = ledger.runs(&RunFilter::unsettled()).await.unwrap();
+        let left = ledger.runs(&RunFilter::unfinished()).await.unwrap();
         let [left] = left.as_slice() else { panic!("{}: {left:?}", point.name()) };
         let dead: &Owner = &left.owner.owner;
         assert_eq!(dead.liveness(), Liveness::Dead, "{}", point.name());
-        let journal = Journal::take_up(&ledger, left.id, dead, &me()).await.unwrap().unwrap();
+        let journal = Journal::claim(&ledger, left.id, dead, &me()).await.unwrap().unwrap();
         let row = ledger.run(left.id).await.unwrap().unwrap();
         let newest = ledger.event_log().await.unwrap().newest(left.id).await.unwrap();
         assert_eq!(&row.state, journal.state(), "{}", point.name());

@@ -1,4 +1,4 @@
-//! The hand that writes one run: log first, then row.
+//! The writer of one run: log first, then row.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use super::{EventLog, RecordsError, Result};
 
 /// Maximum number of pieces of agent output buffered before a write.
 const MOST_PENDING: usize = 256;
-/// Maximum number of bytes of agent output buffered before a write. The space kept for a full disk
-/// has to take them.
+/// Maximum number of bytes of agent output buffered before a write. The space reserved for a full
+/// disk must be able to hold them.
 const MOST_PENDING_BYTES: usize = 1 << 20;
 
-/// Writes one run. Everything here happens under one lock, in a task that nobody can cut.
+/// Writes one run. Everything here happens under one lock, in a task that cannot be cancelled.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// The run.
     pub(super) run: RunId,
-    /// Who drives it: every save is fenced by this.
+    /// The driver of the run. Every save is fenced by it.
     pub(super) owner: Owner,
-    /// Where its row is.
+    /// The ledger that holds the row.
     pub(super) ledger: Ledger,
-    /// Where its events are.
+    /// The log that holds the events.
     pub(super) log: EventLog,
-    /// What its events have made of it, those that wait included.
+    /// The state of the run, including events that are not written yet.
     pub(super) state: RunState,
-    /// Words of the agent that wait to be written together.
+    /// Agent output that is buffered, to be written together.
     pub(super) pending: Vec<Logged>,
-    /// How many bytes that is.
+    /// The size of the buffered output in bytes.
     pub(super) pending_bytes: usize,
     /// Agent output beyond what the log of a run takes, not recorded yet.
     pub(super) dropped: Option<Dropped>,
@@ -41,16 +41,16 @@ pub(super) struct Writer {
     pub(super) is_row_behind: bool,
     /// The newest event of the spool that is on disk.
     pub(super) safe_spool: u64,
-    /// Who wants to hear of events once they are on disk.
-    pub(super) told: broadcast::Sender<Arc<Logged>>,
+    /// Sends events to subscribers once they are on disk.
+    pub(super) subscribers: broadcast::Sender<Arc<Logged>>,
 }
 
-/// What somebody wants recorded.
+/// An event to record.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
-    /// What happened.
+pub(super) struct PendingEvent {
+    /// The event.
     pub(super) event: RunEvent,
-    /// Its number in the spool of the bridge, where it came from there.
+    /// Its number in the bridge's spool, if it came from there.
     pub(super) spooled: Option<u64>,
 }
 
@@ -60,18 +60,18 @@ pub(super) struct Dropped {
     turn: u32,
     pieces: u64,
     bytes: u64,
-    /// The newest number in the spool among it.
+    /// The newest spool number among it.
     spooled: Option<u64>,
 }
 
 impl Writer {
-    /// Returns whether an event of the spool is held already.
-    fn is_known(&self, entry: &Entry) -> bool {
+    /// Returns whether an event of the spool is already recorded.
+    fn is_known(&self, entry: &PendingEvent) -> bool {
         let dropped = self.dropped.and_then(|dropped| dropped.spooled).unwrap_or(0);
         entry.spooled.is_some_and(|number| number <= self.state.spooled.max(dropped))
     }
 
-    fn number(&self, after: &RunState, entry: Entry) -> Logged {
+    fn number(&self, after: &RunState, entry: PendingEvent) -> Logged {
         let at_ms = self.ledger.clock().now().wall_ms;
         Logged { sequence: after.sequence + 1, at_ms, spooled: entry.spooled, event: entry.event }
     }
@@ -80,9 +80,10 @@ impl Writer {
         RecordsError::Illegal { run: self.run, source }
     }
 
-    /// Takes agent output, which may wait for more; returns whether it is the first that waits.
-    /// What is beyond the limit of the run's log is counted instead.
-    pub(super) async fn take_words(&mut self, entry: Entry) -> Result<bool> {
+    /// Buffers agent output. Returns whether the buffer was empty before.
+    ///
+    /// Output beyond the limit of the run's log is only counted.
+    pub(super) async fn buffer_output(&mut self, entry: PendingEvent) -> Result<bool> {
         if self.is_known(&entry) {
             return Ok(false);
         }
@@ -97,7 +98,7 @@ impl Writer {
         if is_full {
             self.write_pending().await?;
         }
-        // What was dropped before comes first.
+        // Output that was dropped earlier is recorded first.
         self.number_dropped()?;
         let logged = self.number(&self.state, entry);
         self.state.apply(&logged).map_err(|source| self.illegal(source))?;
@@ -106,7 +107,7 @@ impl Writer {
         Ok(was_idle)
     }
 
-    fn drop_output(&mut self, entry: &Entry, size: u64) {
+    fn drop_output(&mut self, entry: &PendingEvent, size: u64) {
         let RunEvent::Text { turn, .. } = entry.event else { return };
         let dropped =
             self.dropped.get_or_insert(Dropped { turn, pieces: 0, bytes: 0, spooled: None });
@@ -116,21 +117,21 @@ impl Writer {
         dropped.spooled = entry.spooled.or(dropped.spooled);
     }
 
-    /// Makes one event of what was dropped, and lets it wait with the rest.
+    /// Turns the dropped output into one event, and buffers it.
     fn number_dropped(&mut self) -> Result<()> {
         let Some(dropped) = self.dropped else { return Ok(()) };
         let Dropped { turn, pieces, bytes, spooled } = dropped;
         let event = RunEvent::TextDropped { turn, pieces, bytes };
-        let logged = self.number(&self.state, Entry { event, spooled });
+        let logged = self.number(&self.state, PendingEvent { event, spooled });
         self.state.apply(&logged).map_err(|source| self.illegal(source))?;
         self.dropped = None;
         self.pending.push(logged);
         Ok(())
     }
 
-    /// Records events, all or none, with everything that waits before them.
-    pub(super) async fn take(&mut self, entries: Vec<Entry>) -> Result<()> {
-        let entries: Vec<Entry> =
+    /// Records events, all or none, after the buffered ones.
+    pub(super) async fn write(&mut self, entries: Vec<PendingEvent>) -> Result<()> {
+        let entries: Vec<PendingEvent> =
             entries.into_iter().filter(|entry| !self.is_known(entry)).collect();
         self.number_dropped()?;
         if entries.is_empty() {
@@ -158,7 +159,8 @@ impl Writer {
         saved
     }
 
-    /// Writes what waits. The row is left as it is: words change nothing that it shows.
+    /// Writes the buffered events. The row is not saved, because agent output changes nothing it
+    /// shows.
     pub(super) async fn write_pending(&mut self) -> Result<()> {
         self.number_dropped()?;
         if self.pending.is_empty() {
@@ -175,8 +177,8 @@ impl Writer {
         self.pending_bytes = 0;
         self.safe_spool = self.state.spooled;
         for logged in batch {
-            // Nobody has to listen.
-            let _ = self.told.send(Arc::new(logged));
+            // It is fine if there are no subscribers.
+            let _ = self.subscribers.send(Arc::new(logged));
         }
     }
 
@@ -184,7 +186,7 @@ impl Writer {
         self.log.append(self.run, batch).await
     }
 
-    /// Saves the row; fenced, so that a driver that was replaced learns of it here.
+    /// Saves the row. The save is fenced, so a driver that was replaced notices it here.
     pub(super) async fn save_row(&self) -> Result<()> {
         match self.ledger.save_run(self.run, &self.owner, &self.state).await {
             Ok(()) => Ok(()),

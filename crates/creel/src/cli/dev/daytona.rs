@@ -1,29 +1,29 @@
-//! `creel dev daytona`: a Daytona API on this machine.
+//! `creel dev daytona`: serves a Daytona API on this machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use creel_core::provider::ProviderName;
-use creel_core::scope::{Supervisor, TakeError};
+use creel_core::scope::{AcquireError, Supervisor};
 use creel_daytona_server::{
     ApiVersion, Backend, Delays, RateLimits, Scenario, Server, Settings, StartError,
 };
 use serde::Serialize;
 
 use crate::app::{App, command_name};
-use crate::cli::settle::settle_first;
+use crate::cli::orphans::release_orphans_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
 
 /// Serve the Daytona API on this machine
 ///
-/// Sandboxes are process trees of this machine, or containers with --docker.
-/// Prints one line of JSON when it is ready, serves until it is asked to end,
-/// and gives every sandbox back; if it is killed, its watchdog does. Process
-/// sandboxes are no security boundary, and paths in them begin at their own
-/// directory.
+/// Sandboxes are process trees on this machine, or containers with --docker.
+/// Prints one line of JSON when it is ready, and serves until it receives a
+/// signal. Then it releases all sandboxes; if it is killed, its watchdog releases
+/// them. Process sandboxes are not a security boundary. Paths in them are relative
+/// to the sandbox's own directory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -34,41 +34,41 @@ Examples:
   creel dev daytona --rate-limit sandbox-lifecycle=2500 --rate-limit authenticated=10000
   export DAYTONA_API_URL=… DAYTONA_API_KEY=… with what it prints")]
 pub(crate) struct Daytona {
-    /// Where to listen; only this machine's own addresses
+    /// Listen on this loopback address
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Make containers instead of process trees
+    /// Create containers instead of process trees
     #[arg(long)]
     docker: bool,
-    /// The image of every container; the name of the snapshot without it
+    /// Use this image for every container (default: the name of the snapshot)
     #[arg(long, value_name = "IMAGE", requires = "docker")]
     image: Option<String>,
-    /// Make records only: nothing runs, and nothing can be executed
+    /// Only record sandboxes: start nothing, execute nothing
     #[arg(long, conflicts_with = "docker")]
     hollow: bool,
-    /// Faults, limits and sandboxes to start with, as TOML
+    /// Read faults, limits and initial sandboxes from a TOML file
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Requests a minute by throttler: `documented`, or authenticated=N, sandbox-create=N,
-    /// sandbox-lifecycle=N, failed-auth=N
+    /// Limit requests per minute: `documented`, authenticated=N, sandbox-create=N,
+    /// sandbox-lifecycle=N or failed-auth=N
     #[arg(long, value_name = "LIMIT")]
     rate_limit: Vec<String>,
-    /// Change states at once instead of after realistic delays
+    /// Change states immediately, without realistic delays
     #[arg(long)]
     fast: bool,
-    /// Whose answers to give: `0.190` exactly as the last open release; `compatible` adds the
-    /// fields that newer SDKs require; `0.226` adds times to live too
+    /// Emulate this API version: `0.190` is the last open release, `compatible` adds the fields
+    /// that newer SDKs require, `0.226` also adds times to live
     #[arg(long, value_name = "VERSION", default_value = "compatible")]
     api: ApiVersion,
-    /// A snapshot that creates may name, besides the default one
+    /// Add a snapshot, besides the default one
     #[arg(long, value_name = "NAME")]
     snapshot: Vec<String>,
-    /// A region that creates may name, besides us and eu
+    /// Add a region, besides us and eu
     #[arg(long, value_name = "NAME")]
     region: Vec<String>,
 }
 
-/// What a client needs, on stdout when the server is ready.
+/// The connection details for a client, printed to stdout when the server is ready.
 #[derive(Debug, Serialize)]
 struct ReadyJson<'a> {
     version: u32,
@@ -107,11 +107,11 @@ impl Daytona {
             admin_url: running.admin_url(),
             pid: std::process::id(),
         });
-        shutdown.asked().await;
+        shutdown.requested().await;
         app.printer.say("giving back all sandboxes; press Ctrl-C again to stop at once");
         tokio::select! {
             () = running.stop() => {}
-            () = shutdown.asked() => exit_at_once(),
+            () = shutdown.requested() => exit_at_once(),
         }
         Ok(Exit::Done)
     }
@@ -122,10 +122,10 @@ impl Daytona {
         }
         let kind = if self.docker { ProviderName::Docker } else { ProviderName::Process };
         let providers = app.providers(&[kind])?;
-        // An engine that does not answer would show only with the first sandbox.
+        // Otherwise an engine that does not respond would fail only with the first sandbox.
         providers.get(kind)?.identity().await?;
         let ledger = app.ledger().await?;
-        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
+        release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
         watchdog::start(app)?;
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?

@@ -1,4 +1,4 @@
-//! `creel dev hold`: take resources under supervision and hold them.
+//! `creel dev hold`: creates resources under supervision and holds them.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,68 +12,68 @@ use creel_core::provider::{
     ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, SandboxSpec, Spec,
     VolumeMount, VolumeSpec,
 };
-use creel_core::scope::{Held, Request, Supervisor, TakeError};
+use creel_core::scope::{AcquireError, Held, Request, Supervisor};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, command_name};
-use crate::cli::settle::settle_first;
+use crate::cli::orphans::release_orphans_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
 
-/// Take resources under supervision and hold them until told to stop
+/// Create supervised resources and hold them until stopped
 ///
-/// Makes what the flags say, prints one line of JSON when all of it is there,
-/// and gives everything back when the time is over, on Ctrl-C, or, if this
-/// process is killed, through its watchdog.
+/// Prints one line of JSON when all requested resources exist. Releases them
+/// after the time given by --for, or on Ctrl-C. If this process is killed, its
+/// watchdog releases them.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   creel dev hold --process --directory --for 10s
   creel dev hold --container debian:12 --network --volume
   creel dev hold --sandbox --lease 10m
-  kill -9 the printed pid, and watch `creel ls --owned`")]
+  kill -9 PID; creel ls --owned          with the printed pid")]
 pub(crate) struct Hold {
-    /// A container of this image, in the network and with the volume if these are asked for
+    /// Create a container of this image, attached to the network and volume if requested
     #[arg(long, value_name = "IMAGE")]
     pub(crate) container: Option<String>,
-    /// A network
+    /// Create a network
     #[arg(long)]
     pub(crate) network: bool,
-    /// A volume
+    /// Create a volume
     #[arg(long)]
     pub(crate) volume: bool,
-    /// A directory
+    /// Create a directory
     #[arg(long)]
     pub(crate) directory: bool,
-    /// A process tree, in the directory if one is asked for
+    /// Start a process tree, in the directory if requested
     #[arg(long)]
     pub(crate) process: bool,
-    /// A Daytona sandbox of the default snapshot
+    /// Create a Daytona sandbox from the default snapshot
     #[arg(long)]
     pub(crate) sandbox: bool,
-    /// So many of each
+    /// Create this many of each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) count: u32,
-    /// Give everything back after this time
+    /// Release everything after this time
     #[arg(long = "for", value_name = "TIME", value_parser = creel_core::duration::parse)]
     pub(crate) time: Option<Duration>,
-    /// How long the resources may live without a renewal
+    /// Set the lease of the resources
     #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
     lease: Option<Duration>,
-    /// Keep the resources until their lease ends when this process dies
+    /// If this process dies, keep the resources until their lease expires
     #[arg(long)]
     hold_on_death: bool,
-    /// Start no watchdog
+    /// Do not start a watchdog
     #[arg(long)]
     no_watchdog: bool,
-    /// What containers and process trees run; sleeps by default
+    /// The command for containers and process trees (default: sleep)
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
 
-/// What is held, on stdout when all of it is there.
+/// What is held, printed to stdout when all of it exists.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HeldJson {
     pub(crate) version: u32,
@@ -83,7 +83,7 @@ pub(crate) struct HeldJson {
     pub(crate) held: Vec<HeldItemJson>,
 }
 
-/// One thing that is held.
+/// One held resource.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HeldItemJson {
     pub(crate) resource: ResourceId,
@@ -93,13 +93,13 @@ pub(crate) struct HeldItemJson {
     pub(crate) name: String,
 }
 
-/// On whose behalf and for how long things are taken.
-struct Terms<'a> {
+/// The context in which resources are created.
+struct HoldContext<'a> {
     app: &'a App,
     supervisor: &'a Supervisor,
     run: RunId,
     lease: Duration,
-    /// Take nothing more once this is cancelled.
+    /// Stops further creates when it is cancelled.
     stop: CancellationToken,
 }
 
@@ -113,14 +113,14 @@ impl Hold {
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let ledger = app.ledger().await?;
         let providers = app.providers(&[])?;
-        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
+        release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
         let watchdog = if self.no_watchdog { None } else { Some(watchdog::start(app)?) };
         let supervisor = Supervisor::new(ledger, providers, &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
         let lease = self.lease.unwrap_or(app.config.lease.duration);
         let keep_alive = supervisor.keep_alive(lease / 3);
-        let terms = Terms {
+        let context = HoldContext {
             app,
             supervisor: &supervisor,
             run: RunId::new(),
@@ -128,67 +128,73 @@ impl Hold {
             stop: CancellationToken::new(),
         };
         let mut held = Vec::new();
-        let taken = self.take_or_stop(&terms, &mut held, &mut shutdown).await;
-        if taken.is_ok() {
-            print_held(app, watchdog, terms.run, &held);
+        let created = self.create_or_stop(&context, &mut held, &mut shutdown).await;
+        if created.is_ok() {
+            print_held(app, watchdog, context.run, &held);
         }
-        let interrupted = taken.is_ok() && self.wait(&mut shutdown).await;
-        // Given back below, all at once.
+        let interrupted = created.is_ok() && self.wait(&mut shutdown).await;
+        // They are released below, all at once.
         held.into_iter().for_each(Held::forget);
         keep_alive.abort();
-        let given = tokio::select! {
-            given = give_back(app, &supervisor) => given,
-            () = shutdown.asked() => exit_at_once(),
+        let released = tokio::select! {
+            released = release_all(app, &supervisor) => released,
+            () = shutdown.requested() => exit_at_once(),
         };
-        match (taken, given) {
+        match (created, released) {
             (Ok(()), Ok(())) if interrupted => Ok(Exit::Interrupted),
             (Ok(()), Ok(())) => Ok(Exit::Done),
-            (Ok(()), Err(given)) => Err(given.after_answer()),
-            (Err(taken), Ok(())) => Err(taken),
-            (Err(taken), Err(given)) => Err(taken.and(&given)),
+            (Ok(()), Err(released)) => Err(released.after_output()),
+            (Err(created), Ok(())) => Err(created),
+            (Err(created), Err(released)) => Err(created.and(&released)),
         }
     }
 
-    /// Takes everything; after a signal nothing more, but what is under way is waited for: a
-    /// create that lands after the others are given back would bring back what it uses.
-    async fn take_or_stop(
+    /// Creates everything; after a signal it starts no more creates.
+    ///
+    /// Creates under way are still awaited: one that completes after the others are released would
+    /// bring back what it uses.
+    async fn create_or_stop(
         &self,
-        terms: &Terms<'_>,
+        context: &HoldContext<'_>,
         held: &mut Vec<Held>,
         shutdown: &mut Shutdown,
     ) -> Result<(), Failure> {
-        let mut taking = pin!(self.take_all(terms, held));
+        let mut creating = pin!(self.create_all(context, held));
         tokio::select! {
-            taken = &mut taking => return taken,
-            () = shutdown.asked() => terms.stop.cancel(),
+            created = &mut creating => return created,
+            () = shutdown.requested() => context.stop.cancel(),
         }
         tokio::select! {
-            taken = taking => taken.and_then(|()| Err(interrupted())),
-            () = shutdown.asked() => exit_at_once(),
+            created = creating => created.and_then(|()| Err(interrupted())),
+            () = shutdown.requested() => exit_at_once(),
         }
     }
 
-    async fn take_all(&self, terms: &Terms<'_>, held: &mut Vec<Held>) -> Result<(), Failure> {
+    async fn create_all(
+        &self,
+        context: &HoldContext<'_>,
+        held: &mut Vec<Held>,
+    ) -> Result<(), Failure> {
         for _ in 0..self.count {
-            let mut take = async |provider, spec| {
-                if terms.stop.is_cancelled() {
+            let mut create = async |provider, spec| {
+                if context.stop.is_cancelled() {
                     return Err(interrupted());
                 }
                 let mut request = Request::new(provider, spec);
-                request.run = Some(terms.run);
-                request.lease = terms.lease;
+                request.run = Some(context.run);
+                request.lease = context.lease;
                 if self.hold_on_death {
                     request.on_owner_death = OnOwnerDeath::Hold;
                 }
-                let taken = terms.supervisor.create(request).await.map_err(Failure::from)?;
-                let (id, name) = (taken.id.clone(), taken.name.clone());
-                held.push(taken);
+                let created = context.supervisor.create(request).await.map_err(Failure::from)?;
+                let (id, name) = (created.id.clone(), created.name.clone());
+                held.push(created);
                 Ok::<_, Failure>((id, name))
             };
             let mut directory = None;
             if self.directory {
-                let (id, _) = take(ProviderName::Process, Spec::Directory).await?;
-                directory = terms.app.process().directory(&id);
+                let (id, _) = create(ProviderName::Process, Spec::Directory).await?;
+                directory = context.app.process().directory(&id);
             }
             if self.process {
                 let spec = ProcessSpec {
@@ -197,21 +203,21 @@ impl Hold {
                     directory,
                     limits: Limits::default(),
                 };
-                take(ProviderName::Process, Spec::Process(spec)).await?;
+                create(ProviderName::Process, Spec::Process(spec)).await?;
             }
             if self.sandbox {
                 let spec = Spec::Sandbox(SandboxSpec::default());
-                take(ProviderName::Daytona, spec).await?;
+                create(ProviderName::Daytona, spec).await?;
             }
             let mut network = None;
             if self.network {
                 let spec = Spec::Network(NetworkSpec::default());
-                network = Some(take(ProviderName::Docker, spec).await?.1);
+                network = Some(create(ProviderName::Docker, spec).await?.1);
             }
             let mut mounts = Vec::new();
             if self.volume {
                 let spec = Spec::Volume(VolumeSpec::default());
-                let volume = take(ProviderName::Docker, spec).await?.1;
+                let volume = create(ProviderName::Docker, spec).await?.1;
                 mounts.push(VolumeMount { volume, target: "/data".to_owned() });
             }
             if let Some(image) = &self.container {
@@ -222,7 +228,7 @@ impl Hold {
                     mounts,
                     ..ContainerSpec::default()
                 };
-                take(ProviderName::Docker, Spec::Container(spec)).await?;
+                create(ProviderName::Docker, Spec::Container(spec)).await?;
             }
         }
         Ok(())
@@ -230,7 +236,7 @@ impl Hold {
 
     fn command_or(&self, default: &[&str]) -> Vec<String> {
         if self.command.is_empty() {
-            default.iter().map(|&word| word.to_owned()).collect()
+            default.iter().map(|&arg| arg.to_owned()).collect()
         } else {
             self.command.clone()
         }
@@ -246,7 +252,7 @@ impl Hold {
         };
         tokio::select! {
             () = time => false,
-            () = shutdown.asked() => true,
+            () = shutdown.requested() => true,
         }
     }
 }
@@ -266,12 +272,12 @@ fn print_held(app: &App, watchdog: Option<u32>, run: RunId, held: &[Held]) {
     app.printer.json(&HeldJson { version: 1, pid, watchdog, run, held });
 }
 
-async fn give_back(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
+async fn release_all(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
     let status = supervisor.release_all().await?;
     if status.released() > 0 {
         app.printer.say(&format!("gave back {}", status.released()));
     }
-    // What a failed create left and will not go is quarantined before this begins.
+    // What a failed create left and cannot be released is quarantined before this begins.
     if status.is_settled() && status.quarantined == 0 {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use crate::output::{Exit, Failure};
 
 pub(crate) use hold::{HeldJson, Hold};
 
-/// Tools for people who build on creel
+/// Tools for developing with creel
 #[derive(Debug, Args)]
 pub(crate) struct Dev {
     #[command(subcommand)]

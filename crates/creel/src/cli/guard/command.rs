@@ -1,58 +1,62 @@
-//! Running the command: its signals, its terminal, its end.
+//! Runs the command: its signals, its terminal, its end.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use creel_core::failure::Code;
-use creel_core::provider::process::{Attended, AttendedCommand, Attention, Ending};
+use creel_core::provider::process::{Attended, AttendedCommand, CommandEvent, ProcessEnding};
 use creel_core::provider::{ErrorClass, Limits, ProcessSpec, ProviderName, Spec};
-use creel_core::scope::{Held, Request, TakeError};
+use creel_core::scope::{AcquireError, Held, Request};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
-use crate::shutdown::{Asked, Shutdown};
+use crate::shutdown::{Shutdown, ShutdownSignal};
 
-use super::Post;
+use super::GuardSetup;
 
-/// Runs the command to its end, and returns the exit code that passes through.
+/// Runs the command to its end, and returns its exit code.
 pub(super) async fn run(
     command: &[OsString],
     app: &App,
-    post: &mut Post,
+    setup: &mut GuardSetup,
     shutdown: &mut Shutdown,
 ) -> Result<u8, Failure> {
-    let (held, attended) = start(command, app, post).await?;
+    let (held, attended) = start(command, app, setup).await?;
     let ending = wait(attended, app, shutdown).await;
-    // What it left running is ended with the rest.
-    post.held.push(held);
+    // Processes that it left running are ended with the rest.
+    setup.held.push(held);
     Ok(match ending {
-        Some(Ending::Code(code)) => u8::try_from(code).unwrap_or(Exit::Guard.code()),
-        Some(Ending::Signal(signal)) => 128 + u8::try_from(signal).unwrap_or_default(),
-        Some(Ending::LeaseExpired | Ending::InitDied) | None => 128 + 9,
+        Some(ProcessEnding::Code(code)) => u8::try_from(code).unwrap_or(Exit::Guard.code()),
+        Some(ProcessEnding::Signal(signal)) => 128 + u8::try_from(signal).unwrap_or_default(),
+        Some(ProcessEnding::LeaseExpired | ProcessEnding::InitDied) | None => 128 + 9,
     })
 }
 
-async fn start(command: &[OsString], app: &App, post: &Post) -> Result<(Held, Attended), Failure> {
-    let shown = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+async fn start(
+    command: &[OsString],
+    app: &App,
+    setup: &GuardSetup,
+) -> Result<(Held, Attended), Failure> {
+    let shown = command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let spec = ProcessSpec { command: shown, limits: Limits::default(), ..ProcessSpec::default() };
     let request = Request::new(ProviderName::Process, Spec::Process(spec));
     let attended = Arc::new(Mutex::new(None));
     let (place, process) = (Arc::clone(&attended), app.process());
     let command = AttendedCommand {
         command: command.to_vec(),
-        environment: post.environment.clone(),
-        directory: post.place.path().to_owned(),
-        cover: post.cover.clone(),
+        environment: setup.environment.clone(),
+        directory: setup.place.path().to_owned(),
+        cover: setup.cover.clone(),
     };
     let program = command.command[0].to_string_lossy().into_owned();
-    let held = post.supervisor.create_with(request, |order| async move {
-        let (id, handle) = process.attend(order, command).await?;
+    let held = setup.supervisor.create_with(request, |create_request| async move {
+        let (id, handle) = process.attend(create_request, command).await?;
         *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(id)
     });
     let held = held.await.map_err(|error| match error {
-        TakeError::Provider(error) if error.class == ErrorClass::Gone => {
+        AcquireError::Provider(error) if error.class == ErrorClass::Gone => {
             Failure::new(Code::Usage, Exit::Guard, format!("there is no program `{program}`"))
                 .hint("check the words after --")
         }
@@ -66,22 +70,23 @@ async fn start(command: &[OsString], app: &App, post: &Post) -> Result<(Held, At
     Ok((held, attended))
 }
 
-/// Waits for the end of the command. The first signal is passed on, or came from the terminal
-/// to both; with the second one it is over.
-async fn wait(mut attended: Attended, app: &App, shutdown: &mut Shutdown) -> Option<Ending> {
+/// Waits for the end of the command. The first signal is forwarded, unless the terminal has sent it
+/// to both. The second one kills the command.
+async fn wait(mut attended: Attended, app: &App, shutdown: &mut Shutdown) -> Option<ProcessEnding> {
     let mut signals = 0;
     loop {
         tokio::select! {
             attention = attended.next() => match attention {
-                Attention::Ended(ending) => return Some(ending),
-                Attention::Lost => return None,
-                Attention::Suspended => suspend(&attended),
-                // The terminal sent it to the whole group: the command has it already.
-                Attention::Signalled(_) => signals += 1,
+                CommandEvent::Ended(ending) => return Some(ending),
+                CommandEvent::Lost => return None,
+                CommandEvent::Suspended => suspend(&attended),
+                // The terminal sent the signal to the whole group, so the command has received it
+                // already.
+                CommandEvent::Signalled(_) => signals += 1,
             },
-            asked = shutdown.next() => {
+            signal = shutdown.next() => {
                 signals += 1;
-                attended.signal(number(asked));
+                attended.signal(number(signal));
             }
         }
         match signals {
@@ -90,27 +95,27 @@ async fn wait(mut attended: Attended, app: &App, shutdown: &mut Shutdown) -> Opt
             _ => {
                 app.printer.say("killing the command");
                 attended.signal(Signal::KILL.as_raw());
-                // Dropping it ends the whole tree.
-                return Some(Ending::Signal(Signal::KILL.as_raw()));
+                // Dropping `attended` ends the whole process tree.
+                return Some(ProcessEnding::Signal(Signal::KILL.as_raw()));
             }
         }
     }
 }
 
-fn number(asked: Asked) -> i32 {
-    match asked {
-        Asked::Interrupt => Signal::INT.as_raw(),
-        Asked::Terminate => Signal::TERM.as_raw(),
-        Asked::HangUp => Signal::HUP.as_raw(),
+fn number(signal: ShutdownSignal) -> i32 {
+    match signal {
+        ShutdownSignal::Interrupt => Signal::INT.as_raw(),
+        ShutdownSignal::Terminate => Signal::TERM.as_raw(),
+        ShutdownSignal::HangUp => Signal::HUP.as_raw(),
     }
 }
 
-/// Stops the command and this process, so that the shell gets the terminal back; goes on when
-/// the shell says so.
+/// Stops the command and this process, so that the shell gets the terminal back. Continues when the
+/// shell resumes this process.
 fn suspend(attended: &Attended) {
     attended.signal(Signal::STOP.as_raw());
     let me: Pid = getpid();
-    // It returns when somebody continues this process.
+    // Returns when this process is continued.
     let _ = kill_process(me, Signal::STOP);
     attended.resume();
 }

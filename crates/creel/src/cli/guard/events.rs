@@ -1,32 +1,32 @@
-//! What happened, as lines of JSON in a file.
+//! Writes events as lines of JSON to a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use creel_core::guard::{Happening, Listener};
+use creel_core::guard::{GuardEvent, GuardListener};
 use creel_core::reap::{ItemReport, Outcome};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::output::Failure;
 
-/// Writes events, where a file was asked for.
+/// Writes events, if a file was requested.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct EventFile {
     file: Option<Mutex<File>>,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     version: u32,
     at: Timestamp,
     #[serde(flatten)]
-    happening: &'a Happening,
+    event: &'a GuardEvent,
 }
 
-impl Events {
+impl EventFile {
     pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self { file: None }) };
         let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
@@ -35,10 +35,10 @@ impl Events {
         Ok(Self { file: Some(Mutex::new(file)) })
     }
 
-    /// Writes what came of the release of something.
+    /// Writes the outcome of a release.
     pub(super) fn released(&self, item: &ItemReport) {
         let event = if item.result == Outcome::Gone { "released" } else { "not_released" };
-        self.hear(Happening {
+        self.on_event(GuardEvent {
             event,
             provider: item.provider,
             kind: item.kind,
@@ -49,10 +49,10 @@ impl Events {
     }
 }
 
-impl Listener for Events {
-    fn hear(&self, happening: Happening) {
+impl GuardListener for EventFile {
+    fn on_event(&self, event: GuardEvent) {
         let Some(file) = &self.file else { return };
-        let line = Line { version: 1, at: Timestamp::now(), happening: &happening };
+        let line = EventLine { version: 1, at: Timestamp::now(), event: &event };
         let Ok(mut text) = serde_json::to_vec(&line) else { return };
         text.push(b'\n');
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);

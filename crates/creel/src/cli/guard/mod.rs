@@ -1,9 +1,9 @@
-//! `creel guard`: run a command, and give back whatever it created.
+//! `creel guard`: runs a command, and releases whatever it created.
 
 mod command;
 mod events;
-mod give_back;
 mod pre_sweep;
+mod release;
 mod unexplained;
 
 use std::ffi::OsString;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::guard::daytona::{DaytonaGate, GateListener, GateOrder};
+use creel_core::guard::daytona::{DaytonaGate, GateConfig, GateListener};
 use creel_core::guard::docker::{DockerGate, GateSocket, serve};
-use creel_core::guard::{Claims, Policy, SocketPlace, Terms};
+use creel_core::guard::{ClaimDefaults, Claims, Policy, SocketPlace};
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath};
 use creel_core::provider::daytona::DaytonaProvider;
 use creel_core::provider::docker::DockerProvider;
-use creel_core::provider::process::{CommandEnvironment, Cover};
+use creel_core::provider::process::{CommandEnvironment, SocketCover};
 use creel_core::provider::{ProviderName, Spec};
-use creel_core::scope::{Held, Request, Supervisor, TakeError};
+use creel_core::scope::{AcquireError, Held, Request, Supervisor};
 use creel_core::task;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -31,24 +31,24 @@ use crate::environment;
 use crate::output::{Exit, Failure};
 use crate::shutdown::Shutdown;
 
-use super::settle::settle_first;
+use super::orphans::release_orphans_first;
 use super::watchdog;
-use events::Events;
-use pre_sweep::{Means, PreSweepArgs};
+use events::EventFile;
+use pre_sweep::{PreSweepArgs, SweepContext};
 
-/// How long a thing may live when it is kept and nobody said how long.
+/// How long a resource may live when it is kept without a time limit.
 const KEPT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// Run a command; whatever it creates through Docker and Daytona is given back when it ends
+/// Run a command and release everything it created in Docker and Daytona
 ///
-/// The command gets a private Docker socket through DOCKER_HOST and, where
-/// Daytona is configured, a private Daytona endpoint through DAYTONA_API_URL.
-/// What it creates there is recorded before it exists, and released and
-/// verified gone when the command ends, however it ends: containers, networks,
-/// volumes, images, sandboxes, processes it left running, and its temporary
-/// files. Sandboxes that would never stop or end do so when nobody is left to
-/// renew them. If creel itself is killed its watchdog does it. The exit code
-/// is the command's own; 125 means that creel failed.
+/// The command gets a private Docker socket through DOCKER_HOST and, if Daytona
+/// is configured, a private Daytona endpoint through DAYTONA_API_URL. Everything
+/// it creates there is recorded first. When the command ends, for whatever
+/// reason, creel releases its containers, networks, volumes, images, sandboxes,
+/// leftover processes and temporary files, and verifies that they are gone. If
+/// creel itself is killed, its watchdog does this. A sandbox without a time limit
+/// gets one, which creel renews while the command runs. The exit code is that of
+/// the command; 125 means that creel failed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -57,46 +57,46 @@ Examples:
   creel guard --max-containers 20 --max-memory 4g --deny-privileged -- ./run-benchmark.sh
   creel guard --max-sandboxes 50 -- harbor run -d terminal-bench -e daytona
   creel guard --pre-sweep --older-than 1d -- harbor run -d terminal-bench
-  creel guard --keep --ttl 2h -- pytest tests/         look at what is left, for two hours")]
+  creel guard --keep --ttl 2h -- pytest tests/         inspect what is left, for two hours")]
 pub(crate) struct Guard {
-    /// Leave everything there when the command ends
+    /// Keep everything when the command ends
     #[arg(long)]
     keep: bool,
-    /// Give back what was kept when this time has passed
+    /// Release what was kept after this time
     #[arg(long, value_name = "TIME", requires = "keep", value_parser = creel_core::duration::parse)]
     ttl: Option<Duration>,
-    /// Cover programs too that open /var/run/docker.sock whatever DOCKER_HOST says
+    /// Also guard programs that open /var/run/docker.sock and ignore DOCKER_HOST
     ///
-    /// The command gets a mount namespace of its own, in which the guard's
-    /// socket is in that place. Without root it also gets a user namespace, in
-    /// which sudo does not work.
+    /// The command runs in its own mount namespace, in which the guard's socket
+    /// replaces /var/run/docker.sock. Without root it also runs in a user
+    /// namespace, in which sudo does not work.
     #[arg(long)]
     cover_socket: bool,
-    /// Leave the images there that the command built, pulled or loaded
+    /// Keep the images that the command built, pulled or loaded
     #[arg(long)]
     keep_images: bool,
-    /// Refuse more containers than this at once
+    /// Allow at most this many containers at once
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_containers: Option<usize>,
-    /// Give no container more memory than this: 512m, 4g
+    /// Limit the memory of each container: 512m, 4g
     #[arg(long, value_name = "SIZE", value_parser = creel_core::size::parse, help_heading = "Limits")]
     max_memory: Option<u64>,
-    /// Refuse more sandboxes than this at once
+    /// Allow at most this many sandboxes at once
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_sandboxes: Option<usize>,
-    /// Refuse containers with the rights of the host
+    /// Refuse privileged containers
     #[arg(long, help_heading = "Limits")]
     deny_privileged: bool,
-    /// Refuse directories of the host in containers
+    /// Refuse host directories mounted into containers
     #[arg(long, help_heading = "Limits")]
     deny_host_mounts: bool,
-    /// Let the command create what cannot be given back: swarm objects, plugins, snapshots
+    /// Allow creating what creel cannot release: swarm objects, plugins, snapshots
     #[arg(long, help_heading = "Limits")]
     allow_untracked: bool,
-    /// Write what is created and released as lines of JSON
+    /// Write creates and releases to a file, as lines of JSON
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
-    /// Keep the proof: what was there before, what was done, what is left
+    /// Write a leak certificate: the inventory before, the actions, what is left
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
     #[command(flatten)]
@@ -106,22 +106,22 @@ pub(crate) struct Guard {
     command: Vec<OsString>,
 }
 
-/// A guard that stands: everything the command will meet is in place.
-struct Post {
+/// A guard that is set up: everything the command needs is in place.
+struct GuardSetup {
     supervisor: Supervisor,
     claims: Claims,
     /// Holds the sockets and the temporary files.
     directory: PathBuf,
-    /// Where in it the sockets are reached.
+    /// The path through which the sockets in it are reached.
     place: SocketPlace,
     held: Vec<Held>,
     gates: Vec<(CancellationToken, JoinHandle<()>)>,
     environment: CommandEnvironment,
-    /// The guard's socket in the engine's place, where that is wanted.
-    cover: Option<Cover>,
+    /// Covers the engine's socket with the guard's, if requested.
+    cover: Option<SocketCover>,
 }
 
-/// Where programs look for the engine that do not ask the environment.
+/// The socket path used by programs that ignore the environment.
 const USUAL_SOCKET: &str = "/var/run/docker.sock";
 
 impl Guard {
@@ -132,13 +132,13 @@ impl Guard {
     async fn guard(self, app: &App) -> Result<Exit, Failure> {
         let mut shutdown = Shutdown::listen()
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
-        let events = Arc::new(Events::open(self.events.as_deref())?);
+        let events = Arc::new(EventFile::open(self.events.as_deref())?);
         let daytona = app.daytona()?.map(Arc::new);
         let providers = app.providers_with(&[], daytona.clone())?;
         let ledger = app.ledger().await?;
-        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
-        let means = Means { app, ledger: &ledger, providers: &providers };
-        self.before.sweep(means, &mut shutdown).await?;
+        release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
+        let context = SweepContext { app, ledger: &ledger, providers: &providers };
+        self.before.sweep(context, &mut shutdown).await?;
         let baseline = app.list(&providers, &[]).await;
         if let Some(failure) = baseline.refusal() {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
@@ -149,17 +149,17 @@ impl Guard {
             .with_options(app.reap_options());
         let lease = app.config.lease.duration;
         let keep_alive = supervisor.keep_alive(lease / 3);
-        let mut post = self.stand(app, &ledger, supervisor, Arc::clone(&events)).await?;
+        let mut setup = self.set_up(app, &ledger, supervisor, Arc::clone(&events)).await?;
         if let Some(provider) = daytona {
-            self.open_daytona(app, &mut post, provider).await?;
+            self.open_daytona(app, &mut setup, provider).await?;
         }
-        let ended = command::run(&self.command, app, &mut post, &mut shutdown).await;
-        post.close().await;
+        let ended = command::run(&self.command, app, &mut setup, &mut shutdown).await;
+        setup.close().await;
         keep_alive.abort();
         let kept = self.keep;
-        let given = give_back::give_back(give_back::End {
+        let released = release::release(release::ReleaseContext {
             app,
-            post,
+            setup,
             kept,
             images_stay: self.keep_images,
             events: &events,
@@ -168,9 +168,9 @@ impl Guard {
             providers: &providers,
             ledger: &ledger,
         });
-        let given = given.await;
+        let released = released.await;
         let code = ended?;
-        given?;
+        released?;
         Ok(Exit::Command(code))
     }
 
@@ -186,14 +186,14 @@ impl Guard {
         }
     }
 
-    /// Takes the directory, and opens the gates.
-    async fn stand(
+    /// Creates the directory, and opens the gates.
+    async fn set_up(
         &self,
         app: &App,
         ledger: &Ledger,
         supervisor: Supervisor,
-        events: Arc<Events>,
-    ) -> Result<Post, Failure> {
+        events: Arc<EventFile>,
+    ) -> Result<GuardSetup, Failure> {
         let run = RunId::new();
         let mut request = Request::new(ProviderName::Process, Spec::Directory);
         request.run = Some(run);
@@ -207,13 +207,13 @@ impl Guard {
             (false, _) => (OnOwnerDeath::Release, app.config.lease.duration),
         };
         let owner = supervisor.owner().clone();
-        let terms = Terms { owner, run, lease, on_owner_death };
+        let terms = ClaimDefaults { owner, run, lease, on_owner_death };
         let claims = Claims::new(ledger.clone(), terms, events);
         let place = SocketPlace::of(&directory)
             .map_err(|error| Failure::file("cannot open the guard's directory", &error))?;
         let mut environment = CommandEnvironment::default();
         environment.set.push(("TMPDIR".into(), temporary.into()));
-        let mut post = Post {
+        let mut setup = GuardSetup {
             supervisor,
             claims,
             directory,
@@ -224,14 +224,15 @@ impl Guard {
             cover: None,
         };
         if let Some(engine) = app.docker()? {
-            post.open_docker(engine, self.policy()).await?;
-            post.cover = self.cover(app, &post.directory);
+            setup.open_docker(engine, self.policy()).await?;
+            setup.cover = self.cover(app, &setup.directory);
         }
-        Ok(post)
+        Ok(setup)
     }
 
-    /// Says what is put over the engine's usual socket; without one there, nothing opens it.
-    fn cover(&self, app: &App, directory: &Path) -> Option<Cover> {
+    /// Returns the cover of the engine's usual socket, if requested. Without a socket there, there
+    /// is nothing to cover.
+    fn cover(&self, app: &App, directory: &Path) -> Option<SocketCover> {
         if !self.cover_socket {
             return None;
         }
@@ -240,22 +241,22 @@ impl Guard {
             app.printer.say(&format!("there is no {USUAL_SOCKET} to cover"));
             return None;
         }
-        Some(Cover { socket: directory.join("docker.sock"), place })
+        Some(SocketCover { socket: directory.join("docker.sock"), place })
     }
 
-    /// Opens the private endpoint in front of Daytona; the provider is the one that renews.
+    /// Opens the private endpoint in front of Daytona. `provider` also renews the sandboxes.
     async fn open_daytona(
         &self,
         app: &App,
-        post: &mut Post,
+        setup: &mut GuardSetup,
         provider: Arc<DaytonaProvider>,
     ) -> Result<(), Failure> {
         // What is kept without a limit must not end by itself.
         let lease = if self.keep { self.ttl } else { Some(app.config.lease.duration) };
-        let gate = DaytonaGate::new(GateOrder {
+        let gate = DaytonaGate::new(GateConfig {
             environment: &app.daytona_environment(),
             provider,
-            claims: post.claims.clone(),
+            claims: setup.claims.clone(),
             policy: self.policy(),
             lease,
         })?;
@@ -263,17 +264,17 @@ impl Guard {
             .await
             .map_err(|error| Failure::internal("cannot open the guard's port", &error))?;
         let (stop, url) = (gate.stopper(), gate.url(&listener));
-        post.gates.push((stop, task::background(Arc::new(gate).serve(listener))));
+        setup.gates.push((stop, task::background(Arc::new(gate).serve(listener))));
         let addresses =
             environment::daytona_addresses().into_iter().map(|name| (name, url.clone()));
         let direct = environment::reached_directly(&["127.0.0.1", "localhost"]);
         let set = addresses.chain(direct).map(|(name, value)| (name.into(), value.into()));
-        post.environment.set.extend(set);
+        setup.environment.set.extend(set);
         Ok(())
     }
 }
 
-impl Post {
+impl GuardSetup {
     /// Opens the private socket in front of an engine.
     async fn open_docker(&mut self, engine: DockerProvider, policy: Policy) -> Result<(), Failure> {
         raise_descriptor_limit();
@@ -281,38 +282,38 @@ impl Post {
         let like = engine.socket().map(Path::to_owned);
         let socket = GateSocket::bind(&path, like.as_deref())
             .map_err(|error| Failure::file("cannot open the guard's socket", &error))?;
-        // An engine that mounts it into a container looks for it from the outside.
+        // An engine that mounts the socket into a container uses its real path.
         let real = self.directory.join("docker.sock");
         let gate = Arc::new(DockerGate::new(engine, self.claims.clone(), policy, real));
         let stop = gate.stopper();
         self.gates.push((stop, task::background(serve(gate, socket))));
         let host = format!("unix://{}", path.display());
         self.environment.set.push(("DOCKER_HOST".into(), host.into()));
-        // With a socket these only make clients look for certificates that are not there; and a
-        // context would lead around the guard.
+        // With a socket, the TLS variables only make clients search for missing certificates. A
+        // context would bypass the guard.
         let misleading = ["DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_CONTEXT"];
         self.environment.removed.extend(misleading.map(OsString::from));
         Ok(())
     }
 
-    /// Closes the gates; creates that were begun are on record afterwards.
+    /// Closes the gates. Creates that were begun are recorded afterwards.
     async fn close(&mut self) {
         for (stop, _) in &self.gates {
             stop.cancel();
         }
         for (_, served) in self.gates.drain(..) {
-            // A panic of the gate has been reported by the panic hook.
+            // The panic hook has reported a panic of the gate.
             let _ = served.await;
         }
     }
 }
 
-/// Lets this process have as many descriptors as it may: every attached container takes six.
+/// Raises the descriptor limit of this process to its maximum. Every attached container takes six.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Without it the gate takes fewer connections at once, and says so.
+    // Without it the gate accepts fewer connections at once, and reports so.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

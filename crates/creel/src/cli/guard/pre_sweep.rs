@@ -1,7 +1,7 @@
-//! Before the command: what earlier runs left is released, so that it finds room.
+//! Releases what earlier runs left before the command starts, so that it finds room.
 //!
-//! Whatever will not go is said and left; only a provider that cannot be asked keeps the command
-//! from starting, because then the guard could not do its own work either.
+//! A resource that cannot be released is reported and left. Only a provider that cannot be reached
+//! keeps the command from starting, because then the guard could not do its own work either.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use creel_core::ledger::Ledger;
 use creel_core::plan::{self, PlanInput};
 use creel_core::provider::Providers;
 use creel_core::reap::{ReapOptions, Reaper, Report};
-use creel_core::recipe::Entry;
+use creel_core::recipe::RecipeEntry;
 use creel_core::select::{Preset, Selector};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -27,51 +27,51 @@ use crate::shutdown::Shutdown;
 /// The heading of these flags in the help.
 const BEFORE: &str = "Before the command";
 
-/// What is released before the command starts
+/// Cleanup before the command starts
 #[derive(Debug, Args)]
 pub(super) struct PreSweepArgs {
-    /// Release what earlier runs left, as `creel sweep --preset default --apply` does
+    /// Release leftovers first, like `creel sweep --preset default --apply`
     #[arg(long, help_heading = BEFORE)]
     pre_sweep: bool,
-    /// Of that, only what was made at least this long ago: 12h, 1d
+    /// Only release resources at least this old: 12h, 1d
     #[arg(long, value_name = "AGE", requires = "pre_sweep", value_parser = creel_core::duration::parse, help_heading = BEFORE)]
     older_than: Option<Duration>,
-    /// Instead of that, what a recipe proves finished: harbor, testcontainers …
+    /// Release what this recipe proves finished instead: harbor, testcontainers …
     #[arg(long, value_name = "NAME", requires = "pre_sweep", help_heading = BEFORE)]
     recipe: Option<String>,
-    /// The recipe's harness has ended, you vouch for it: its age and its processes do not count
+    /// Assert that the recipe's harness has ended; skip the age and process checks
     #[arg(long, requires = "recipe", help_heading = BEFORE)]
     ended: bool,
-    /// Of that, only what is of this Compose project
+    /// Only release resources of this Compose project
     #[arg(long, value_name = "NAME", requires = "pre_sweep", help_heading = BEFORE)]
     project: Vec<String>,
 }
 
-/// What a sweep is carried out with.
-pub(super) struct Means<'a> {
+/// The context of a sweep.
+pub(super) struct SweepContext<'a> {
     pub(super) app: &'a App,
     pub(super) ledger: &'a Ledger,
     pub(super) providers: &'a Providers,
 }
 
 impl PreSweepArgs {
-    /// Releases what is meant, and says what came of it on stderr.
+    /// Releases the selected resources, and reports the outcome on stderr.
     pub(super) async fn sweep(
         &self,
-        means: Means<'_>,
+        context: SweepContext<'_>,
         shutdown: &mut Shutdown,
     ) -> Result<(), Failure> {
         if !self.pre_sweep {
             return Ok(());
         }
-        let app = means.app;
-        let recipe = self.recipe.as_ref().map(|name| recipes::take(app, name)).transpose()?;
+        let app = context.app;
+        let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
         let cancel = CancellationToken::new();
-        let sweep = self.carry_out(&means, recipe.as_ref(), &cancel);
+        let sweep = self.run_sweep(&context, recipe.as_ref(), &cancel);
         tokio::pin!(sweep);
         let swept = tokio::select! {
             swept = &mut sweep => swept,
-            () = shutdown.asked() => {
+            () = shutdown.requested() => {
                 app.printer.say("interrupted: finishing what is under way");
                 cancel.cancel();
                 sweep.await
@@ -84,25 +84,26 @@ impl PreSweepArgs {
         swept
     }
 
-    async fn carry_out(
+    async fn run_sweep(
         &self,
-        means: &Means<'_>,
-        recipe: Option<&Entry>,
+        context: &SweepContext<'_>,
+        recipe: Option<&RecipeEntry>,
         cancel: &CancellationToken,
     ) -> Result<(), Failure> {
-        let (started, app) = (Instant::now(), means.app);
-        let mut listing = app.list(means.providers, &[]).await;
+        let (started, app) = (Instant::now(), context.app);
+        let mut listing = app.list(context.providers, &[]).await;
         if let Some(failure) = listing.refusal() {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
         }
-        let roll = App::roll(Some(means.ledger)).await?;
+        let record_index = App::record_index(Some(context.ledger)).await?;
         let findings = match recipe {
             Some(recipe) => {
                 if self.ended {
                     recipes::check_vouched(recipe, &self.project)?;
                 }
-                let providers = means.providers;
-                let judged = recipes::judge(recipe, &mut listing, &roll, providers, self.ended);
+                let providers = context.providers;
+                let judged =
+                    recipes::judge(recipe, &mut listing, &record_index, providers, self.ended);
                 Some(judged.await?)
             }
             None => None,
@@ -110,11 +111,11 @@ impl PreSweepArgs {
         findings.iter().for_each(|findings| recipes::warn_of_running(app, findings));
         app.printer.say(&format!("before the command, as: {}", self.as_sweep()));
         let selectors = self.selectors()?;
-        listing.date_images(app, &selectors, &roll, means.providers).await?;
+        listing.date_images(app, &selectors, &record_index, context.providers).await?;
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &listing.inventory,
-            roll: &roll,
+            record_index: &record_index,
             selectors: &selectors,
             findings: findings.as_ref(),
             protect: &app.config.protect,
@@ -132,7 +133,7 @@ impl PreSweepArgs {
             cancel: cancel.clone(),
             ..app.reap_options()
         };
-        let reaper = Reaper::new(means.providers.clone(), Some(means.ledger.clone()));
+        let reaper = Reaper::new(context.providers.clone(), Some(context.ledger.clone()));
         let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
         let planned = plan.items.len();
         let (unreachable, took) = (Vec::new(), started.elapsed());
@@ -140,7 +141,7 @@ impl PreSweepArgs {
         verdict(app, &report)
     }
 
-    /// Returns what is meant: a preset or a recipe, which the other flags narrow.
+    /// Returns the selection: a preset or a recipe, narrowed by the other flags.
     fn selectors(&self) -> Result<Vec<Selector>, Failure> {
         let flags = SelectorArgs::of_age_and_project(self.older_than, &self.project);
         match self.recipe {
@@ -149,7 +150,7 @@ impl PreSweepArgs {
         }
     }
 
-    /// Returns the sweep that does the same; without `--apply` it shows what would go.
+    /// Returns the equivalent sweep command. Without `--apply` it shows what would go.
     fn as_sweep(&self) -> String {
         let mut line = match &self.recipe {
             Some(recipe) => format!("creel sweep --recipe {recipe}"),
@@ -168,7 +169,7 @@ impl PreSweepArgs {
     }
 }
 
-/// Only a provider that stopped answering is a reason not to start.
+/// Fails only if a provider stopped responding.
 fn verdict(app: &App, report: &Report) -> Result<(), Failure> {
     if report.lost_a_provider() {
         let message = "a provider stopped answering before the command was started";
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_sweep_that_can_be_looked_at_first() {
+    fn the_equivalent_sweep_command_is_printed() {
         assert_eq!(given(None, None).as_sweep(), "creel sweep --preset default --apply");
         let mut recipe = given(Some(86_400), Some("harbor"));
         recipe.ended = true;

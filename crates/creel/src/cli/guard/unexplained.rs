@@ -1,9 +1,8 @@
-//! What appeared while the command ran, and may be its own without being on record.
+//! Finds what appeared while the command ran, and may be its own without being on record.
 //!
-//! Containers, networks, sandboxes and named volumes that were made through the
-//! guard carry its label, so one without it was made by somebody else. Images
-//! and volumes that nobody named carry none: only a record explains them, or
-//! somebody else's container that uses them.
+//! Containers, networks, sandboxes and named volumes that were made through the guard carry its
+//! label. One without the label was made by another client. Images and anonymous volumes carry no
+//! label. Only a record explains them, or another owner's container that uses them.
 
 use std::collections::HashSet;
 
@@ -11,23 +10,23 @@ use creel_core::id::RunId;
 use creel_core::labels;
 use creel_core::ledger::Record;
 use creel_core::provider::{Kind, Observed, ProviderName};
-use creel_core::reap::Entry;
+use creel_core::reap::CertificateEntry;
 
 /// What is known when the command has ended.
 pub(super) struct Unexplained<'a> {
-    /// The run whose label everything carries that the command made.
+    /// The run whose label everything made by the command carries.
     pub(super) run: RunId,
     /// Whether the user wants images to stay.
     pub(super) images_stay: bool,
-    /// All open records of the ledger, of whatever owner.
+    /// All open records of the ledger, of any owner.
     pub(super) known: &'a [Record],
-    /// What is there now.
+    /// What exists now.
     pub(super) inventory: &'a [Observed],
 }
 
 impl Unexplained<'_> {
-    /// Returns those that nothing explains.
-    pub(super) fn among(&self, appeared: Vec<&Observed>) -> Vec<Entry> {
+    /// Returns the objects that nothing explains.
+    pub(super) fn among(&self, appeared: Vec<&Observed>) -> Vec<CertificateEntry> {
         let objects: HashSet<(ProviderName, Kind, &str)> = self
             .known
             .iter()
@@ -38,7 +37,7 @@ impl Unexplained<'_> {
             names.into_iter().any(|name| objects.contains(&(seen.provider, seen.kind, name)))
         };
         let is_unexplained = |seen: &&&Observed| !is_on_record(seen) && self.may_be_ours(seen);
-        appeared.iter().filter(is_unexplained).map(|seen| Entry::of(seen)).collect()
+        appeared.iter().filter(is_unexplained).map(|seen| CertificateEntry::of(seen)).collect()
     }
 
     fn may_be_ours(&self, seen: &Observed) -> bool {
@@ -56,7 +55,7 @@ impl Unexplained<'_> {
                 is_labelled(seen) || (seen.state == "anonymous" && !is_used_by_others(seen))
             }
             Kind::Container | Kind::Network | Kind::Sandbox => is_labelled(seen),
-            // Processes and directories of others live in homes of their own.
+            // Processes and directories of other owners are kept in separate homes.
             Kind::Process | Kind::Directory => false,
         }
     }
@@ -72,7 +71,7 @@ mod tests {
         Observed::known_by_id(ProviderName::Docker, kind, id)
     }
 
-    /// Returns the ids of what is unexplained of all that is there.
+    /// Returns the ids of the unexplained objects in an inventory.
     fn unexplained(inventory: &[Observed], run: RunId, images_stay: bool) -> Vec<String> {
         let known = Unexplained { run, images_stay, known: &[], inventory };
         known.among(inventory.iter().collect()).into_iter().map(|entry| entry.id).collect()

@@ -1,6 +1,6 @@
-//! `creel run --check`: whether a workflow is right, and what it would do.
+//! `creel run --check`: checks whether a workflow is valid, and prints what it would do.
 //!
-//! Nothing is created, and no provider is asked.
+//! Nothing is created, and no provider is contacted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use creel_core::sanitise;
 use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
 
-use super::plan::Plan;
+use super::plan::RunPlan;
 use crate::app::App;
 use crate::environment;
 use crate::output::{Exit, Failure};
@@ -17,7 +17,7 @@ use crate::output::{Exit, Failure};
 pub(crate) fn check(app: &App, path: &Path, inputs: &[(String, String)]) -> Result<Exit, Failure> {
     let source = Source::read(path)?;
     let (workflow, resolved) = resolve(&source, inputs)?;
-    let plan = Plan::of(&workflow, &resolved);
+    let plan = RunPlan::of(&workflow, &resolved);
     if app.printer.json {
         app.printer.json(&plan);
     } else {
@@ -26,7 +26,7 @@ pub(crate) fn check(app: &App, path: &Path, inputs: &[(String, String)]) -> Resu
     Ok(Exit::Done)
 }
 
-/// Reads a workflow, and puts the variables of this process and the inputs in their places.
+/// Parses a workflow and substitutes environment variables and inputs.
 pub(crate) fn resolve(
     source: &Source,
     inputs: &[(String, String)],
@@ -48,7 +48,7 @@ fn by_name(inputs: &[(String, String)]) -> Result<BTreeMap<String, String>, Fail
     Ok(known)
 }
 
-/// Inputs are stored with the run as they are, so no secret may be among them.
+/// Refuses inputs that contain a secret, because inputs are stored unmasked with the run.
 pub(super) fn refuse_secrets(inputs: &[(String, String)]) -> Result<(), Failure> {
     for (input, value) in inputs {
         if let Some((_, name)) = sanitise::tokens(value).first() {

@@ -1,4 +1,4 @@
-//! `creel run --detach`: the same run, driven by a process of its own.
+//! `creel run --detach`: the same run, driven by a background process.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
@@ -27,7 +27,7 @@ pub(super) fn start(app: &App, path: &Path, inputs: &[(String, String)]) -> Resu
         command.arg("--input").arg(format!("{name}={value}"));
     }
     command.arg("--").arg(path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    // Out of this terminal's group: Ctrl-C here is not meant for it.
+    // Outside this terminal's process group: Ctrl-C here does not reach it.
     command.process_group(0);
     let mut child = command.spawn().map_err(internal)?;
     let stdout = child.stdout.take().expect("stdout was asked for as a pipe");
@@ -46,7 +46,7 @@ pub(super) fn start(app: &App, path: &Path, inputs: &[(String, String)]) -> Resu
     Ok(Exit::Done)
 }
 
-/// Tells whoever started this driver that its run is on record.
-pub(super) fn tell_parent(app: &App, run: RunId) {
+/// Reports to the process that started this driver that its run is on record.
+pub(super) fn report_to_parent(app: &App, run: RunId) {
     app.printer.data(&run.to_string());
 }

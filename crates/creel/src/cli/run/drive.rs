@@ -1,4 +1,4 @@
-//! Driving a run in this process: from its record to its last line.
+//! Drives a run in this process, from its record to its last line of output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use creel_core::ledger::{
     Ledger, LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RecordFilter, RunRecord, WorkflowRecord,
 };
 use creel_core::provider::Providers;
-use creel_core::run::engine::{Drive, DriveError, Means, Orders};
-use creel_core::run::orders::{Order, OrderBox};
+use creel_core::run::engine::{Drive, DriveError, RunContext, RunInbox};
+use creel_core::run::orders::{CommandInbox, RunCommand};
 use creel_core::run::records::Journal;
 use creel_core::run::{AttemptFrom, Phase, RunReport, RunState};
 use creel_core::sandbox::Sandboxes;
 use creel_core::sanitise;
-use creel_core::scope::{Supervisor, TakeError};
+use creel_core::scope::{AcquireError, Supervisor};
 use creel_core::task;
 use creel_core::workflow::{Resolved, Source};
 use tokio::sync::mpsc;
@@ -26,38 +26,38 @@ use tracing::warn;
 use crate::app::{App, command_name, this_process};
 use crate::bridge;
 use crate::cli::kept;
-use crate::cli::settle::settle_first;
+use crate::cli::orphans::release_orphans_first;
 use crate::cli::watchdog;
 use crate::output::{Exit, Failure};
 use crate::shutdown::{Shutdown, exit_at_once};
 
 use super::check::resolve;
-use super::live::Live;
+use super::live::LiveOutput;
 
-/// How much later orders are looked for again when that failed.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How many orders may wait.
+/// Delay before requests are polled again after an error.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of queued requests.
 const QUEUE: usize = 64;
 
-/// A workflow that is right, with what it refers to.
+/// A valid workflow with its references resolved.
 #[derive(Debug)]
-pub(super) struct Errand {
+pub(super) struct RunRequest {
     pub(super) source: Source,
     pub(super) inputs: BTreeMap<String, String>,
     pub(super) workflow: Resolved,
 }
 
-impl Errand {
-    /// Reads a workflow and resolves its references from this process's environment.
+impl RunRequest {
+    /// Parses a workflow and resolves its references from this process's environment.
     pub(super) fn new(source: Source, inputs: &[(String, String)]) -> Result<Self, Failure> {
         let (_, workflow) = resolve(&source, inputs)?;
-        // Before anything of it is stored or shown.
+        // Before anything of the workflow is stored or shown.
         sanitise::remember(&workflow.known_secrets());
         let inputs = inputs.iter().cloned().collect();
         Ok(Self { source, inputs, workflow })
     }
 
-    /// Reads the workflow of a run that is on record, and resolves its references again.
+    /// Parses the workflow of a run that is on record, and resolves its references again.
     pub(super) async fn of_run(ledger: &Ledger, run: RunId) -> Result<Self, Failure> {
         let kept = ledger.workflow_of(run).await?.ok_or(LedgerError::UnknownRun { run })?;
         let inputs: Vec<(String, String)> = kept.inputs.into_iter().collect();
@@ -70,28 +70,28 @@ impl Errand {
 pub(super) enum Start {
     /// As a new attempt.
     Attempt(AttemptFrom),
-    /// Where the driver of one that is under way died.
-    GoOn,
-    /// With the end of one whose driver died.
-    CallOff,
+    /// Where the dead driver of an attempt under way stopped.
+    Continue,
+    /// With the end of an attempt whose driver died.
+    Cancel,
 }
 
-/// What stands around a run while it is driven.
-pub(super) struct Stage {
+/// The resources that this process needs to drive a run.
+pub(super) struct DriveContext {
     pub(super) ledger: Ledger,
     providers: Providers,
     supervisor: Supervisor,
     sandboxes: Sandboxes,
 }
 
-impl Stage {
-    /// Opens everything, finishes what others left, and starts the watchdog where one is needed.
-    pub(super) async fn set(app: &App, on_owner_death: OnOwnerDeath) -> Result<Self, Failure> {
+impl DriveContext {
+    /// Opens everything, finishes what others left, and starts the watchdog if one is needed.
+    pub(super) async fn open(app: &App, on_owner_death: OnOwnerDeath) -> Result<Self, Failure> {
         let docker = app.docker()?.map(Arc::new);
         let daytona = app.daytona()?.map(Arc::new);
         let providers = app.providers_with(&[], daytona.clone())?;
         let ledger = app.ledger().await?;
-        settle_first(app, &ledger, &providers).await.map_err(TakeError::Ledger)?;
+        release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
         if on_owner_death == OnOwnerDeath::Release {
             watchdog::start(app)?;
         }
@@ -113,8 +113,8 @@ impl Stage {
         Ok(())
     }
 
-    fn means(&self, on_owner_death: OnOwnerDeath) -> Means {
-        Means {
+    fn run_context(&self, on_owner_death: OnOwnerDeath) -> RunContext {
+        RunContext {
             ledger: self.ledger.clone(),
             supervisor: self.supervisor.clone(),
             providers: self.providers.clone(),
@@ -127,72 +127,72 @@ impl Stage {
 /// Records a new run and drives it to its end.
 pub(super) async fn new_run(
     app: &App,
-    errand: Errand,
+    request: RunRequest,
     on_owner_death: OnOwnerDeath,
     in_background: bool,
 ) -> Result<Exit, Failure> {
-    let stage = Stage::set(app, on_owner_death).await?;
+    let context = DriveContext::open(app, on_owner_death).await?;
     let run = RunId::new();
     let new = NewRun {
         id: run,
-        name: errand.workflow.name.as_str().into(),
-        provider: errand.workflow.sandbox.provider,
+        name: request.workflow.name.as_str().into(),
+        provider: request.workflow.sandbox.provider,
         owner: this_process()?,
         on_owner_death,
         workflow: WorkflowRecord {
-            source_name: errand.source.name.into(),
-            source: errand.source.text,
-            inputs: errand.inputs,
+            source_name: request.source.name.into(),
+            source: request.source.text,
+            inputs: request.inputs,
         },
     };
-    let journal = Journal::begin(&stage.ledger, &new).await?;
+    let journal = Journal::begin(&context.ledger, &new).await?;
     if in_background {
-        super::detach::tell_parent(app, run);
+        super::detach::report_to_parent(app, run);
     }
     let start = Start::Attempt(AttemptFrom::Scratch);
-    perform(app, &stage, errand.workflow, journal, (start, on_owner_death)).await
+    perform(app, &context, request.workflow, journal, (start, on_owner_death)).await
 }
 
-/// Drives an attempt to its end, and says what came of it.
+/// Drives an attempt to its end, and reports the outcome.
 pub(super) async fn perform(
     app: &App,
-    stage: &Stage,
+    context: &DriveContext,
     workflow: Resolved,
     journal: Journal,
     (start, on_owner_death): (Start, OnOwnerDeath),
 ) -> Result<Exit, Failure> {
     let run = journal.run();
     let lease = workflow.sandbox.lease;
-    let keep_alive = stage.supervisor.keep_alive(creel_core::run::engine::renewal(lease));
-    let live = Live::show(app, &journal);
-    let (orders, helpers) = listen(app, &stage.ledger, run, on_owner_death)?;
-    let drive = Drive::new(stage.means(on_owner_death), workflow, journal, orders);
+    let keep_alive = context.supervisor.keep_alive(creel_core::run::engine::renewal(lease));
+    let live = LiveOutput::show(app, &journal);
+    let (requests, helpers) = receive_requests(app, &context.ledger, run, on_owner_death)?;
+    let drive = Drive::new(context.run_context(on_owner_death), workflow, journal, requests);
     let ended = match start {
         Start::Attempt(from) => drive.run(from).await,
-        Start::GoOn => drive.go_on().await,
-        Start::CallOff => drive.call_off().await,
+        Start::Continue => drive.resume().await,
+        Start::Cancel => drive.cancel_orphaned().await,
     };
     keep_alive.abort();
     helpers.iter().for_each(JoinHandle::abort);
     live.finish().await;
-    conclude(app, stage, run, ended).await
+    conclude(app, context, run, ended).await
 }
 
-/// Hears signals and the orders of other processes.
-fn listen(
+/// Receives signals and the requests of other processes.
+fn receive_requests(
     app: &App,
     ledger: &Ledger,
     run: RunId,
     on_owner_death: OnOwnerDeath,
-) -> Result<(Orders, Vec<JoinHandle<()>>), Failure> {
+) -> Result<(RunInbox, Vec<JoinHandle<()>>), Failure> {
     let internal = |error: std::io::Error| Failure::internal("cannot listen for signals", &error);
     let cancel = CancellationToken::new();
     let mut shutdown = Shutdown::listen().map_err(internal)?;
     let (token, printer) = (cancel.clone(), app.printer.clone());
-    // What is held for others to take up is nothing that the watchdog gives back.
+    // The watchdog does not release what is held for another process to take over.
     let has_watchdog = on_owner_death == OnOwnerDeath::Release;
     let signals = task::background(async move {
-        shutdown.asked().await;
+        shutdown.requested().await;
         printer.say(match has_watchdog {
             true => {
                 "interrupted: giving everything back; \
@@ -204,55 +204,55 @@ fn listen(
             }
         });
         token.cancel();
-        shutdown.asked().await;
+        shutdown.requested().await;
         exit_at_once();
     });
     let (sender, incoming) = mpsc::channel(QUEUE);
     let owner = this_process()?.owner;
-    let inbox = OrderBox::open(ledger, &owner).map_err(internal)?;
+    let inbox = CommandInbox::open(ledger, &owner).map_err(internal)?;
     let token = cancel.clone();
     let reader = task::background(async move {
-        let mut orders = inbox.of(run);
+        let mut requests = inbox.of(run);
         loop {
-            let placed = match orders.next().await {
+            let placed = match requests.next().await {
                 Ok(placed) => placed,
                 Err(error) => {
-                    // A ledger that is busy now is not later.
+                    // A busy ledger is available again later.
                     warn!(%error, "orders could not be looked for");
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                     continue;
                 }
             };
-            if placed.order == Order::Cancel {
-                // Marked only as a courtesy: a run that ends takes no orders any more.
-                let _ = orders.take(&placed.key).await;
+            if placed.order == RunCommand::Cancel {
+                // Best effort: a run that ends takes no more requests.
+                let _ = requests.take(&placed.key).await;
                 token.cancel();
             } else if sender.send(placed).await.is_err() {
                 return;
             }
         }
     });
-    Ok((Orders { incoming, cancel }, vec![signals, reader]))
+    Ok((RunInbox { incoming, cancel }, vec![signals, reader]))
 }
 
 async fn conclude(
     app: &App,
-    stage: &Stage,
+    context: &DriveContext,
     run: RunId,
     ended: Result<RunState, DriveError>,
 ) -> Result<Exit, Failure> {
     let state = ended?;
-    let record = stage.ledger.run(run).await?;
+    let record = context.ledger.run(run).await?;
     if app.printer.json {
         if let Some(record) = &record {
             app.printer.json(&RunReport::of(record));
         }
     } else {
-        let ways = match state.kept_until_ms {
-            Some(_) => kept::ways(app, &stage.ledger, run).await?,
+        let hints = match state.kept_until_ms {
+            Some(_) => kept::access_hints(app, &context.ledger, run).await?,
             None => Vec::new(),
         };
-        super::live::summarise(app, run, &state, &ways);
+        super::live::summarise(app, run, &state, &hints);
     }
     Ok(exit_of(&state))
 }

@@ -1,6 +1,6 @@
-//! What a person sees while a run goes on: the checklist, the agent's words, the outcome.
+//! Shows a run while it is driven: the checklist, the agent's output, the outcome.
 //!
-//! The agent's standard output is data and goes to stdout; everything else is talk.
+//! The agent's standard output is data and goes to stdout; everything else goes to stderr.
 
 use std::io::Write;
 
@@ -21,17 +21,17 @@ use crate::output::Printer;
 use crate::output::progress::{WaitLine, above_the_bar};
 
 /// Shows the events of a run as they are recorded.
-pub(super) struct Live {
-    shower: JoinHandle<()>,
+pub(super) struct LiveOutput {
+    printing: JoinHandle<()>,
 }
 
-impl Live {
+impl LiveOutput {
     pub(super) fn show(app: &App, journal: &Journal) -> Self {
         let printer = app.printer.clone();
         printer.say(&format!("run {}", journal.run().cyan()));
         let mut events = journal.subscribe();
         let waits = WaitLine::new(&printer);
-        let shower = task::background(async move {
+        let printing = task::background(async move {
             loop {
                 match events.recv().await {
                     Ok(logged) => {
@@ -45,17 +45,17 @@ impl Live {
                 }
             }
         });
-        Self { shower }
+        Self { printing }
     }
 
     /// Waits until everything is shown.
     pub(super) async fn finish(self) {
-        // It ends when the journal is gone; a panic of it was reported.
-        let _ = self.shower.await;
+        // It ends when the journal is dropped; a panic of it was reported already.
+        let _ = self.printing.await;
     }
 }
 
-/// Shows what an event lets people wait for. While the agent works, its own words are shown.
+/// Shows what people wait for after an event. While the agent works, its own output is shown.
 fn wait_for(waits: &WaitLine, event: &RunEvent) {
     match event {
         RunEvent::PhaseEntered { phase: Phase::Provisioning } => waits.show("making the sandbox"),
@@ -113,10 +113,10 @@ fn step_line(step: &Step) -> String {
 
 fn say_text(printer: &Printer, stream: Stream, text: &str) {
     match stream {
-        // Machines get one line at the end.
+        // With --json there is only one line at the end.
         Stream::Output if !printer.json => above_the_bar(|| {
             let mut out = anstream::stdout().lock();
-            // A reader that went away is no error of ours.
+            // A closed pipe is not an error of ours.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }),
         Stream::Output => {}
@@ -136,8 +136,8 @@ fn ending(how: &TurnOutcome) -> String {
     }
 }
 
-/// Says how a run ended, why, what to do, and what is left.
-pub(super) fn summarise(app: &App, run: RunId, state: &RunState, ways: &[String]) {
+/// Prints how a run ended, why, what to do, and what is left.
+pub(super) fn summarise(app: &App, run: RunId, state: &RunState, hints: &[String]) {
     let printer = &app.printer;
     let phase = match state.phase {
         Phase::Succeeded => format!("{}", state.phase.green()),
@@ -151,7 +151,7 @@ pub(super) fn summarise(app: &App, run: RunId, state: &RunState, ways: &[String]
     if let Some(until_ms) = state.kept_until_ms {
         let until = Timestamp::from_millisecond(until_ms).map(|at| at.to_string());
         printer.say(&format!("  kept: the sandbox stands until {}", until.unwrap_or_default()));
-        ways.iter().for_each(|way| printer.say(&format!("        {way}")));
+        hints.iter().for_each(|hint| printer.say(&format!("        {hint}")));
     }
     match &state.certificate {
         Some(certificate) if certificate.verified => {

@@ -1,4 +1,4 @@
-//! `creel run`: take a workflow from nothing to a known outcome.
+//! `creel run`: runs a workflow to a known outcome.
 
 mod check;
 mod detach;
@@ -17,40 +17,40 @@ use creel_core::workflow::Source;
 use crate::app::App;
 use crate::output::{Exit, Failure};
 
-use drive::Errand;
+use drive::RunRequest;
 
-/// Run a workflow in a sandbox, to a known outcome
+/// Run a workflow in a sandbox
 ///
-/// A sandbox is made, its workspace is prepared and verified step by step, and
-/// only when every step has passed does the agent start. However the run ends,
-/// the cause is named, everything it took is given back, and the absence of it
-/// is proven. The exit code says how it ended: 0 succeeded, 5 failed,
-/// 6 cancelled, 3 when something is not verified gone. Ctrl-C, SIGTERM and
-/// SIGHUP cancel the run (6); a second one ends this command at once (130) and
-/// leaves the rest to the watchdog, or to creel reconcile.
+/// Creates a sandbox, then prepares and verifies its workspace step by step. The
+/// agent starts only after every step has passed. However the run ends, creel
+/// reports the cause, releases all resources of the run, and verifies that they
+/// are gone. Exit codes: 0 succeeded, 5 failed, 6 cancelled, 3 something is not
+/// verified gone. Ctrl-C, SIGTERM and SIGHUP cancel the run (6). A second signal
+/// exits immediately (130) and leaves the cleanup to the watchdog or to creel
+/// reconcile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  creel run examples/hello.toml                    watch the checklist, the agent, the outcome
-  creel run --check workflow.toml                  is it right, and what would it do
-  creel run --input issue=42 workflow.toml         give a value for ${input:issue}
-  creel run --detach workflow.toml                 in the background; prints the run
-  creel run --json workflow.toml                   one line of JSON at the end
-  creel show last                                  what became of it")]
+  creel run examples/hello.toml                    run and watch a workflow
+  creel run --check workflow.toml                  validate it, and show what it would do
+  creel run --input issue=42 workflow.toml         set ${input:issue}
+  creel run --detach workflow.toml                 run in the background, print the run id
+  creel run --json workflow.toml                   print one line of JSON at the end
+  creel show last                                  show the result")]
 pub(crate) struct Run {
     /// The workflow file
     #[arg(value_name = "WORKFLOW")]
     path: PathBuf,
-    /// Only check the file, and print what it would do
+    /// Only validate the file, and print what it would do
     #[arg(long, conflicts_with = "detach")]
     check: bool,
-    /// A value for ${input:NAME} in the workflow
+    /// Set the value of ${input:NAME} in the workflow
     #[arg(long = "input", value_name = "NAME=VALUE", value_parser = parse_input)]
     inputs: Vec<(String, String)>,
-    /// Go on in the background, and print the run's id
+    /// Run in the background, and print the run id
     ///
-    /// The sandbox outlives a killed supervisor until its lease ends; creel
-    /// resume takes it up again.
+    /// If the driver is killed, the sandbox lives until its lease expires; creel
+    /// resume continues the run.
     #[arg(long)]
     detach: bool,
     /// Drive in the background on behalf of --detach
@@ -64,7 +64,7 @@ impl Run {
         if self.check {
             return check::check(app, &self.path, &self.inputs);
         }
-        let errand = Errand::new(Source::read(&self.path)?, &self.inputs)?;
+        let request = RunRequest::new(Source::read(&self.path)?, &self.inputs)?;
         if self.detach {
             return detach::start(app, &self.path, &self.inputs);
         }
@@ -72,7 +72,7 @@ impl Run {
             true => OnOwnerDeath::Hold,
             false => OnOwnerDeath::Release,
         };
-        drive::new_run(app, errand, on_owner_death, self.in_background).await
+        drive::new_run(app, request, on_owner_death, self.in_background).await
     }
 }
 

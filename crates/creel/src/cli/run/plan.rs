@@ -1,7 +1,7 @@
-//! What a workflow would do: for people, and as one line of JSON.
+//! Describes what a workflow would do: for people, and as one line of JSON.
 //!
-//! What came from the environment counts as secret and is veiled, as are the values of the
-//! sandbox's variables and the contents of files; prompts are only counted.
+//! Values from the environment count as secrets and are masked, as are the values of the sandbox's
+//! variables and the contents of files. Of prompts only the number is shown.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use creel_core::duration;
 use creel_core::provider::{Kind, ProviderName};
 use creel_core::workflow::{
-    Credential, Model, PromptBy, Repository, Resolved, RuntimeKind, Veil, Workflow,
+    Credential, Model, PromptBy, Repository, Resolved, RuntimeKind, SettingsMasker, Workflow,
 };
 use serde::Serialize;
 
-/// The shape scripts rely on; documented in `docs/reference/workflow.md`.
+/// The format that scripts rely on; documented in `docs/reference/workflow.md`.
 #[derive(Debug, Serialize)]
-pub(super) struct Plan {
+pub(super) struct RunPlan {
     version: u32,
     name: String,
     inputs: Vec<String>,
-    sandbox: SandboxPlan,
+    sandbox: PlannedSandbox,
     workspace: WorkspacePlan,
     credentials: Vec<CredentialPlan>,
     checklist: Vec<StepPlan>,
@@ -35,7 +35,7 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug, Serialize)]
-struct SandboxPlan {
+struct PlannedSandbox {
     provider: ProviderName,
     isolation: &'static str,
     image: Option<String>,
@@ -102,30 +102,33 @@ struct LimitsPlan {
     turn_seconds: Option<f64>,
 }
 
-fn over_some(veil: &Veil<'_>, text: Option<&String>) -> Option<String> {
-    text.map(|text| veil.over(text))
+fn mask_option(masker: &SettingsMasker<'_>, text: Option<&String>) -> Option<String> {
+    text.map(|text| masker.mask(text))
 }
 
-fn over_all<'a>(veil: &Veil<'_>, texts: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    texts.into_iter().map(|text| veil.over(text)).collect()
+fn mask_all<'a>(
+    masker: &SettingsMasker<'_>,
+    texts: impl IntoIterator<Item = &'a String>,
+) -> Vec<String> {
+    texts.into_iter().map(|text| masker.mask(text)).collect()
 }
 
-impl Plan {
-    /// Says what a workflow would do.
+impl RunPlan {
+    /// Describes what a workflow would do.
     pub(super) fn of(workflow: &Workflow, resolved: &Resolved) -> Self {
-        let veil = &resolved.veil();
+        let masker = &resolved.settings_masker();
         let limits = &resolved.limits;
         let seconds = |limit: Option<Duration>| limit.map(|limit| limit.as_secs_f64());
         Self {
             version: 1,
-            name: veil.over(&resolved.name),
+            name: masker.mask(&resolved.name),
             inputs: workflow.inputs().into_iter().collect(),
-            sandbox: sandbox(resolved, veil),
-            workspace: workspace(resolved, veil),
+            sandbox: sandbox(resolved, masker),
+            workspace: workspace(resolved, masker),
             credentials: resolved.credentials.iter().map(credential).collect(),
-            checklist: checklist(resolved, veil),
-            runtime: runtime(resolved, veil),
-            model: resolved.model.as_ref().map(|used| model(used, veil)),
+            checklist: checklist(resolved, masker),
+            runtime: runtime(resolved, masker),
+            model: resolved.model.as_ref().map(|used| model(used, masker)),
             turns: 1 + resolved.task.follow_ups.len(),
             limits: LimitsPlan {
                 turns: limits.turns,
@@ -134,45 +137,45 @@ impl Plan {
                 turn_seconds: seconds(limits.turn),
             },
             pause_after_turns: resolved.pause.as_ref().map(|pause| pause.after_turns),
-            teardown: over_all(veil, resolved.teardown.iter().map(|script| &script.name)),
-            given_back: given_back(resolved.sandbox.provider).to_vec(),
+            teardown: mask_all(masker, resolved.teardown.iter().map(|script| &script.name)),
+            given_back: released_kinds(resolved.sandbox.provider).to_vec(),
             keep_on_failure_seconds: resolved.on_failure.keep.as_secs_f64(),
             notes: resolved.notes.clone(),
         }
     }
 }
 
-fn sandbox(resolved: &Resolved, veil: &Veil<'_>) -> SandboxPlan {
+fn sandbox(resolved: &Resolved, masker: &SettingsMasker<'_>) -> PlannedSandbox {
     let sandbox = &resolved.sandbox;
-    SandboxPlan {
+    PlannedSandbox {
         provider: sandbox.provider,
         isolation: match sandbox.provider {
             ProviderName::Process => "none",
             ProviderName::Docker => "container",
             ProviderName::Daytona => "cloud sandbox",
         },
-        image: over_some(veil, sandbox.image.as_ref()),
-        snapshot: over_some(veil, sandbox.snapshot.as_ref()),
+        image: mask_option(masker, sandbox.image.as_ref()),
+        snapshot: mask_option(masker, sandbox.snapshot.as_ref()),
         lease_seconds: sandbox.lease.as_secs_f64(),
         env: sandbox.env.keys().cloned().collect(),
         cpus: sandbox.limits.cpus,
         memory: sandbox.limits.memory,
         disk: sandbox.disk,
-        network: over_some(veil, sandbox.network.as_ref()),
+        network: mask_option(masker, sandbox.network.as_ref()),
     }
 }
 
-fn workspace(resolved: &Resolved, veil: &Veil<'_>) -> WorkspacePlan {
+fn workspace(resolved: &Resolved, masker: &SettingsMasker<'_>) -> WorkspacePlan {
     let workspace = &resolved.workspace;
     let repository = |repository: &Repository| RepositoryPlan {
-        url: veil.over(&repository.url),
-        path: veil.over(&repository.path),
-        reference: over_some(veil, repository.reference.as_ref()),
+        url: masker.mask(&repository.url),
+        path: masker.mask(&repository.path),
+        reference: mask_option(masker, repository.reference.as_ref()),
         required: repository.required,
         credential: repository.credential.clone(),
     };
     WorkspacePlan {
-        path: veil.over(&workspace.path),
+        path: masker.mask(&workspace.path),
         files: workspace.files.keys().cloned().collect(),
         repositories: workspace.repositories.iter().map(repository).collect(),
     }
@@ -186,36 +189,36 @@ fn credential((name, credential): (&String, &Credential)) -> CredentialPlan {
     CredentialPlan { name: name.clone(), kind: credential.kind(), missing }
 }
 
-fn checklist(resolved: &Resolved, veil: &Veil<'_>) -> Vec<StepPlan> {
+fn checklist(resolved: &Resolved, masker: &SettingsMasker<'_>) -> Vec<StepPlan> {
     let steps = resolved.steps().into_iter().map(|step| StepPlan {
-        step: veil.over(&step.name),
-        expected: veil.over(&step.expected),
+        step: masker.mask(&step.name),
+        expected: masker.mask(&step.expected),
         optional: step.optional,
     });
     steps.collect()
 }
 
-fn runtime(resolved: &Resolved, veil: &Veil<'_>) -> RuntimePlan {
+fn runtime(resolved: &Resolved, masker: &SettingsMasker<'_>) -> RuntimePlan {
     let RuntimeKind::Command { command, prompt } = &resolved.runtime.kind;
     RuntimePlan {
         kind: "command",
-        command: over_all(veil, command),
+        command: mask_all(masker, command),
         prompt: match prompt {
             PromptBy::Stdin => "stdin",
             PromptBy::Argument => "argument",
         },
-        version: over_some(veil, resolved.runtime.version.as_ref()),
-        plugins: over_all(veil, &resolved.runtime.plugins),
+        version: mask_option(masker, resolved.runtime.version.as_ref()),
+        plugins: mask_all(masker, &resolved.runtime.plugins),
     }
 }
 
-fn model(model: &Model, veil: &Veil<'_>) -> ModelPlan {
+fn model(model: &Model, masker: &SettingsMasker<'_>) -> ModelPlan {
     let fallbacks = model.fallbacks.iter().map(|choice| &choice.name);
-    ModelPlan { primary: veil.over(&model.primary.name), fallbacks: over_all(veil, fallbacks) }
+    ModelPlan { primary: masker.mask(&model.primary.name), fallbacks: mask_all(masker, fallbacks) }
 }
 
-/// Returns what a run takes and gives back.
-fn given_back(provider: ProviderName) -> &'static [Kind] {
+/// Returns the kinds of resources that a run takes and releases.
+fn released_kinds(provider: ProviderName) -> &'static [Kind] {
     match provider {
         ProviderName::Process => &[Kind::Process, Kind::Directory],
         ProviderName::Docker => &[Kind::Container],
@@ -223,10 +226,10 @@ fn given_back(provider: ProviderName) -> &'static [Kind] {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut page =
-            Page(vec![format!("the workflow {} is right; a run of it would be:", self.name)]);
+            PlanText(vec![format!("the workflow {} is right; a run of it would be:", self.name)]);
         page.add("sandbox", self.sandbox_lines());
         page.add("workspace", self.workspace_lines());
         page.add("credentials", self.credentials.iter().map(CredentialPlan::line));
@@ -239,10 +242,10 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Lines with a word before the first of each part.
-struct Page(Vec<String>);
+/// Lines in sections, with a title before the first line of each section.
+struct PlanText(Vec<String>);
 
-impl Page {
+impl PlanText {
     fn add(&mut self, title: &str, lines: impl IntoIterator<Item = String>) {
         let mut title = title;
         for line in lines {
@@ -252,7 +255,7 @@ impl Page {
     }
 }
 
-impl Plan {
+impl RunPlan {
     fn sandbox_lines(&self) -> Vec<String> {
         let sandbox = &self.sandbox;
         let source = sandbox.image.as_ref().or(sandbox.snapshot.as_ref());
@@ -369,16 +372,16 @@ impl ModelPlan {
     }
 }
 
-/// Writes a program and its arguments so that they can be told apart.
-fn command_line(words: &[String]) -> String {
-    let word = |word: &String| {
-        let is_plain = !word.is_empty() && !word.contains(|l: char| l.is_whitespace() || l == '\'');
-        if is_plain { one_line(word) } else { format!("'{}'", one_line(word)) }
+/// Formats a program and its arguments so that they can be distinguished.
+fn command_line(args: &[String]) -> String {
+    let arg = |arg: &String| {
+        let is_plain = !arg.is_empty() && !arg.contains(|l: char| l.is_whitespace() || l == '\'');
+        if is_plain { one_line(arg) } else { format!("'{}'", one_line(arg)) }
     };
-    words.iter().map(word).collect::<Vec<_>>().join(" ")
+    args.iter().map(arg).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes a text in one line that people read to its end, whatever is in it.
+/// Formats a text as one short line, whatever it contains.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut line = String::new();
@@ -451,12 +454,12 @@ mod tests {
         keep = "10m"
     "#;
 
-    fn plan(text: &str) -> Plan {
+    fn plan(text: &str) -> RunPlan {
         let source = Source { name: "w.toml".to_owned(), text: text.to_owned() };
         let workflow = Workflow::parse(&source).unwrap();
         let env = |name: &str| (!name.starts_with("NO")).then(|| format!("secret-{name}"));
         let lookup = Lookup { env: &env, inputs: &BTreeMap::new() };
-        Plan::of(&workflow, &workflow.resolve(&lookup).unwrap())
+        RunPlan::of(&workflow, &workflow.resolve(&lookup).unwrap())
     }
 
     #[test]
@@ -510,9 +513,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_in_one_line() {
-        let words = ["sh", "-c", "a\n\u{1b}[31m", ""].map(str::to_owned);
-        assert_eq!(command_line(&words), "sh -c 'a\\n\\u{1b}[31m' ''");
+    fn a_command_is_shown_on_one_line() {
+        let args = ["sh", "-c", "a\n\u{1b}[31m", ""].map(str::to_owned);
+        assert_eq!(command_line(&args), "sh -c 'a\\n\\u{1b}[31m' ''");
         let long = one_line(&"x".repeat(100));
         assert_eq!(long.chars().count(), 81);
     }

@@ -1,4 +1,4 @@
-//! `creel retry`: another attempt of a run, where one can help.
+//! `creel retry`: starts another attempt of a run, if that can help.
 
 use clap::{Args, ValueEnum};
 use creel_core::failure::Code;
@@ -7,60 +7,60 @@ use creel_core::run::records::Journal;
 use creel_core::run::{AttemptFrom, Phase};
 
 use crate::app::{App, this_process};
-use crate::cli::named_run::find_record;
+use crate::cli::find_run::find_record;
 use crate::output::{Exit, Failure};
 
-use super::drive::{Errand, Stage, Start, perform};
+use super::drive::{DriveContext, RunRequest, Start, perform};
 
 /// Where another attempt begins.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum From {
-    /// With a new sandbox
+    /// In a new sandbox
     Scratch,
-    /// With the checklist, in the sandbox that was kept
+    /// At the checklist, in the kept sandbox
     Bootstrap,
 }
 
-/// Try a run again, where that can help
+/// Retry a failed or cancelled run
 ///
-/// A new attempt of the same run, with the same workflow. What cannot come out
-/// otherwise is refused with the reason: a run that succeeded, one that is still
-/// going on, and one whose cause has to be mended first (--force tries anyway).
+/// Starts a new attempt of the same run with the same workflow. Refuses a run
+/// that succeeded or is still in progress, and a run whose cause must be fixed
+/// first (--force retries it anyway).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   creel retry last
-  creel retry last --from bootstrap                in the sandbox that `on_failure.keep` kept
-  creel retry run_0198c5 --force                   the credential has been renewed")]
+  creel retry last --from bootstrap                in the kept sandbox (`on_failure.keep`)
+  creel retry run_0198c5 --force                   after the cause was fixed")]
 pub(crate) struct Retry {
-    /// The run: its id, a beginning of it, or `last`
+    /// The run: an id, a prefix of an id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
-    /// Where to begin
+    /// Where to start
     #[arg(long, value_enum, default_value = "scratch")]
     from: From,
-    /// Try even where the cause says that it cannot help
+    /// Retry even if the cause is not retryable
     #[arg(long)]
     force: bool,
 }
 
 impl Retry {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let stage = Stage::set(app, OnOwnerDeath::Release).await?;
-        let record = find_record(&stage.ledger, &self.run).await?;
+        let context = DriveContext::open(app, OnOwnerDeath::Release).await?;
+        let record = find_record(&context.ledger, &self.run).await?;
         self.refuse_if_useless(&record)?;
-        let errand = Errand::of_run(&stage.ledger, record.id).await?;
+        let request = RunRequest::of_run(&context.ledger, record.id).await?;
         let me = this_process()?;
-        let journal = Journal::take_up(&stage.ledger, record.id, &record.owner.owner, &me).await?;
+        let journal = Journal::claim(&context.ledger, record.id, &record.owner.owner, &me).await?;
         let journal = journal.ok_or_else(|| refused("another process has just taken the run"))?;
-        // What was kept is used again, or given back before something new is made.
-        stage.inherit(&record, &me).await?;
+        // What was kept is reused, or released before anything new is created.
+        context.inherit(&record, &me).await?;
         let from = match self.from {
             From::Scratch => AttemptFrom::Scratch,
             From::Bootstrap => AttemptFrom::Bootstrap,
         };
         let start = Start::Attempt(from);
-        perform(app, &stage, errand.workflow, journal, (start, OnOwnerDeath::Release)).await
+        perform(app, &context, request.workflow, journal, (start, OnOwnerDeath::Release)).await
     }
 
     fn refuse_if_useless(&self, record: &RunRecord) -> Result<(), Failure> {
@@ -93,5 +93,5 @@ impl Retry {
 }
 
 pub(super) fn refused(message: &str) -> Failure {
-    Failure::new(Code::RunTaken, Exit::Refused, message)
+    Failure::new(Code::RunDrivenElsewhere, Exit::Refused, message)
 }

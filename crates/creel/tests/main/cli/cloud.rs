@@ -1,5 +1,6 @@
 //! A local Daytona for one test: the real `creel dev daytona`, and eyes on what it has.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
@@ -21,7 +22,7 @@ pub(crate) struct Cloud {
     key: String,
     admin: String,
     /// The server's own state, which is not the state of whom it serves.
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl Cloud {
@@ -37,7 +38,7 @@ impl Cloud {
         let (running, told) = serve(&creel, flags);
         let field = |name: &str| told[name].as_str().unwrap().to_owned();
         let (url, key, admin) = (field("url"), field("api_key"), field("admin_url"));
-        Self { running, url, key, admin, _home: home }
+        Self { running, url, key, admin, home }
     }
 
     /// Returns a binary that works in this cloud.
@@ -53,6 +54,11 @@ impl Cloud {
             ..DaytonaEnvironment::default()
         };
         Arc::new(DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap())
+    }
+
+    /// Returns the directory that contains the files of its sandboxes.
+    pub(crate) fn directory(&self) -> &Path {
+        self.home.path()
     }
 
     /// Returns what `DAYTONA_API_URL` is set to.

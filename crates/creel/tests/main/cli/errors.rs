@@ -114,7 +114,7 @@ fn a_refusal_says_why_and_what_would_do() {
     hint: look at the plan without --apply; if it is right, raise --max or --max-percent
     ");
     assert_told!(bench, bench.run(&format!("sweep --all --label {label} --apply")), 4, @"
-    error[CR0032]: --all means everything, and there is nobody to confirm it
+    error[CR0032]: --all means everything, and there is no terminal to confirm it
 
     hint: look at the plan without --apply, then add --yes
     ");

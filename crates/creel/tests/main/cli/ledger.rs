@@ -150,7 +150,7 @@ fn a_damaged_ledger_is_refused_and_not_changed() {
         }
         refused_hold(&bench, "CR0013").expect_code(1);
         let listed = bench.run("ls").expect_code(0);
-        assert!(listed.stderr.starts_with("warning: owners are told from labels"), "{listed}");
+        assert!(listed.stderr.starts_with("warning: owners are read from labels"), "{listed}");
         assert_eq!(fs::read(&file).unwrap(), damaged, "what is damaged is evidence");
     }
     fs::write(&file, &whole).unwrap();

@@ -15,8 +15,8 @@ use creel_core::provider::{
 };
 use creel_core::reap::{Outcome, ReapOptions, Reaper, Report};
 use creel_core::retry::RetryPolicy;
-use creel_core::scope::{Request, ScopeError, Supervisor, TakeError};
-use creel_core::select::{Roll, Selector};
+use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
+use creel_core::select::{RecordIndex, Selector};
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::image;
@@ -196,7 +196,7 @@ async fn a_scope_adopts_by_id_and_gives_back() {
     assert!(!is_there(&bench, &id));
     assert_eq!(desk.open_records().await, 0);
     let absent = desk.supervisor.adopt(provider, kind, &id).await.unwrap_err();
-    assert!(matches!(absent, TakeError::Absent { .. }), "{absent}");
+    assert!(matches!(absent, AcquireError::Absent { .. }), "{absent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,7 +329,7 @@ async fn what_started_again_right_after_the_look_is_left_alone() {
     let plan = plan::build(PlanInput {
         worlds: Vec::new(),
         inventory: &inventory,
-        roll: &Roll::default(),
+        record_index: &RecordIndex::default(),
         selectors: &selectors,
         findings: None,
         protect: &[],

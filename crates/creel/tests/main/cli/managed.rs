@@ -11,7 +11,7 @@ use creel_core::provider::{ErrorClass, Kind, Provider, ProviderName, Providers};
 use creel_core::provider::{SandboxSpec, Spec};
 use creel_core::reap::{Outcome, ReapOptions, Report};
 use creel_core::retry::RetryPolicy;
-use creel_core::scope::{Request, ScopeError, Supervisor, TakeError};
+use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
 use futures::FutureExt;
 use serde_json::json;
 use tempfile::TempDir;
@@ -163,7 +163,7 @@ async fn a_sandbox_is_adopted_by_its_id_or_name_and_given_back() {
     assert_eq!(held.await.unwrap(), id);
     desk.assert_all_given_back().await;
     let absent = desk.supervisor.adopt(provider, kind, &id).await.unwrap_err();
-    assert!(matches!(absent, TakeError::Absent { .. }), "{absent}");
+    assert!(matches!(absent, AcquireError::Absent { .. }), "{absent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,7 +171,7 @@ async fn a_create_that_fails_and_leaves_a_sandbox_leaves_none() {
     let desk = Desk::new().await;
     desk.cloud.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc", "count": 1 }));
     let error = desk.supervisor.scope(sandbox(), |_| async {}.boxed()).await.unwrap_err();
-    assert!(matches!(error, ScopeError::Take(_)), "{error}");
+    assert!(matches!(error, ScopeError::Acquire(_)), "{error}");
     desk.settled().await;
     desk.assert_all_given_back().await;
 }

@@ -91,7 +91,7 @@ fn an_image_of_which_the_engine_tells_no_time_has_no_age() {
     assert!(details["Metadata"]["LastTagTime"].as_str().unwrap().starts_with("0001"), "{details}");
     site.shorten("harbor");
     let swept = site.sweep("harbor --apply").expect_code(0);
-    assert!(reason(&swept, &name).contains("does not tell when it was tagged"), "{swept}");
+    assert!(reason(&swept, &name).contains("does not report when it was tagged"), "{swept}");
     let swept = site.bench.run("sweep --json --apply --kind image --older-than 1s").expect_code(0);
     assert!(!results(&swept, "gone").contains(&format!("image {name}")), "{swept}");
     // The user may know.

@@ -1,5 +1,11 @@
 //! `--provider daytona`: list, sweep, apply, stop and rm against a local server.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use creel_testkit::creel::{Creel, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -576,4 +582,57 @@ fn doctor_checks_where_the_toolboxes_are() {
     let doctor = desk.run("doctor").expect_code(0);
     let toolbox = desk.cloud.url().replace("/api", "/toolbox");
     assert!(doctor.stdout.contains(&format!("its toolboxes answer at {toolbox}")), "{doctor}");
+}
+
+/// Starts a service whose toolboxes have another address. Returns its `DAYTONA_API_URL`.
+fn service_with_toolboxes_at(toolbox: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/api", listener.local_addr().unwrap());
+    let config = json!({ "proxyToolboxUrl": toolbox }).to_string();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = BufReader::new(client.unwrap());
+            let mut first = String::new();
+            client.read_line(&mut first).unwrap();
+            let mut line = String::new();
+            while client.read_line(&mut line).is_ok_and(|count| count > 2) {
+                line.clear();
+            }
+            let body = match first.split(' ').nth(1).unwrap() {
+                "/api/config" => config.clone(),
+                "/api/api-keys/current" => {
+                    json!({"permissions": ["write:sandboxes", "delete:sandboxes"]}).to_string()
+                }
+                _ => json!({"items": [], "nextCursor": null}).to_string(),
+            };
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let response = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            // The client may be gone.
+            let _ = client.get_mut().write_all(response.as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn doctor_reports_toolboxes_that_accept_a_connection_and_never_respond() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let toolbox = format!("http://{}", silent.local_addr().unwrap());
+    let (sender, connections) = mpsc::channel();
+    thread::spawn(move || silent.incoming().for_each(|client| drop(sender.send(client))));
+    let home = tempfile::tempdir().unwrap();
+    let creel = Creel::without_docker(BINARY, home.path())
+        .env("DAYTONA_API_URL", service_with_toolboxes_at(&format!("{toolbox}/toolbox")))
+        .env("DAYTONA_API_KEY", "dtn_for_a_test");
+    let doctor = creel.run(["doctor", "--json"]).expect_code(7);
+    assert!(connections.try_recv().is_ok(), "no request was sent: {doctor}");
+    assert!(doctor.took < Duration::from_secs(20), "{:?}", doctor.took);
+    let json = doctor.json();
+    let checks = json["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == "daytona").unwrap();
+    assert_eq!(check["status"], "problem", "{doctor}");
+    let detail = text(check, "detail");
+    let expected = format!("its toolboxes cannot be reached: {toolbox} did not answer in time");
+    assert!(detail.contains(&expected), "{doctor}");
+    assert!(text(check, "hint").contains("let this machine reach that address"), "{doctor}");
 }

@@ -71,6 +71,39 @@ fn a_guard_that_dies_in_a_build_leaves_no_image() {
     }
 }
 
+/// A guard dies in a step of BuildKit, and after the answer to the build. Somebody else's image of
+/// the same first steps stays, whatever it shares with it.
+#[test]
+fn a_guard_that_dies_with_a_build_of_buildkit_leaves_no_image() {
+    let mut scene = Scene::set_up();
+    scene.add_plugins();
+    scene.home.configure("[ledger]\nintent_window = \"2s\"\n");
+    fs::write(scene.path("Theirs"), "FROM creel-test\nRUN echo kit >/kit\nENV THEIRS=1\n").unwrap();
+    scene.outside("docker build -q -f Theirs -t theirs:1 . >/dev/null");
+    scene.remember();
+    let steps = "FROM creel-test\\nRUN echo kit >/kit\\n";
+    for (number, last, after) in [
+        (1, "RUN echo in >/in; sleep 1000\\n", "sleep 1000"),
+        (2, "RUN echo done >/done\\n", "echo ready >ready2; sleep 1000"),
+    ] {
+        let script = format!(
+            "printf '{steps}{last}' | docker build --progress plain -t kit:{number} - >log{number} 2>&1
+             {after}"
+        );
+        let guard = scene.start(&[], &script);
+        match number {
+            1 => scene.await_text("log1", "sleep 1000"),
+            _ => scene.await_text("ready2", "ready"),
+        }
+        assert_killed(&guard.kill());
+        let given_back = eventually(PATIENCE, || scene.home.open_records().is_empty());
+        assert!(given_back, "{number}: {:#?}", scene.home.open_records());
+        scene.home.await_quiet();
+        let nothing_left = eventually(PATIENCE, || scene.left().is_empty());
+        assert!(nothing_left, "{number}: {:?}", scene.left());
+    }
+}
+
 /// The second step runs in a container that the builder told, so what somebody builds upon the
 /// first one is not taken for it.
 #[test]

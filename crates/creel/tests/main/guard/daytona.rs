@@ -58,6 +58,17 @@ impl Stage {
         told(&self.guard(flags, &[what]).wait().expect_code(0))
     }
 
+    /// Plants look-alikes of creates whose response is not recorded.
+    fn copy_open_creates(&self) {
+        let ledger = self.home.ledger_id();
+        let mut open = self.home.open_records();
+        open.retain(|record| record["kind"] == "sandbox" && record["id"].is_null());
+        for record in open {
+            let of = |field: &str| record[field].as_str().unwrap();
+            self.daytona.plant(of("name"), of("resource"), &ledger);
+        }
+    }
+
     /// Checks that nothing is left but the look-alikes, which stand as they stood, and that the
     /// ledger is at its end.
     #[track_caller]
@@ -302,6 +313,36 @@ fn a_create_that_goes_wrong_is_told_as_without_a_guard_and_leaves_nothing() {
     assert_eq!(creates, 12, "every create is sent once");
 }
 
+#[test]
+fn a_sandbox_that_cannot_be_deleted_is_a_failure_and_a_leak_on_the_certificate() {
+    let denied = json!({"at": "delete", "fault": "status", "status": 403, "message": "not yours"});
+    let faults = [
+        (denied, "not yours"),
+        (json!({"at": "delete", "fault": "stuck_destroying"}), "destroying"),
+        (json!({"at": "delete", "fault": "errored_deleted"}), "kept by the service until"),
+    ];
+    for (fault, why) in faults {
+        let stage = Stage::set_up(Settings::hollow());
+        stage.daytona.arm(&fault);
+        let proof = stage.home.path("proof.json");
+        let output = stage.guard(&["--certificate", path(&proof)], &["fail"]).wait();
+        let output = output.expect_code(125);
+        assert!(output.stderr.contains("1 not verified gone"), "{fault}: {output}");
+        let id = told(&output)["created"].clone();
+        let proof: Value = serde_json::from_str(&text_of(&proof)).unwrap();
+        assert_eq!(proof["verdict"], "leaking", "{fault}: {proof:#}");
+        let text = proof.to_string();
+        assert!(text.contains(id.as_str().unwrap()), "{fault}: {proof:#}");
+        assert!(text.contains("faulty"), "{fault}: {proof:#}");
+        let open = stage.home.open_records();
+        assert_eq!((open.len(), &open[0]["id"]), (1, &id), "{fault}: {open:#?}");
+        assert_eq!(open[0]["state"], "quarantined", "{fault}: {open:#?}");
+        assert!(open[0]["reason"].as_str().unwrap().contains(why), "{fault}: {open:#?}");
+        assert!(stage.daytona.sandboxes().contains_key(id.as_str().unwrap()), "{fault}");
+        stage.daytona.assert_decoys_untouched();
+    }
+}
+
 /// Who is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
@@ -326,8 +367,9 @@ fn kill_at(seed: u64, victim: Victim) {
     let theirs = told_by_other.unwrap_or_else(|| panic!("{}", other.stderr()));
 
     let running = stage.guard(&[], &["churn"]);
-    let begun = eventually(PATIENCE, || stage.daytona.left().len() > 2);
+    let begun = eventually(PATIENCE, || stage.daytona.left().len() > 3);
     assert!(begun, "nothing is made: {}", running.stderr());
+    stage.daytona.copy_labels();
     std::thread::sleep(Duration::from_millis(random.u64(0..1500)));
     match victim {
         Victim::Command => {
@@ -337,11 +379,13 @@ fn kill_at(seed: u64, victim: Victim) {
         }
         Victim::Guard => {
             assert_killed(&running.kill());
+            stage.copy_open_creates();
             stage.home.await_quiet();
         }
         Victim::Everybody => {
             stage.home.processes().into_iter().for_each(kill);
             assert_killed(&running.kill());
+            stage.copy_open_creates();
             stage.home.await_quiet();
         }
     }

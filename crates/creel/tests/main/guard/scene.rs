@@ -8,7 +8,7 @@ use std::time::Duration;
 use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::docker::{Docker, concurrently};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
-use creel_testkit::wait::eventually_some;
+use creel_testkit::wait::{eventually, eventually_some};
 use creel_testkit::world::{Inventory, Kind, World};
 use serde_json::Value;
 
@@ -129,6 +129,14 @@ impl Scene {
             Some(text_of(&path).trim().to_owned()).filter(|text| !text.is_empty())
         });
         word.unwrap_or_else(|| panic!("the script did not come to {name}"))
+    }
+
+    /// Waits until a file that a script writes to contains this text.
+    #[track_caller]
+    pub(crate) fn await_text(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        let is_there = eventually(PATIENCE, || text_of(&path).contains(text));
+        assert!(is_there, "{text:?} is not in {name}: {}", text_of(&path));
     }
 
     /// Returns the lines that a guard wrote with `--events`.

@@ -83,9 +83,9 @@ fn a_lost_answer_loses_nothing() {
     let scene = Scene::set_up();
     let wire = Wire::start(&scene.engine(), 0).unwrap();
     let lost = [
-        wire.add(Rule::new("/containers/create", Fault::LoseAnswer).method("POST").times(1)),
-        wire.add(Rule::new("/networks/create", Fault::LoseAnswer).method("POST").times(1)),
-        wire.add(Rule::new("/volumes/create", Fault::LoseAnswer).method("POST").times(1)),
+        wire.add(Rule::new("/containers/create", Fault::LoseResponse).method("POST").times(1)),
+        wire.add(Rule::new("/networks/create", Fault::LoseResponse).method("POST").times(1)),
+        wire.add(Rule::new("/volumes/create", Fault::LoseResponse).method("POST").times(1)),
     ];
     let home = Home::on(&wire.engine());
     let script = "docker create --name one creel-test true || docker network create net || \
@@ -112,7 +112,7 @@ fn an_address_pool_that_is_used_up_is_explained_and_asked_once() {
     let output = home.creel.run(["guard", "--", "sh", "-c", script]);
     assert_eq!(output.code(), direct.code(), "{direct}\n{output}");
     assert!(output.stderr.contains("non-overlapping IPv4 address pool"), "{output}");
-    assert!(output.stderr.contains("remove networks nobody uses"), "{output}");
+    assert!(output.stderr.contains("remove unused networks"), "{output}");
     let count = u64::try_from(output.code().unwrap()).unwrap();
     assert_eq!(asked.fired(), count, "{output}");
     assert!(home.open_records().is_empty(), "{:#?}", home.open_records());

@@ -251,6 +251,12 @@ impl Others<'_> {
             make(&docker, &["create", "--name", &name], &labels, &["creel-test", "true"]);
         let network = make(&docker, &["network", "create"], &labels, &[&name]);
         let filled = fill_volume(&docker, &name, &labels);
+        // A committed image inherits the labels of its container.
+        let reference = format!("{name}:copied").to_lowercase();
+        let image = container
+            .as_ref()
+            .and_then(|container| make(&docker, &["commit", container], &[], &[&reference]));
+        self.theirs.extend(image.map(|image| Foreign::Tag { reference, image }));
         self.theirs.extend(container.map(|id| Foreign::Container { id }));
         self.theirs.extend(network.map(|id| Foreign::Network { id }));
         self.theirs.extend(filled.then_some(Foreign::Volume { name }));

@@ -96,7 +96,7 @@ impl Round {
         }
         let unavailable = Fault::Status { code: 503, message: "busy".to_owned() };
         let cut = Fault::CutAfterSend { after: Duration::from_millis(5) };
-        [(Fault::LoseAnswer, 0.05), (Fault::Reset, 0.05), (unavailable, 0.05), (cut, 0.05)]
+        [(Fault::LoseResponse, 0.05), (Fault::Reset, 0.05), (unavailable, 0.05), (cut, 0.05)]
             .into_iter()
             .map(|(fault, chance)| place.wire.add(Rule::new(".*", fault).probability(chance)))
             .collect()

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use creel_bridge::event::Stream;
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 use creel_core::id::RunId;
 use creel_core::ledger::{Ledger, OnOwnerDeath, RecordFilter};
 use creel_core::provider::docker::{DockerProvider, Endpoint};
 use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::provider::{Limits, Provider, ProviderName, Providers};
 use creel_core::sandbox::{
-    BridgeProgram, Command, Finished, Sandbox, SandboxPlan, Sandboxes, Taken,
+    BridgeProgram, Command, CreatedSandbox, Finished, Sandbox, SandboxPlan, Sandboxes,
 };
 use creel_core::scope::{Held, Supervisor};
 use creel_testkit::engine::Engine;
@@ -58,7 +58,8 @@ impl Bench {
     /// Takes a sandbox by a plan.
     pub(super) async fn enter_with(world: ProviderName, plan: SandboxPlan) -> Self {
         let desk = Desk::new(world).await;
-        let Taken { sandbox, held } = desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
+        let CreatedSandbox { sandbox, held } =
+            desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
         let Desk { sandboxes, supervisor, ledger, cloud, home } = desk;
         let held = Mutex::new(held);
         Self { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
@@ -164,7 +165,7 @@ impl Desk {
     /// Takes a sandbox by a plan.
     pub(super) async fn enter(self, plan: SandboxPlan) -> Bench {
         let taken = self.sandboxes.create(&self.supervisor, &plan).await;
-        let Taken { sandbox, held } = taken.unwrap();
+        let CreatedSandbox { sandbox, held } = taken.unwrap();
         let Self { sandboxes, supervisor, ledger, cloud, home } = self;
         let (world, held) = (plan.provider, Mutex::new(held));
         Bench { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
@@ -224,7 +225,7 @@ pub(super) async fn run_bytes(
 
 /// A command that ended by itself with this code.
 pub(super) fn ended(code: i32) -> Finished {
-    Finished::Ended(Ending::Code { code })
+    Finished::Ended(ExecEnding::Code { code })
 }
 
 /// All bytes there are, many times over.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use creel_bridge::exec::Ending;
+use creel_bridge::exec::ExecEnding;
 use creel_core::provider::ProviderName;
 use creel_core::sandbox::{Command, Finished};
 use creel_testkit::engine::Engine;
@@ -46,7 +46,7 @@ async fn codes_and_signals_are_told(bench: &Bench) {
         assert_eq!(finished, ended(code));
     }
     let (finished, ..) = bench.script("kill -9 $$").await;
-    assert_eq!(finished, Finished::Ended(Ending::Signal { signal: 9 }));
+    assert_eq!(finished, Finished::Ended(ExecEnding::Signal { signal: 9 }));
     let (finished, ..) = run(&*bench.sandbox, &Command::new(["no-such-program"], LIMIT)).await;
     assert!(
         matches!(&finished, Finished::NotStarted(reason) if reason.contains("no-such-program")),
@@ -148,7 +148,7 @@ async fn seen_from_outside(bench: &Bench) -> String {
 async fn a_limit_kills_everything_of_a_command(bench: &Bench) {
     let (finished, output, _) =
         run(&*bench.sandbox, &Command::shell(ENDLESS, Duration::from_secs(2))).await;
-    assert_eq!(finished, Finished::Ended(Ending::TimedOut));
+    assert_eq!(finished, Finished::Ended(ExecEnding::TimedOut));
     assert!(output.starts_with("tick\n"), "{output}");
     bench.stops_growing("ticks", DEATH_PATIENCE).await;
     bench.stops_growing("daemon", DEATH_PATIENCE).await;
@@ -160,7 +160,7 @@ async fn silence_kills_a_command(bench: &Bench) {
     command.silence = Some(Duration::from_secs(3));
     let begun = Instant::now();
     let (finished, output, _) = run(&*bench.sandbox, &command).await;
-    assert_eq!(finished, Finished::Ended(Ending::Silent));
+    assert_eq!(finished, Finished::Ended(ExecEnding::Silent));
     assert_eq!(output, "1\n2\n3\n4\n");
     assert!(begun.elapsed() < LIMIT);
 }

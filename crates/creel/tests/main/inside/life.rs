@@ -7,7 +7,7 @@ use bytes::Bytes;
 use creel_core::id::ResourceId;
 use creel_core::ledger::RecordFilter;
 use creel_core::provider::{ErrorClass, Kind, Provider, ProviderName, ReleaseMode};
-use creel_core::sandbox::{Command, SandboxPlan, Taken};
+use creel_core::sandbox::{Command, CreatedSandbox, SandboxPlan};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
@@ -230,7 +230,8 @@ async fn what_a_world_does_not_have_is_refused_before_anything_is_made() {
     let impossible = SandboxPlan { network, ..plan(ProviderName::Process) };
     let elsewhere = plan(ProviderName::Daytona);
     for (plan, words) in [(impossible, "network"), (elsewhere, "not configured")] {
-        let refused: Result<Taken, _> = desk.sandboxes.create(&desk.supervisor, &plan).await;
+        let refused: Result<CreatedSandbox, _> =
+            desk.sandboxes.create(&desk.supervisor, &plan).await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(words), "{refused}");
     }
@@ -245,7 +246,7 @@ async fn many_sandboxes_come_and_go_at_once() {
         let desk = &desk;
         async move {
             let plan = plan(ProviderName::Process);
-            let Taken { sandbox, held } =
+            let CreatedSandbox { sandbox, held } =
                 desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
             let command = Command::shell(&format!("echo {number}"), PATIENCE * 4);
             assert_eq!(run(&*sandbox, &command).await.1, format!("{number}\n"));

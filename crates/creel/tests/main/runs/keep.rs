@@ -18,7 +18,7 @@ fn fail_and_keep(stage: &Stage, keep: &str, script: &str) -> Output {
 }
 
 /// Returns what follows some words in what a command said.
-fn after<'a>(said: &'a str, words: &str) -> &'a str {
+pub(super) fn after<'a>(said: &'a str, words: &str) -> &'a str {
     let line = said.lines().find_map(|line| line.trim().strip_prefix(words));
     line.unwrap_or_else(|| panic!("{words} was not said:\n{said}")).trim()
 }

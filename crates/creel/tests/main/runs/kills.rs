@@ -208,7 +208,7 @@ fn a_driver_that_dies_at_a_named_place_leaves_an_outcome_and_nothing_else() {
         Crashpoint::AfterIntent,
         Crashpoint::CreateSent,
         Crashpoint::CreatedNotRecorded,
-        Crashpoint::TurnToldNotHeard,
+        Crashpoint::TurnSentNotConfirmed,
         Crashpoint::ReleaseSent,
         Crashpoint::ReleasedNotVerified,
         Crashpoint::VerifiedNotClosed,
@@ -234,7 +234,7 @@ fn a_mistake_of_ours_in_the_middle_of_a_turn_is_named_as_ours_and_nothing_is_lef
         let mut stage = Stage::set(world);
         stage.plant("panic");
         let (mark, sleep) = (stage.home.path("mark"), unique_sleep());
-        let point = Crashpoint::TurnToldNotHeard;
+        let point = Crashpoint::TurnSentNotConfirmed;
         let armed =
             stage.home.creel.clone().env("CREEL_CRASHPOINT", format!("{}:panic", point.name()));
         let armed = armed.env("CREEL_CRASHPOINT_MARK", &mark);

@@ -6,14 +6,16 @@ use std::process::Stdio;
 
 use creel_core::crashpoint::Crashpoint;
 use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, NewRun, OnOwnerDeath, OwnerRecord, PlacedOrder, WorkflowRecord};
+use creel_core::ledger::{
+    Ledger, NewRun, OnOwnerDeath, OwnerRecord, PlacedCommand, WorkflowRecord,
+};
 use creel_core::os::ProcessKey;
 use creel_core::owner::Owner;
 use creel_core::provider::ProviderName;
-use creel_core::run::orders::OrderBox;
+use creel_core::run::orders::CommandInbox;
 use creel_core::run::records::Journal;
 use creel_core::run::{
-    AttemptFrom, Cause, CauseClass, Certified, Order, Phase, RunEvent, Step, StepStatus,
+    AttemptFrom, Cause, CauseClass, Certified, Phase, RunCommand, RunEvent, Step, StepStatus,
 };
 use creel_core::sanitise::Diagnostic;
 use creel_testkit::wait::{eventually, eventually_some};
@@ -269,7 +271,7 @@ fn following_ends_when_nobody_reads_any_more() {
 }
 
 /// Returns the text of a message that waits.
-fn text_of(home: &Home, placed: &PlacedOrder) -> String {
+fn text_of(home: &Home, placed: &PlacedCommand) -> String {
     let directory = home.creel.state().join("messages").join(placed.run.to_string());
     std::fs::read_to_string(directory.join(&placed.key)).unwrap()
 }
@@ -279,15 +281,15 @@ fn orders_reach_the_driver_and_their_text_no_other_place() {
     let home = Home::without_engine();
     block_on(async {
         let (ledger, journal) = put(&home, alive(), way_to_failure()).await;
-        let orders = OrderBox::open(&ledger, &alive().owner).unwrap();
+        let orders = CommandInbox::open(&ledger, &alive().owner).unwrap();
         let mut orders = orders.of(journal.run());
         let sent = home.creel.run(["cancel", "last", "--json"]).expect_code(0).json();
         assert_eq!((&sent["order"], &sent["poked"]), (&"cancel".into(), &true.into()));
         let said = home.creel.run(["message", "last", "--request", "q1", "do it at dawn"]);
         assert!(!said.expect_code(0).stderr.contains("dawn"));
-        assert_eq!(orders.next().await.unwrap().order, Order::Cancel);
+        assert_eq!(orders.next().await.unwrap().order, RunCommand::Cancel);
         let wanted = orders.next().await.unwrap();
-        assert_eq!(wanted.order, Order::Message { request: Some("q1".into()) });
+        assert_eq!(wanted.order, RunCommand::Message { request: Some("q1".into()) });
         assert_eq!(text_of(&home, &wanted), "do it at dawn");
     });
     let shown = [home.creel.run(["show", "last"]), home.creel.run(["events", "last"])];
@@ -310,8 +312,8 @@ fn a_message_may_come_from_standard_input_and_must_say_something() {
             .unwrap();
         child.stdin.take().unwrap().write_all(b"two\nlines\n").unwrap();
         assert!(child.wait().unwrap().success());
-        let open = ledger.open_orders(journal.run()).await.unwrap();
-        assert_eq!(open[0].order, Order::Message { request: None });
+        let open = ledger.open_commands(journal.run()).await.unwrap();
+        assert_eq!(open[0].order, RunCommand::Message { request: None });
         assert_eq!(text_of(&home, &open[0]), "two\nlines\n");
     });
     let silent = home.creel.run(["message", "last", " "]).expect_code(2);

@@ -9,6 +9,7 @@ use creel_testkit::creel::{Creel, Output};
 use creel_testkit::fake_engine::{FakeEngine, Reply};
 use creel_testkit::wait::eventually;
 
+use super::keep::after;
 use super::stage::{Stage, agent};
 use crate::support::{Home, PATIENCE, unique};
 
@@ -18,9 +19,9 @@ fn secret(place: &str) -> String {
 }
 
 /// Returns a secret as programs may write it.
-fn written(secret: &str) -> Vec<Vec<u8>> {
+fn written(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
-    vec![secret.into(), hex.clone().into(), hex.to_uppercase().into(), base64(secret).into()]
+    vec![secret.to_owned(), hex.clone(), hex.to_uppercase(), base64(secret)]
 }
 
 /// Returns the whole groups of a text in base64.
@@ -34,6 +35,13 @@ fn base64(text: &str) -> String {
     letters.collect()
 }
 
+/// Returns the secrets that these bytes contain in some form.
+fn held_in<'a>(bytes: &[u8], secrets: &'a [String]) -> impl Iterator<Item = &'a String> + use<'a> {
+    // Searching text is many times faster, and no form has bytes that the conversion loses.
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    secrets.iter().filter(move |secret| written(secret).iter().any(|form| text.contains(form)))
+}
+
 /// Returns the files below a directory that hold a secret in some form.
 fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
@@ -41,16 +49,16 @@ fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let path = entry.path();
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
                 waiting.push(path);
                 continue;
             }
-            let Ok(bytes) = fs::read(&path) else { continue };
-            let held = secrets.iter().filter(|secret| {
-                let mut forms = written(secret).into_iter();
-                forms.any(|form| bytes.windows(form.len()).any(|window| window == form))
-            });
-            found.extend(held.map(|secret| (path.clone(), secret.clone())));
+            // Reading a pipe would never end.
+            let Some(bytes) = kind.is_file().then(|| fs::read(&path).ok()).flatten() else {
+                continue;
+            };
+            found.extend(held_in(&bytes, secrets).map(|secret| (path.clone(), secret.clone())));
         }
     }
     found
@@ -189,22 +197,63 @@ fn the_message_of_a_run_that_is_closed_goes_with_it() {
     assert_unkept(&stage.home.creel, &secrets);
 }
 
+/// Returns the texts that the files of a kept sandbox contain in some form.
+fn found_in_kept(stage: &Stage, failed: &Output, texts: &[String]) -> Vec<String> {
+    let hint = after(&failed.stderr, "enter it:");
+    let found_below = |directory: &Path| {
+        let found = holding(directory, texts).into_iter();
+        found.map(|(path, text)| format!("{text} in {}", path.display())).collect()
+    };
+    match stage.world {
+        ProviderName::Process => found_below(Path::new(hint.strip_prefix("cd ").unwrap())),
+        ProviderName::Daytona => found_below(stage.cloud.as_ref().unwrap().directory()),
+        ProviderName::Docker => {
+            let id = hint.strip_prefix("docker exec -it ").unwrap().strip_suffix(" sh").unwrap();
+            let docker = stage.engine.as_ref().unwrap().docker();
+            let pack = "tar -cf - -C / $(ls -A / | grep -vx -e proc -e sys -e dev)";
+            let packed = docker.cli(&["exec", id, "sh", "-c", pack]).unwrap();
+            assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+            held_in(&packed.stdout, texts).cloned().collect()
+        }
+    }
+}
+
+/// Returns a workflow that prints secrets and fails, and whose agent leaves a mark in its workspace.
+fn printing_secrets(mark: &str) -> String {
+    format!(
+        "[runtime]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''echo {mark} >mark; \
+         cat >/dev/null; echo ${{env:S_SAID}}; echo ${{env:S_SAID}} >&2; exit 1''']\n\
+         [task]\nprompt = \"${{env:S_PROMPT}}\"\n[on_failure]\nkeep = \"10m\"\n"
+    )
+}
+
 #[test]
 fn a_sandbox_that_is_kept_has_no_spool_and_no_prompt_any_more() {
-    let mut stage = Stage::set(ProviderName::Process);
-    let secrets = vec![secret("said"), secret("prompt")];
-    stage.home.creel =
-        stage.home.creel.clone().env("S_SAID", &secrets[0]).env("S_PROMPT", &secrets[1]);
-    let body = "[runtime]\nkind = \"command\"\ncommand = [\"sh\", \"-c\", '''echo ${env:S_SAID}; exit 1''']\n\
-                [task]\nprompt = \"${env:S_PROMPT}\"\n[on_failure]\nkeep = \"10m\"\n";
-    let path = stage.workflow("10m", body);
-    let failed = stage.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
-    assert!(failed.stderr.contains("kept: the sandbox stands until"), "{failed}");
-    assert_silent(&failed, &secrets);
-    assert_unkept(&stage.home.creel, &secrets);
-    let again = stage.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
-    assert_silent(&again, &secrets);
-    assert_unkept(&stage.home.creel, &secrets);
+    for world in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
+        let mut stage = Stage::set(world);
+        let secrets = vec![secret("said"), secret("prompt")];
+        stage.home.creel =
+            stage.home.creel.clone().env("S_SAID", &secrets[0]).env("S_PROMPT", &secrets[1]);
+        let mark = unique("left-by-the-agent");
+        let path = stage.workflow("10m", &printing_secrets(&mark));
+        let failed = stage.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
+        assert!(failed.stderr.contains("kept: the sandbox stands until"), "{failed}");
+        // The first search happens before the second attempt changes anything.
+        let assert_clean = |output: &Output| {
+            assert_silent(output, &secrets);
+            assert_unkept(&stage.home.creel, &secrets);
+            assert_eq!(found_in_kept(&stage, output, &secrets), [""; 0], "{world} {output}");
+            // The search finds the mark of the agent, so it does see the sandbox.
+            let marks = found_in_kept(&stage, output, std::slice::from_ref(&mark));
+            assert_eq!(marks.len(), 1, "{world} {marks:?}");
+        };
+        assert_clean(&failed);
+        let again = stage.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
+        assert_clean(&again);
+        let rm = after(&again.stderr, "give it back: creel ");
+        stage.home.creel.run(rm.split(' ')).expect_code(0);
+        stage.assert_nothing_left();
+    }
 }
 
 #[test]

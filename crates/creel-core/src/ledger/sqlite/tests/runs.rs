@@ -1,4 +1,4 @@
-//! Runs and orders on record.
+//! Tests of runs and their commands on record.
 
 use sqlx::Row;
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::id::RunId;
 use crate::ledger::sqlite::columns::Binds;
 use crate::ledger::sqlite::{database, open};
-use crate::ledger::{NewOrder, NewRun, RunFilter, WorkflowRecord};
-use crate::run::{Cause, CauseClass, Order, Phase, RunState};
+use crate::ledger::{NewCommand, NewRun, RunFilter, WorkflowRecord};
+use crate::run::{Cause, CauseClass, Phase, RunCommand, RunState};
 use crate::sanitise::Diagnostic;
 
 fn some_run() -> NewRun {
@@ -25,7 +25,7 @@ fn some_run() -> NewRun {
     }
 }
 
-fn somebody_else() -> OwnerRecord {
+fn another_owner() -> OwnerRecord {
     let mut other = some_owner();
     other.owner.process.pid = 77;
     other
@@ -62,7 +62,7 @@ async fn a_state_is_saved_by_its_owner_only() {
     let home = tempfile::tempdir().unwrap();
     let (store, run) = (open_in(home.path()).await, some_run());
     store.create_run(&run).await.unwrap();
-    let other = somebody_else();
+    let other = another_owner();
     let saved = store.save_run(run.id, &other.owner, &state_at(3, Phase::Running)).await;
     assert!(matches!(saved, Err(LedgerError::NotOwner { run: id, .. }) if id == run.id));
     assert_eq!(store.run(run.id).await.unwrap().unwrap().state, RunState::new());
@@ -71,7 +71,7 @@ async fn a_state_is_saved_by_its_owner_only() {
 }
 
 #[tokio::test]
-async fn an_older_state_never_takes_the_place_of_a_newer_one() {
+async fn an_older_state_never_replaces_a_newer_one() {
     let home = tempfile::tempdir().unwrap();
     let (store, run) = (open_in(home.path()).await, some_run());
     store.create_run(&run).await.unwrap();
@@ -86,7 +86,7 @@ async fn of_two_heirs_only_one_claims_a_run() {
     let (one, other) = (open_in(home.path()).await, open_in(home.path()).await);
     let run = some_run();
     one.create_run(&run).await.unwrap();
-    let (first, mut second) = (somebody_else(), somebody_else());
+    let (first, mut second) = (another_owner(), another_owner());
     second.owner.process.pid = 78;
     let (dead, id) = (run.owner.owner.clone(), run.id);
     let (a, b) =
@@ -104,7 +104,7 @@ async fn runs_are_found_by_phase_class_age_owner_and_the_beginning_of_their_id()
     let home = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(1_000));
     let store = SqliteStore::open(home.path(), Arc::clone(&clock) as _).await.unwrap();
-    let (old, young) = (some_run(), NewRun { owner: somebody_else(), ..some_run() });
+    let (old, young) = (some_run(), NewRun { owner: another_owner(), ..some_run() });
     store.create_run(&old).await.unwrap();
     clock.advance(Duration::from_secs(60));
     store.create_run(&young).await.unwrap();
@@ -116,7 +116,7 @@ async fn runs_are_found_by_phase_class_age_owner_and_the_beginning_of_their_id()
     };
     let all = RunFilter::default;
     assert_eq!(found(all()).await, [old.id, young.id]);
-    assert_eq!(found(RunFilter::unsettled()).await, [young.id]);
+    assert_eq!(found(RunFilter::unfinished()).await, [young.id]);
     assert_eq!(found(RunFilter { phases: vec![Phase::Failed], ..all() }).await, [old.id]);
     let classes = vec![CauseClass::ModelTimeout, CauseClass::Offline];
     assert_eq!(found(RunFilter { classes, ..all() }).await, [old.id]);
@@ -136,46 +136,46 @@ async fn a_run_whose_sandbox_is_kept_is_not_settled() {
     store.create_run(&run).await.unwrap();
     let kept = RunState { kept_until_ms: Some(9), ..failed_by(CauseClass::Offline) };
     store.save_run(run.id, &run.owner.owner, &kept).await.unwrap();
-    let unsettled = store.runs(&RunFilter::unsettled()).await.unwrap();
-    assert_eq!(unsettled.len(), 1);
-    assert!(unsettled[0].is_unsettled());
+    let unfinished = store.runs(&RunFilter::unfinished()).await.unwrap();
+    assert_eq!(unfinished.len(), 1);
+    assert!(unfinished[0].is_unfinished());
 }
 
 #[tokio::test]
-async fn orders_are_placed_once_given_in_order_and_taken_once() {
+async fn commands_are_placed_once_read_in_sequence_and_completed_once() {
     let home = tempfile::tempdir().unwrap();
     let (store, run) = (open_in(home.path()).await, some_run());
     store.create_run(&run).await.unwrap();
-    let text = Order::Message { request: Some("q1".into()) };
-    let first = NewOrder { key: "b".to_owned(), run: run.id, order: text };
-    let second = NewOrder { key: "a".to_owned(), run: run.id, order: Order::Cancel };
-    assert!(store.place_order(&first).await.unwrap());
-    assert!(store.place_order(&second).await.unwrap());
-    assert!(!store.place_order(&first).await.unwrap());
+    let text = RunCommand::Message { request: Some("q1".into()) };
+    let first = NewCommand { key: "b".to_owned(), run: run.id, order: text };
+    let second = NewCommand { key: "a".to_owned(), run: run.id, order: RunCommand::Cancel };
+    assert!(store.place_command(&first).await.unwrap());
+    assert!(store.place_command(&second).await.unwrap());
+    assert!(!store.place_command(&first).await.unwrap());
 
-    let open = store.open_orders(run.id).await.unwrap();
+    let open = store.open_commands(run.id).await.unwrap();
     assert_eq!(
         open.iter().map(|order| &order.order).collect::<Vec<_>>(),
         [&first.order, &second.order]
     );
-    assert!(store.take_order("b").await.unwrap());
-    assert!(!store.take_order("b").await.unwrap());
-    assert_eq!(store.open_orders(run.id).await.unwrap().len(), 1);
-    // Also what was taken is known by its key.
-    assert!(!store.place_order(&first).await.unwrap());
+    assert!(store.complete_command("b").await.unwrap());
+    assert!(!store.complete_command("b").await.unwrap());
+    assert_eq!(store.open_commands(run.id).await.unwrap().len(), 1);
+    // The key of a completed command stays known.
+    assert!(!store.place_command(&first).await.unwrap());
 }
 
 #[tokio::test]
-async fn an_order_for_a_run_that_is_not_there_is_refused() {
+async fn a_command_for_an_unknown_run_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let store = open_in(home.path()).await;
-    let order = NewOrder { key: "k".to_owned(), run: RunId::new(), order: Order::Resume };
-    assert!(matches!(store.place_order(&order).await, Err(LedgerError::UnknownRun { .. })));
+    let order = NewCommand { key: "k".to_owned(), run: RunId::new(), order: RunCommand::Resume };
+    assert!(matches!(store.place_command(&order).await, Err(LedgerError::UnknownRun { .. })));
 }
 
 #[test]
-fn what_people_wrote_is_not_shown_for_debugging() {
-    let message = Order::Message { request: Some("the Secret plan".into()) };
+fn debug_output_hides_user_text() {
+    let message = RunCommand::Message { request: Some("the Secret plan".into()) };
     let run = some_run();
     let shown = format!("{run:?} {message:?}");
     assert!(shown.contains("hello.toml") && !shown.contains("Say it"), "{shown}");

@@ -1,8 +1,7 @@
-//! Parts a followed log into its two streams.
+//! Splits a followed log into its two streams.
 //!
-//! Each piece begins with three equal bytes that say which stream it is of.
-//! Frames may be cut anywhere, in the middle of these three bytes too; what
-//! comes before any of them counts as standard output.
+//! Each chunk begins with three equal bytes that identify its stream. Frames may be cut anywhere,
+//! even inside these three bytes. Output before the first mark counts as standard output.
 
 /// One of a command's two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +14,7 @@ pub enum Stream {
 
 const MARK: usize = 3;
 
-/// Parts bytes as they come.
+/// Splits bytes as they arrive.
 #[derive(Debug)]
 pub(super) struct Demux {
     stream: Stream,
@@ -30,7 +29,7 @@ impl Default for Demux {
 }
 
 impl Demux {
-    /// Takes the next bytes and hands on what is certain.
+    /// Consumes the next bytes and forwards those whose stream is certain.
     pub(super) fn feed(&mut self, bytes: &[u8], mut to: impl FnMut(Stream, &[u8])) {
         let mut all = std::mem::take(&mut self.held);
         all.extend_from_slice(bytes);
@@ -61,7 +60,7 @@ impl Demux {
         }
     }
 
-    /// Hands on what was held back when nothing more comes.
+    /// Forwards the held bytes at the end of the log.
     pub(super) fn finish(mut self, mut to: impl FnMut(Stream, &[u8])) {
         if !self.held.is_empty() {
             to(self.stream, &std::mem::take(&mut self.held));
@@ -83,22 +82,22 @@ mod tests {
 
     use super::*;
 
-    fn parted<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<u8>) {
+    fn parted<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<u8>) {
         let (mut output, mut error) = (Vec::new(), Vec::new());
-        let mut take = |stream, bytes: &[u8]| match stream {
+        let mut sink = |stream, bytes: &[u8]| match stream {
             Stream::Output => output.extend_from_slice(bytes),
             Stream::Error => error.extend_from_slice(bytes),
         };
         let mut demux = Demux::default();
-        for piece in pieces {
-            demux.feed(piece, &mut take);
+        for chunk in chunks {
+            demux.feed(chunk, &mut sink);
         }
-        demux.finish(&mut take);
+        demux.finish(&mut sink);
         (output, error)
     }
 
     #[test]
-    fn streams_are_told_apart() {
+    fn streams_are_separated() {
         let log = b"\x01\x01\x01out\x02\x02\x02err\x01\x01\x01put";
         assert_eq!(parted([&log[..]]), (b"output".to_vec(), b"err".to_vec()));
         assert_eq!(parted([&b"bare"[..]]), (b"bare".to_vec(), Vec::new()));
@@ -107,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_frames_are_cut(
+        fn frames_are_parsed_whatever_the_chunk_boundaries(
             log in proptest::collection::vec(prop_oneof![Just(1u8), Just(2u8), Just(b'x')], 0..40),
             size in 1usize..5,
         ) {

@@ -1,4 +1,4 @@
-//! Files in and out.
+//! File transfers and usage.
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::provider::{ErrorClass, ProviderError, Usage};
 
 use super::super::bounds;
-use super::super::classify::Refusal;
-use super::super::http::Request;
+use super::super::classify::DaytonaError;
+use super::super::http::ApiRequest;
 use super::{TRANSFER_TIMEOUT, Toolbox};
 
 impl Toolbox {
-    /// Writes a file; directories above it are made, and an old one is replaced.
+    /// Writes a file; creates its parent directories and replaces an existing file.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl Toolbox {
         self.upload_all(vec![(path.to_owned(), content.into())]).await
     }
 
-    /// Writes several files with one request, as [`Toolbox::upload`] does with one.
+    /// Writes several files with one request, each like [`Toolbox::upload`].
     ///
     /// # Errors
     ///
@@ -38,12 +38,12 @@ impl Toolbox {
                 .part(format!("files[{number}].file"), file);
         }
         let url = self.url(&["files", "bulk-upload"]);
-        let answer = self.http.send_form(url, form, TRANSFER_TIMEOUT).await;
-        let words = || format!("write {}", names.join(" and "));
-        answer.map(drop).map_err(|refusal| self.during(refusal, &words()))
+        let result = self.http.send_form(url, form, TRANSFER_TIMEOUT).await;
+        let operation = || format!("write {}", names.join(" and "));
+        result.map(drop).map_err(|refusal| self.during(refusal, &operation()))
     }
 
-    /// Removes a file; one that is gone already is fine.
+    /// Removes a file; succeeds if it is already gone.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Toolbox {
     pub async fn remove(&self, path: &str) -> Result<(), ProviderError> {
         let mut url = self.url(&["files"]);
         url.query_pairs_mut().append_pair("path", path);
-        match self.http.send(Request::to_toolbox(Method::DELETE, url)).await {
+        match self.http.send(ApiRequest::to_toolbox(Method::DELETE, url)).await {
             Err(refusal) if !refusal.is_absence() => {
                 Err(self.during(refusal, &format!("remove {path}")))
             }
@@ -63,29 +63,32 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// Fails when the toolbox does not tell it.
+    /// Fails when the toolbox does not report it.
     pub async fn home(&self) -> Result<String, ProviderError> {
-        let told = async {
+        let home = async {
             let url = self.url(&["user-home-dir"]);
-            let answer = self.read(Request::to_toolbox(Method::GET, url)).await?;
-            let directory = answer.get("dir").and_then(Value::as_str);
+            let response = self.read(ApiRequest::to_toolbox(Method::GET, url)).await?;
+            let directory = response.get("dir").and_then(Value::as_str);
             directory.filter(|path| path.starts_with('/')).map(str::to_owned).ok_or_else(|| {
-                Refusal::new(ErrorClass::Transient, "its toolbox did not name the home directory")
+                DaytonaError::new(
+                    ErrorClass::Transient,
+                    "its toolbox did not name the home directory",
+                )
             })
         };
-        told.await.map_err(|refusal| self.during(refusal, "find the home directory"))
+        home.await.map_err(|refusal| self.during(refusal, "find the home directory"))
     }
 
-    /// Tells what the sandbox uses; older toolboxes do not tell it.
+    /// Returns the resource usage of the sandbox; older toolboxes do not report it.
     ///
     /// # Errors
     ///
-    /// Fails when the toolbox does not answer.
+    /// Fails when the toolbox does not respond.
     pub async fn usage(&self) -> Result<Usage, ProviderError> {
         let url = self.url(&["system", "metrics"]);
-        match self.read(Request::to_toolbox(Method::GET, url)).await {
-            Ok(told) => {
-                let memory = told.get("memUsed").and_then(Value::as_u64);
+        match self.read(ApiRequest::to_toolbox(Method::GET, url)).await {
+            Ok(metrics) => {
+                let memory = metrics.get("memUsed").and_then(Value::as_u64);
                 Ok(Usage { memory, ..Usage::default() })
             }
             Err(refusal) if refusal.is_absence() => Ok(Usage::default()),
@@ -97,16 +100,16 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be read, or is larger than 512 MiB; one that does not exist is `Gone`.
+    /// Fails when it cannot be read, or is larger than 512 MiB; a missing file is `Gone`.
     pub async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let mut url = self.url(&["files", "download"]);
         url.query_pairs_mut().append_pair("path", path);
-        let request = Request {
+        let request = ApiRequest {
             timeout: TRANSFER_TIMEOUT,
             most_bytes: bounds::FILE,
-            ..Request::to_toolbox(Method::GET, url)
+            ..ApiRequest::to_toolbox(Method::GET, url)
         };
-        let answer = self.http.send(request).await;
-        answer.map_err(|refusal| self.during(refusal, &format!("read {path}")))
+        let result = self.http.send(request).await;
+        result.map_err(|refusal| self.during(refusal, &format!("read {path}")))
     }
 }

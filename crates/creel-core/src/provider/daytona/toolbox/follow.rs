@@ -1,9 +1,9 @@
 //! Follows the log of a command while it is written.
 //!
-//! The log comes over a WebSocket that begins at the log's start each time.
-//! Connections break (ping timeouts close them with 1011): then the next one
-//! skips what was handed on already, and when none holds, the log is polled.
-//! Nothing is handed on twice, and nothing is lost.
+//! The log arrives over a WebSocket that starts from the beginning of the log each time.
+//! Connections break (ping timeouts close them with 1011). The next connection then skips the part
+//! that was already forwarded. When no connection holds, the log is polled. Nothing is forwarded
+//! twice, and nothing is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +21,32 @@ use tracing::debug;
 
 use crate::provider::{ErrorClass, ProviderError};
 
+use super::super::api::DaytonaResult;
 use super::super::bounds;
-use super::super::classify::Refusal;
-use super::super::wire::Answered;
+use super::super::classify::DaytonaError;
 use super::demux::{Demux, Stream};
-use super::progress::Progress;
+use super::progress::StreamProgress;
 use super::{SessionCommand, Toolbox};
 
 /// How often the stream is tried before the log is polled.
 const CONNECTIONS: u32 = 3;
-/// How long a connection may take.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two polls.
 const POLL_PAUSE: Duration = Duration::from_secs(1);
-/// How often a poll may fail in a row.
+/// Maximum number of consecutive poll failures.
 const MOST_FAILURES: u32 = 5;
 
-/// A connection of either kind.
+/// A plain or encrypted connection.
 trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
-/// Hands on what was not handed on before.
+/// Forwards only what was not forwarded before.
 struct Sink<'a> {
     to: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
-    /// How much of each stream was handed on.
-    done: [Progress; 2],
-    /// How much of each stream this connection has shown.
+    /// How much of each stream was forwarded.
+    done: [StreamProgress; 2],
+    /// How much of each stream this connection has received.
     seen: [usize; 2],
 }
 
@@ -55,7 +55,7 @@ impl Sink<'_> {
         self.seen = [0, 0];
     }
 
-    fn take(&mut self, stream: Stream, bytes: &[u8]) {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
         let seen = &mut self.seen[stream as usize];
         let new = self.done[stream as usize].advance(*seen, bytes);
         *seen += bytes.len();
@@ -64,8 +64,8 @@ impl Sink<'_> {
         }
     }
 
-    /// Takes the whole of a stream as text.
-    fn take_text(&mut self, stream: Stream, text: &str, ended: bool) {
+    /// Consumes the whole of a stream as text.
+    fn write_text(&mut self, stream: Stream, text: &str, ended: bool) {
         let new = self.done[stream as usize].advance_text(text, ended);
         if !new.is_empty() {
             (self.to)(stream, new);
@@ -74,11 +74,11 @@ impl Sink<'_> {
 }
 
 impl Toolbox {
-    /// Hands on everything a command writes until it ends, and returns its exit code.
+    /// Forwards everything a command writes until it ends, and returns its exit code.
     ///
     /// # Errors
     ///
-    /// Fails when neither the stream nor polling gets through.
+    /// Fails when neither the stream nor polling succeeds.
     pub async fn follow(
         &self,
         command: &SessionCommand,
@@ -99,10 +99,10 @@ impl Toolbox {
     }
 
     /// Reads the stream to its end.
-    async fn stream(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> Answered<()> {
+    async fn stream(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> DaytonaResult<()> {
         let broken = |error: &dyn std::fmt::Display| {
             let message = format!("the log stream of {} broke: {error}", self.origin());
-            Refusal::new(ErrorClass::Transient, message)
+            DaytonaError::new(ErrorClass::Transient, message)
         };
         self.http.check_key()?;
         let mut url = self.logs_url(command);
@@ -123,9 +123,9 @@ impl Toolbox {
         let mut demux = Demux::default();
         while let Some(message) = socket.next().await {
             match message.map_err(|error| broken(&error))? {
-                Message::Binary(bytes) => demux.feed(&bytes, |from, data| sink.take(from, data)),
+                Message::Binary(bytes) => demux.feed(&bytes, |from, data| sink.write(from, data)),
                 Message::Text(text) => {
-                    demux.feed(text.as_bytes(), |from, data| sink.take(from, data));
+                    demux.feed(text.as_bytes(), |from, data| sink.write(from, data));
                 }
                 Message::Close(Some(frame)) if u16::from(frame.code) == 1011 => {
                     return Err(broken(&frame.reason));
@@ -133,14 +133,14 @@ impl Toolbox {
                 _ => {}
             }
         }
-        demux.finish(|from, data| sink.take(from, data));
+        demux.finish(|from, data| sink.write(from, data));
         Ok(())
     }
 
-    async fn connect(&self, url: &Url) -> Answered<Box<dyn Duplex>> {
+    async fn connect(&self, url: &Url) -> DaytonaResult<Box<dyn Duplex>> {
         let lost = |error: &dyn std::fmt::Display| {
             let message = format!("cannot reach its toolbox at {}: {error}", self.origin());
-            Refusal::new(ErrorClass::Unreachable, message)
+            DaytonaError::new(ErrorClass::Unreachable, message)
         };
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or(443);
@@ -151,14 +151,14 @@ impl Toolbox {
         }
         let name = ServerName::try_from(bare.to_owned()).map_err(|error| lost(&error))?;
         let mut tls = (*self.http.tls()).clone();
-        // The other side must not choose a version that knows no upgrade.
+        // The server must not choose an HTTP version without upgrades.
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let connector = TlsConnector::from(Arc::new(tls));
         Ok(Box::new(connector.connect(name, plain).await.map_err(|error| lost(&error))?))
     }
 
-    /// Reads the log again and again until the command has ended.
-    async fn poll(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> Answered<i64> {
+    /// Polls the log until the command has ended.
+    async fn poll(&self, command: &SessionCommand, sink: &mut Sink<'_>) -> DaytonaResult<i64> {
         let mut failures = 0;
         loop {
             match self.poll_once(command, sink).await {
@@ -175,12 +175,12 @@ impl Toolbox {
         &self,
         command: &SessionCommand,
         sink: &mut Sink<'_>,
-    ) -> Answered<Option<i64>> {
-        // The code is asked for first: what was written before the end is in the log then.
-        let code = self.ask_exit_code(command).await?;
+    ) -> DaytonaResult<Option<i64>> {
+        // The exit code is requested first: the log then holds everything written before the end.
+        let code = self.poll_exit_code(command).await?;
         let logs = self.read_logs(command).await?;
-        sink.take_text(Stream::Output, &logs.output, code.is_some());
-        sink.take_text(Stream::Error, &logs.error, code.is_some());
+        sink.write_text(Stream::Output, &logs.output, code.is_some());
+        sink.write_text(Stream::Error, &logs.error, code.is_some());
         Ok(code)
     }
 }
@@ -194,12 +194,12 @@ mod tests {
         let mut all = Vec::new();
         let mut to = |_: Stream, bytes: &[u8]| all.extend_from_slice(bytes);
         let mut sink = Sink { to: &mut to, done: Default::default(), seen: [0, 0] };
-        sink.take(Stream::Output, b"abc");
+        sink.write(Stream::Output, b"abc");
         sink.begin();
-        sink.take(Stream::Output, b"ab");
-        sink.take(Stream::Output, b"cde");
+        sink.write(Stream::Output, b"ab");
+        sink.write(Stream::Output, b"cde");
         sink.begin();
-        sink.take(Stream::Output, b"abcdef");
+        sink.write(Stream::Output, b"abcdef");
         assert_eq!(all, b"abcdef");
     }
 }

@@ -1,9 +1,8 @@
-//! The toolbox of a sandbox that runs: commands, sessions, files, repositories.
+//! The toolbox of a running sandbox: commands, sessions, files, repositories.
 //!
-//! Two traps of the other side, which callers must know: `exec` feeds the
-//! command to a shell's standard input, so a command that reads its input eats
-//! what follows it; and a session hangs on here-documents. For anything longer
-//! than a line, upload a script and run that with `</dev/null`.
+//! Callers must know two pitfalls of the toolbox. `exec` feeds the command to a shell's standard
+//! input, so a command that reads its input consumes what follows it. A session hangs on
+//! here-documents. For anything longer than a line, upload a script and run that with `</dev/null`.
 
 mod demux;
 mod files;
@@ -20,20 +19,22 @@ use serde_json::{Value, json};
 
 use crate::provider::{ErrorClass, ProviderError};
 
+use super::api::DaytonaResult;
 use super::bounds;
-use super::classify::Refusal;
-use super::http::{Http, Login, Request, extended};
-use super::model::Sandbox;
-use super::wire::Answered;
+use super::classify::DaytonaError;
+use super::http::{ApiRequest, Http, LoginOwner, extended};
+use super::model::DaytonaSandbox;
 
 pub use demux::Stream;
 pub use session::{CommandLogs, SessionCommand};
 
-/// How much longer than the command itself its answer may take.
+/// How much longer than the command itself its response may take.
 const GRACE: Duration = Duration::from_secs(15);
-/// As much of an address is shown.
+/// How much of an address is shown.
 const SHOWN: usize = 200;
-/// How long a transfer of files or of a repository may take.
+/// Timeout for a response that requires no work.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for a transfer of files or of a repository.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The toolbox of one sandbox.
@@ -49,11 +50,11 @@ pub struct Toolbox {
 pub struct Exec {
     /// The command, for a shell.
     pub command: String,
-    /// Where it runs; `None` means the working directory of the sandbox.
+    /// Its working directory; `None` means that of the sandbox.
     pub directory: Option<String>,
     /// Its environment, on top of the sandbox's own.
     pub env: BTreeMap<String, String>,
-    /// When it is killed; a command without an end would never answer.
+    /// When it is killed; without a limit an endless command would never return.
     pub limit: Duration,
 }
 
@@ -65,7 +66,7 @@ pub enum Executed {
     Ended {
         /// Its exit code; −1 where it could not be started.
         code: i64,
-        /// What it wrote, both streams mixed.
+        /// Its output, both streams mixed.
         output: String,
     },
     /// It was killed at its limit.
@@ -75,9 +76,9 @@ pub enum Executed {
 /// A repository to clone.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Repository {
-    /// Where it comes from.
+    /// Its address.
     pub url: String,
-    /// Where it goes.
+    /// The target path.
     pub path: String,
     /// The branch; `None` means its default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,29 +89,34 @@ pub struct Repository {
     /// How many commits; `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// Who asks for it.
+    /// The user name of the login.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// The secret of whoever asks.
+    /// The password of the login.
     #[serde(skip)]
     pub password: Option<secrecy::SecretString>,
 }
 
 impl Toolbox {
-    /// Finds the toolbox of a sandbox.
-    pub(super) fn of(http: &Http, sandbox: &Sandbox) -> Answered<Self> {
-        let refused = |message: &str| Refusal::new(ErrorClass::Invalid, message);
-        let told = sandbox.toolbox_proxy_url.as_deref();
-        let told = told.ok_or_else(|| refused("it does not say where its toolbox is"))?;
-        let base = extended(&address(http, told)?, &[&sandbox.id]);
+    /// Returns the toolbox of a sandbox.
+    pub(super) fn of(http: &Http, sandbox: &DaytonaSandbox) -> DaytonaResult<Self> {
+        let refused = |message: &str| DaytonaError::new(ErrorClass::Invalid, message);
+        let advertised = sandbox.toolbox_proxy_url.as_deref();
+        let advertised =
+            advertised.ok_or_else(|| refused("it does not say where its toolbox is"))?;
+        let base = extended(&address(http, advertised)?, &[&sandbox.id]);
         Ok(Self { http: http.clone(), base, sandbox: sandbox.id.clone() })
     }
 
-    /// Asks for an answer of any kind at the address of the toolboxes.
-    pub(super) async fn probe(http: &Http, told: &str) -> Answered<()> {
-        // No sandbox has this id; what matters is that something answers that is no web page.
-        let url = extended(&address(http, told)?, &["0-no-such-sandbox", "version"]);
-        let request = Request { login: Login::Others, ..Request::to_toolbox(Method::GET, url) };
+    /// Checks that the address of the toolboxes sends any response.
+    pub(super) async fn probe(http: &Http, advertised: &str) -> DaytonaResult<()> {
+        // No sandbox has this id; any response that is not a web page is enough.
+        let url = extended(&address(http, advertised)?, &["0-no-such-sandbox", "version"]);
+        let request = ApiRequest {
+            login: LoginOwner::Others,
+            timeout: PROBE_TIMEOUT,
+            ..ApiRequest::to_toolbox(Method::GET, url)
+        };
         match http.send(request).await {
             Err(refusal) if refusal.class == ErrorClass::Unreachable => Err(refusal),
             Err(refusal) if refusal.status.is_none() => Err(refusal),
@@ -122,7 +128,7 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// Fails when the toolbox does not answer; whether the command ran is not known then.
+    /// Fails when the toolbox does not respond; it is then unknown whether the command ran.
     pub async fn exec(&self, exec: &Exec) -> Result<Executed, ProviderError> {
         let mut body = json!({ "command": exec.command, "timeout": exec.limit.as_secs().max(1) });
         if let Some(directory) = &exec.directory {
@@ -131,12 +137,13 @@ impl Toolbox {
         if !exec.env.is_empty() {
             body["envs"] = json!(exec.env);
         }
-        let request = Request {
+        let request = ApiRequest {
             timeout: exec.limit + GRACE,
-            ..Request::to_toolbox(Method::POST, self.url(&["process", "execute"])).with_body(body)
+            ..ApiRequest::to_toolbox(Method::POST, self.url(&["process", "execute"]))
+                .with_body(body)
         };
         match self.read(request).await {
-            Ok(answer) => Ok(executed(&answer)),
+            Ok(response) => Ok(executed(&response)),
             Err(refusal) if refusal.status == Some(408) => Ok(Executed::TimedOut),
             Err(refusal) => Err(self.during(refusal, "run a command")),
         }
@@ -146,31 +153,31 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// Fails when it cannot be cloned; a login that the repository refuses is `Denied`.
+    /// Fails when it cannot be cloned; `Denied` means that the repository refuses the login.
     pub async fn git_clone(&self, repository: &Repository) -> Result<(), ProviderError> {
         use secrecy::ExposeSecret;
         let mut body = json!(repository);
         if let Some(password) = &repository.password {
             body["password"] = json!(password.expose_secret());
         }
-        let request = Request {
+        let request = ApiRequest {
             timeout: TRANSFER_TIMEOUT,
-            // A 401 here is the repository's word about its login, not Daytona's about ours.
-            login: Login::Others,
-            ..Request::to_toolbox(Method::POST, self.url(&["git", "clone"])).with_body(body)
+            // A 401 here comes from the repository about its login, not from Daytona about ours.
+            login: LoginOwner::Others,
+            ..ApiRequest::to_toolbox(Method::POST, self.url(&["git", "clone"])).with_body(body)
         };
-        let answer = self.http.send(request).await;
-        answer.map(drop).map_err(|refusal| self.during(refusal, "clone a repository"))
+        let result = self.http.send(request).await;
+        result.map(drop).map_err(|refusal| self.during(refusal, "clone a repository"))
     }
 
     fn url(&self, parts: &[&str]) -> Url {
         extended(&self.base, parts)
     }
 
-    async fn read(&self, request: Request) -> Answered<Value> {
+    async fn read(&self, request: ApiRequest) -> DaytonaResult<Value> {
         let body = self.http.send(request).await?;
         serde_json::from_slice(&body).map_err(|_| {
-            Refusal::new(
+            DaytonaError::new(
                 ErrorClass::Transient,
                 format!(
                     "the toolbox at {} answered with something that is not JSON",
@@ -180,23 +187,22 @@ impl Toolbox {
         })
     }
 
-    /// Returns where it answers, as errors name it.
+    /// Returns its address, as errors name it.
     fn origin(&self) -> String {
         self.base.origin().ascii_serialization()
     }
 
-    fn during(&self, refusal: Refusal, what: &str) -> ProviderError {
+    fn during(&self, refusal: DaytonaError, what: &str) -> ProviderError {
         refusal.during(format!("{what} in sandbox {}", self.sandbox))
     }
 }
 
-/// Reads the address of toolboxes as the service names it; one that would take our key over an open
-/// connection is refused.
-fn address(http: &Http, told: &str) -> Answered<Url> {
-    let refused = |message: String| Refusal::new(ErrorClass::Invalid, message);
-    let shown = bounds::shortened(told, SHOWN);
+/// Parses the address of the toolboxes, and rejects one that would get our key unencrypted.
+fn address(http: &Http, advertised: &str) -> DaytonaResult<Url> {
+    let refused = |message: String| DaytonaError::new(ErrorClass::Invalid, message);
+    let shown = bounds::shortened(advertised, SHOWN);
     let url: Url =
-        told.parse().map_err(|_| refused(format!("`{shown}` is no address of a toolbox")))?;
+        advertised.parse().map_err(|_| refused(format!("`{shown}` is no address of a toolbox")))?;
     let plain = url.scheme() == "http" && http.access().url.scheme() == "https";
     if plain || !matches!(url.scheme(), "http" | "https") {
         let message = format!("the toolbox at {shown} would get our key over an open connection");
@@ -205,10 +211,10 @@ fn address(http: &Http, told: &str) -> Answered<Url> {
     Ok(url)
 }
 
-/// Reads how a command ended; older toolboxes call the code otherwise.
-fn executed(answer: &Value) -> Executed {
-    let code = answer.get("exitCode").or_else(|| answer.get("code")).and_then(Value::as_i64);
-    let output = answer.get("result").and_then(Value::as_str).unwrap_or_default().to_owned();
+/// Parses how a command ended; older toolboxes use another name for the code.
+fn executed(response: &Value) -> Executed {
+    let code = response.get("exitCode").or_else(|| response.get("code")).and_then(Value::as_i64);
+    let output = response.get("result").and_then(Value::as_str).unwrap_or_default().to_owned();
     Executed::Ended { code: code.unwrap_or(-1), output }
 }
 

@@ -1,25 +1,24 @@
-//! How much of a stream was handed on, in its two forms.
+//! How much of a stream was forwarded, in its two forms.
 //!
-//! A followed log is bytes. A polled one is text, in which whatever is no
-//! UTF-8 was replaced, so the same place has another number in each. A
-//! character may be cut by the end of either.
+//! A followed log is bytes. A polled log is text, in which invalid UTF-8 was replaced, so the same
+//! position has a different offset in each. Either form may end in the middle of a character.
 
-/// What stands in a polled log for bytes that are no text.
+/// What replaces invalid UTF-8 in a polled log.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// How much of one stream was handed on.
+/// How much of one stream was forwarded.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct StreamProgress {
     /// As bytes.
     bytes: usize,
     /// As text, whole characters only.
     text: usize,
-    /// The beginning of a character, handed on as bytes, whose rest was not there yet.
+    /// The first bytes of a character that was forwarded incomplete.
     open: Vec<u8>,
 }
 
-impl Progress {
-    /// Returns what is new of bytes that begin at this place of the stream.
+impl StreamProgress {
+    /// Returns the new part of bytes that begin at this offset of the stream.
     pub(super) fn advance<'a>(&mut self, place: usize, bytes: &'a [u8]) -> &'a [u8] {
         let known = self.bytes.saturating_sub(place).min(bytes.len());
         let new = &bytes[known..];
@@ -28,16 +27,17 @@ impl Progress {
         new
     }
 
-    /// Returns what is new of the whole stream as text; a character that may be cut is left for
-    /// the next time, unless nothing more will come.
+    /// Returns the new part of the whole stream as text.
+    ///
+    /// A character that may be incomplete is left for the next call, unless the stream has ended.
     pub(super) fn advance_text<'a>(&mut self, all: &'a str, ended: bool) -> &'a [u8] {
         let sure = if ended { all } else { all.trim_end_matches(REPLACEMENT) };
-        // Text that is shorter than before, or parts otherwise, has nothing new to say.
+        // Text that is shorter than before, or that splits differently, has nothing new.
         let Some(rest) = sure.get(self.text..) else { return &[] };
         let Some(first) = rest.chars().next() else { return &[] };
         let rest = rest.as_bytes();
-        // Of the character that was begun as bytes the rest is missing; one that came to
-        // nothing was handed on already.
+        // Only the rest of a character that was begun as bytes is missing. If it turned out
+        // invalid, it was already forwarded.
         let begun = if self.open.is_empty() {
             0
         } else if rest.starts_with(&self.open) {
@@ -50,7 +50,7 @@ impl Progress {
         &rest[begun..]
     }
 
-    /// Counts how long bytes are as text.
+    /// Counts the length of bytes as text.
     fn count(&mut self, bytes: &[u8]) {
         self.open.extend_from_slice(bytes);
         let all = std::mem::take(&mut self.open);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn any_stream() -> impl Strategy<Value = Vec<u8>> {
-        let piece = prop_oneof![
+        let chunk = prop_oneof![
             Just("a".as_bytes().to_vec()),
             Just("ü".as_bytes().to_vec()),
             Just("€".as_bytes().to_vec()),
@@ -85,7 +85,7 @@ mod tests {
             Just(vec![0xe2, 0x82]),
             Just(vec![0xf0, 0x9f]),
         ];
-        proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+        proptest::collection::vec(chunk, 0..12).prop_map(|chunks| chunks.concat())
     }
 
     fn text(bytes: &[u8]) -> String {
@@ -98,13 +98,13 @@ mod tests {
             stream in any_stream(),
             cuts in proptest::collection::vec(0usize..40, 0..5),
         ) {
-            let (mut progress, mut given) = (Progress::default(), Vec::new());
+            let (mut progress, mut forwarded) = (StreamProgress::default(), Vec::new());
             for cut in cuts.into_iter().map(|cut| cut.min(stream.len())).chain([stream.len()]) {
                 for (place, byte) in stream[..cut].iter().enumerate() {
-                    given.extend_from_slice(progress.advance(place, &[*byte]));
+                    forwarded.extend_from_slice(progress.advance(place, &[*byte]));
                 }
             }
-            prop_assert_eq!(given, stream);
+            prop_assert_eq!(forwarded, stream);
         }
 
         #[test]
@@ -114,17 +114,17 @@ mod tests {
             polls in proptest::collection::vec(0usize..40, 0..4),
         ) {
             let cut = cut.min(stream.len());
-            let (mut progress, mut given) = (Progress::default(), Vec::new());
-            given.extend_from_slice(progress.advance(0, &stream[..cut]));
+            let (mut progress, mut forwarded) = (StreamProgress::default(), Vec::new());
+            forwarded.extend_from_slice(progress.advance(0, &stream[..cut]));
             let mut polls: Vec<usize> =
                 polls.into_iter().map(|end| end.clamp(cut, stream.len())).collect();
             polls.sort_unstable();
             for end in polls {
-                given.extend_from_slice(progress.advance_text(&text(&stream[..end]), false));
+                forwarded.extend_from_slice(progress.advance_text(&text(&stream[..end]), false));
             }
-            given.extend_from_slice(progress.advance_text(&text(&stream), true));
-            prop_assert_eq!(text(&given), text(&stream));
-            prop_assert!(given.starts_with(&stream[..cut]));
+            forwarded.extend_from_slice(progress.advance_text(&text(&stream), true));
+            prop_assert_eq!(text(&forwarded), text(&stream));
+            prop_assert!(forwarded.starts_with(&stream[..cut]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The limit of a run's log, and how long output is stored.
+//! The output limit of a run's log, and the stored form of output.
 
 use super::{Scene, a_certain_event, me};
 use crate::ledger::columns::{Binds, Exact};
@@ -13,7 +13,7 @@ pub(crate) fn text(content: &str) -> RunEvent {
     serde_json::from_value(stored).unwrap()
 }
 
-/// Returns how many bytes of output the log has, and how many it says were dropped.
+/// Returns how many bytes of output the log has, and how many it reports as dropped.
 async fn counted(scene: &Scene) -> (u64, u64) {
     let (mut kept, mut dropped) = (0, 0);
     for logged in scene.logged().await {
@@ -43,7 +43,7 @@ async fn output_beyond_the_limit_is_counted_and_dropped_and_nothing_else_is() {
     assert_eq!(scene.journal.safe_spool().await, 101);
     assert_eq!(scene.logged().await.last().unwrap().event, a_certain_event());
 
-    // Whoever takes the run up knows that nothing more fits, and what it has seen already.
+    // The next owner of the run knows that the log is full, and which events are known.
     scene.journal = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap();
     scene.journal.record_spooled(text(&piece), 101).await.unwrap();
     scene.journal.record_spooled(text(&piece), 102).await.unwrap();
@@ -105,7 +105,7 @@ async fn the_side_file_stays_small_although_somebody_always_reads() {
     });
     let mut journal = Journal::resume(&scene.ledger, run, &me().owner).await.unwrap();
     let write = async {
-        // Bytes that do not pack, so that much is written.
+        // Bytes that cannot be compressed, so that much is written.
         let mut seed = 1_u64;
         for _ in 0..8 {
             let mut piece = String::new();

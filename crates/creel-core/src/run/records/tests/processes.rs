@@ -1,4 +1,4 @@
-//! Many processes that write one ledger and one log at once.
+//! Many processes that write to one ledger and one log at once.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{a_run_of, me};
 use crate::ledger::{Ledger, RunFilter};
 use crate::run::Phase;
-use crate::run::examples::way_to_running;
+use crate::run::examples::events_until_running;
 use crate::run::records::{Journal, check};
 
-/// The variable by which a test tells its child which ledger to write.
+/// The variable that passes the ledger to the child process of a test.
 const HOME: &str = "CREEL_TEST_WRITE_IN";
 const MYSELF: &str =
     "run::records::tests::processes::sixty_processes_at_once_all_write_what_they_have_to";
 
-/// What each child does: drives a run as far as a driver does before the first turn.
+/// The work of each child: drives a run up to the first turn.
 async fn drive_a_run(home: &Path) {
     let ledger = Ledger::open(home).await.unwrap();
     let mut journal = Journal::begin(&ledger, &a_run_of(me())).await.unwrap();
-    for event in &way_to_running()[1..] {
+    for event in &events_until_running()[1..] {
         journal.record(event.clone()).await.unwrap();
     }
     ledger.renew_leases(&me().owner).await.unwrap();
@@ -35,7 +35,7 @@ fn writing_process(home: &Path) -> Child {
         .unwrap()
 }
 
-/// Threads that use up the processors until this is dropped.
+/// Threads that keep the processors busy until this is dropped.
 struct BusyLoops(Arc<AtomicBool>);
 
 impl BusyLoops {
@@ -59,7 +59,7 @@ impl Drop for BusyLoops {
     }
 }
 
-/// Starts so many processes at once on a fresh ledger, and checks that each wrote everything.
+/// Starts this many processes at once on a new ledger, and checks that each wrote everything.
 async fn write_with(processes: usize) {
     let home = tempfile::tempdir().unwrap();
     let children: Vec<Child> = (0..processes).map(|_| writing_process(home.path())).collect();

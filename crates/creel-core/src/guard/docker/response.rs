@@ -1,0 +1,482 @@
+//! Reads responses and BuildKit sessions while they stream through.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::chunked::Dechunker;
+use super::head::{self, Framing, HttpHead};
+
+/// The longest line of a response that is parsed. Longer ones are file contents.
+const LINE_LIMIT: usize = 256 * 1024;
+/// How many earlier bytes are searched again, so that nothing is missed between two reads.
+const OVERLAP: usize = 1024;
+
+/// What a response says about images.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ReportedImages {
+    /// References that were made, as the engine writes them.
+    pub(super) references: Vec<String>,
+    /// Ids of images that were made.
+    pub(super) ids: Vec<String>,
+    /// Ids of images that a build took from the cache instead of creating them.
+    pub(super) cached: Vec<String>,
+    /// The steps of a build that run in containers.
+    pub(super) steps: Vec<BuildStep>,
+}
+
+/// A step of a build that runs in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BuildStep {
+    /// The full or abbreviated id of the container.
+    pub(super) container: String,
+    /// The id of the image that the step is built upon, if the response named it.
+    pub(super) upon: Option<String>,
+}
+
+impl ReportedImages {
+    fn is_empty(&self) -> bool {
+        self.references.is_empty() && self.ids.is_empty() && self.steps.is_empty()
+    }
+}
+
+/// Reads the status and the body lines of a response while it streams through.
+#[derive(Debug, Default)]
+pub(super) struct ResponseWatch {
+    head: Option<HttpHead>,
+    /// The unread bytes: of the head first, then of the current line.
+    pending: Vec<u8>,
+    chunks: Dechunker,
+    left: u64,
+    reported: ReportedImages,
+    /// The id that was named last.
+    newest: Option<String>,
+    /// Whether the next id is an image that a build took from the cache.
+    is_cached: bool,
+    /// Whether a line of the response reports an error.
+    has_failed: bool,
+}
+
+/// Extracts what an engine says about images.
+pub(super) trait ImageWatch: Default + Send {
+    /// How long a response is read after its client stopped reading it. An engine that notices this
+    /// stops the work, and reports what it created until then.
+    const DRAIN_TIME: Duration;
+
+    /// Consumes the next bytes.
+    fn feed(&mut self, bytes: &[u8]);
+
+    /// Returns what was named since the last call.
+    fn reported(&mut self) -> Option<ReportedImages>;
+
+    /// Returns how the response ended.
+    fn ending(&self) -> ResponseEnding;
+}
+
+/// How a response ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResponseEnding {
+    /// The response is complete and reports success.
+    Succeeded,
+    /// The response is complete and reports failure.
+    Failed,
+    /// The response is incomplete.
+    Incomplete,
+}
+
+impl ResponseWatch {
+    /// Consumes the next bytes of the response.
+    fn consume(&mut self, bytes: &[u8]) {
+        if self.head.is_some() {
+            return self.feed_body(bytes);
+        }
+        self.pending.extend_from_slice(bytes);
+        let Some(place) = head::find(&self.pending, b"\r\n\r\n") else { return };
+        let rest = self.pending.split_off(place + 4);
+        let head = HttpHead::parse(&self.pending[..place]);
+        self.pending.clear();
+        // An interim response is followed by the final one.
+        if head.status() / 100 != 1 {
+            if let Framing::Length(length) = head.framing() {
+                self.left = length;
+            }
+            self.head = Some(head);
+        }
+        self.consume(&rest);
+    }
+
+    fn feed_body(&mut self, bytes: &[u8]) {
+        let mut data = Vec::new();
+        match self.head.as_ref().map_or(Framing::Empty, HttpHead::framing) {
+            Framing::Chunked => {
+                self.chunks.feed(bytes, |part| data.extend_from_slice(part));
+            }
+            Framing::Length(_) => {
+                self.left = self.left.saturating_sub(bytes.len() as u64);
+                data.extend_from_slice(bytes);
+            }
+            Framing::Empty => {}
+        }
+        for part in data.split_inclusive(|&byte| byte == b'\n') {
+            if self.pending.len() + part.len() <= LINE_LIMIT {
+                self.pending.extend_from_slice(part);
+            }
+            if part.ends_with(b"\n") {
+                self.read_line();
+            }
+        }
+    }
+
+    fn read_line(&mut self) {
+        let line = std::mem::take(&mut self.pending);
+        if let Ok(value) = serde_json::from_slice::<Value>(&line) {
+            self.has_failed |= value.get("error").is_some() || value.get("errorDetail").is_some();
+            let known = self.reported.ids.len();
+            self.reported.read(&value, self.newest.as_deref());
+            if let Some(id) = self.reported.ids.get(known) {
+                self.newest = Some(id.clone());
+                let cached = std::mem::take(&mut self.is_cached).then(|| id.clone());
+                self.reported.cached.extend(cached);
+            } else {
+                self.is_cached = is_cache_hit(&value);
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        match self.head.as_ref().map(HttpHead::framing) {
+            Some(Framing::Chunked) => self.chunks.is_done(),
+            Some(Framing::Length(_)) => self.left == 0,
+            Some(Framing::Empty) => true,
+            None => false,
+        }
+    }
+}
+
+impl ImageWatch for ResponseWatch {
+    const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.consume(bytes);
+        if self.is_complete() {
+            // The body of a short response has no line ending.
+            self.read_line();
+        }
+    }
+
+    fn reported(&mut self) -> Option<ReportedImages> {
+        Some(std::mem::take(&mut self.reported)).filter(|reported| !reported.is_empty())
+    }
+
+    fn ending(&self) -> ResponseEnding {
+        let is_success = self.head.as_ref().is_some_and(|head| head.status() / 100 == 2);
+        match (self.is_complete(), is_success && !self.has_failed) {
+            (false, _) => ResponseEnding::Incomplete,
+            (true, false) => ResponseEnding::Failed,
+            (true, true) => ResponseEnding::Succeeded,
+        }
+    }
+}
+
+impl ReportedImages {
+    /// Reads one message of a build, a load, a pull, an import or a commit.
+    ///
+    /// `newest` is the id that was named last.
+    fn read(&mut self, message: &Value, newest: Option<&str>) {
+        let text = |key: &str| message.get(key).and_then(Value::as_str).unwrap_or_default().trim();
+        let texts = [text("stream"), text("status")];
+        let after = |prefix: &str| texts.iter().find_map(|text| text.strip_prefix(prefix));
+        let reference = after("Loaded image: ")
+            .or_else(|| after("Successfully tagged "))
+            .or_else(|| after("Status: Downloaded newer image for "));
+        self.references.extend(reference.map(|name| name.trim().to_owned()));
+        let aux = message.pointer("/aux/ID").and_then(Value::as_str);
+        // The classic builder reports each step, and a build that fails leaves the last one.
+        let upon = newest.map(str::to_owned);
+        let container = after("---> Running in ").map(|id| id.trim().to_owned());
+        self.steps.extend(container.map(|container| BuildStep { container, upon }));
+        let step = after("---> ").filter(|id| is_short_id(id));
+        let id = after("Loaded image ID: ").or_else(|| after("Successfully built ")).or(aux);
+        let id = id.or(step);
+        let bare = texts.iter().copied().find(|text| text.starts_with("sha256:"));
+        let id = id.or(bare).or_else(|| message.get("Id").and_then(Value::as_str));
+        self.ids.extend(id.map(|id| id.trim().to_owned()));
+    }
+}
+
+/// Returns whether a message of a build says that the next image comes from the cache.
+fn is_cache_hit(message: &Value) -> bool {
+    let text = message.get("stream").and_then(Value::as_str).unwrap_or_default();
+    text.trim() == "---> Using cache"
+}
+
+fn is_short_id(text: &str) -> bool {
+    text.len() >= 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Finds image names in what an engine sends in a BuildKit session, without changing it.
+///
+/// They are plain text in the response to a build: a key, followed by the value with its length.
+#[derive(Debug, Default)]
+pub(super) struct SessionWatch {
+    tail: Vec<u8>,
+    /// Everything found so far. The overlap shows the same values again.
+    seen: ReportedImages,
+    reported: ReportedImages,
+}
+
+impl ImageWatch for SessionWatch {
+    /// A session has no end of its own: it lasts until one side closes it.
+    const DRAIN_TIME: Duration = Duration::ZERO;
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        for names in values(&self.tail, b"image.name") {
+            for name in listed(&names) {
+                note(name, &mut self.seen.references, &mut self.reported.references);
+            }
+        }
+        for key in [&b"containerimage.config.digest"[..], b"containerimage.digest"] {
+            for id in values(&self.tail, key).into_iter().filter(|id| id.starts_with("sha256:")) {
+                note(id, &mut self.seen.ids, &mut self.reported.ids);
+            }
+        }
+        forget(&mut self.tail);
+    }
+
+    fn reported(&mut self) -> Option<ReportedImages> {
+        Some(std::mem::take(&mut self.reported)).filter(|reported| !reported.is_empty())
+    }
+
+    /// A session sends nothing at its end.
+    fn ending(&self) -> ResponseEnding {
+        ResponseEnding::Incomplete
+    }
+}
+
+/// Finds the names of images that a client asks for in a BuildKit session.
+#[derive(Debug, Default)]
+pub(super) struct SessionRequests {
+    tail: Vec<u8>,
+    seen: Vec<String>,
+}
+
+/// Extracts the references that a client asks for.
+pub(super) trait RequestReader: Send {
+    /// Consumes the next bytes from the client, and returns the new names among them.
+    fn feed(&mut self, bytes: &[u8]) -> Vec<String>;
+}
+
+impl RequestReader for SessionRequests {
+    fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut new = Vec::new();
+        self.tail.extend_from_slice(bytes);
+        for names in attributes(&self.tail, b"name") {
+            for name in listed(&names) {
+                note(name, &mut self.seen, &mut new);
+            }
+        }
+        forget(&mut self.tail);
+        new
+    }
+}
+
+/// Splits a comma-separated list of names.
+fn listed(names: &str) -> Vec<String> {
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Adds a name that was not reported before.
+fn note(name: String, seen: &mut Vec<String>, new: &mut Vec<String>) {
+    if !seen.contains(&name) {
+        seen.push(name.clone());
+        new.push(name);
+    }
+}
+
+/// Drops the bytes in which no match can begin any more.
+fn forget(tail: &mut Vec<u8>) {
+    let old = tail.len().saturating_sub(OVERLAP);
+    tail.drain(..old);
+}
+
+/// Returns the values of an attribute of an exporter.
+///
+/// The name of the attribute alone is too common. It counts only in an entry of one of the two maps
+/// that describe exporters, and only if the length of the entry matches.
+fn attributes(bytes: &[u8], key: &[u8]) -> Vec<String> {
+    /// The tags of these maps, in a request with one exporter and in one with several.
+    const MAPS: [u8; 2] = [0x22, 0x12];
+    let mut entry = vec![0x0a, key.len() as u8];
+    entry.extend_from_slice(key);
+    let (mut found, mut rest) = (Vec::new(), bytes);
+    while let Some(place) = head::find(rest, &entry) {
+        let (before, after) = (&rest[..place], &rest[place + entry.len()..]);
+        let fits = |value: &[u8]| {
+            let length = entry.len() + value.len();
+            // A longer value needs two bytes for its length, and so does the entry.
+            MAPS.iter().any(|&map| match length {
+                0..128 => before.ends_with(&[map, length as u8]),
+                _ => before.ends_with(&[map, (length & 0x7f | 0x80) as u8, (length >> 7) as u8]),
+            })
+        };
+        if let Some((text, value)) = value_at(after)
+            && fits(value)
+        {
+            found.push(text);
+        }
+        rest = after;
+    }
+    found
+}
+
+/// Returns the complete values of a key in the bytes.
+fn values(bytes: &[u8], key: &[u8]) -> Vec<String> {
+    let (mut values, mut rest) = (Vec::new(), bytes);
+    while let Some(place) = head::find(rest, key) {
+        rest = &rest[place + key.len()..];
+        values.extend(value_at(rest).map(|(text, _)| text));
+    }
+    values
+}
+
+/// Returns the value of a map entry and all the bytes that it takes, if the bytes begin with a
+/// complete one.
+fn value_at(bytes: &[u8]) -> Option<(String, &[u8])> {
+    /// The tag of the second field of a map entry, a string.
+    const VALUE: u8 = 0x12;
+    let [VALUE, length, rest @ ..] = bytes else { return None };
+    let (length, start) = match rest {
+        // Lengths from 128 on take two bytes.
+        [high, ..] if length & 0x80 != 0 => {
+            (usize::from(length & 0x7f) | usize::from(*high) << 7, 3)
+        }
+        _ => (usize::from(*length), 2),
+    };
+    let text = std::str::from_utf8(bytes.get(start..start + length)?).ok()?;
+    Some((text.to_owned(), &bytes[..start + length]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ending(response: &[u8], size: usize) -> Option<(u16, ReportedImages)> {
+        let mut watch = ResponseWatch::default();
+        response.chunks(size).for_each(|bytes| watch.feed(bytes));
+        let reported = watch.reported().unwrap_or_default();
+        let is_over = watch.ending() != ResponseEnding::Incomplete;
+        is_over.then_some((watch.head.as_ref()?.status(), reported))
+    }
+
+    #[test]
+    fn names_are_read_from_chunks_of_any_size() {
+        let body = "{\"stream\":\" ---> Using cache\\n\"}\n{\"stream\":\" ---> 0123456789ab\\n\"}\n\
+            {\"stream\":\" ---> Running in 11\\n\"}\n\
+            {\"stream\":\"Loaded image: a:1\\n\"}\n{\"aux\":{\"ID\":\"sha256:22\"}}\r\n\
+            {\"stream\":\"Successfully built 0123\\n\"}\n{\"stream\":\"Successfully tagged b:2\\n\"}\n";
+        let response = format!(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+             {:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        let expected = ReportedImages {
+            references: vec!["a:1".to_owned(), "b:2".to_owned()],
+            ids: ["0123456789ab", "sha256:22", "0123"].map(str::to_owned).to_vec(),
+            cached: vec!["0123456789ab".to_owned()],
+            steps: vec![BuildStep {
+                container: "11".to_owned(),
+                upon: Some("0123456789ab".to_owned()),
+            }],
+        };
+        for size in [1, 2, 7, 64, 4096] {
+            assert_eq!(ending(response.as_bytes(), size), Some((200, expected.clone())));
+        }
+        let truncated = &response.as_bytes()[..response.len() - 3];
+        assert_eq!(ending(truncated, 64), None);
+    }
+
+    #[test]
+    fn an_error_in_a_complete_response_is_a_failure() {
+        let ended = |status: &str, body: &str| {
+            let length = body.len();
+            let response = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+            let mut watch = ResponseWatch::default();
+            watch.feed(response.as_bytes());
+            watch.ending()
+        };
+        assert_eq!(ended("201 Created", ""), ResponseEnding::Succeeded);
+        assert_eq!(ended("200 OK", "{\"stream\":\"x\"}\n"), ResponseEnding::Succeeded);
+        assert_eq!(
+            ended("200 OK", "{\"errorDetail\":{},\"error\":\"x\"}\n"),
+            ResponseEnding::Failed
+        );
+        assert_eq!(ended("404 Not Found", "{\"message\":\"x\"}\n"), ResponseEnding::Failed);
+    }
+
+    #[test]
+    fn a_short_response_needs_no_line_ending() {
+        let response = b"HTTP/1.1 201 Created\r\nContent-Length: 18\r\n\r\n{\"Id\":\"sha256:ab\"}";
+        let (status, reported) = ending(response, 5).unwrap();
+        assert_eq!((status, reported.ids), (201, vec!["sha256:ab".to_owned()]));
+        assert_eq!(ending(&response[..response.len() - 1], 5), None);
+    }
+
+    fn length(length: usize) -> Vec<u8> {
+        match length {
+            short @ 0..128 => vec![short as u8],
+            long => vec![(long & 0x7f | 0x80) as u8, (long >> 7) as u8],
+        }
+    }
+
+    fn entry(key: &str, value: &str) -> Vec<u8> {
+        let key = [vec![0x0a, key.len() as u8], key.as_bytes().to_vec()].concat();
+        [key, vec![0x12], length(value.len()), value.as_bytes().to_vec()].concat()
+    }
+
+    #[test]
+    fn requested_images_are_found_in_a_session_stream() {
+        let attribute = |map: u8, key: &str, value: &str| {
+            let entry = entry(key, value);
+            [vec![map], length(entry.len()), entry].concat()
+        };
+        let long = format!("{}:1", "x".repeat(150));
+        let bytes = [
+            // A name in another kind of map does not belong to an image.
+            attribute(0x3a, "name", "other"),
+            entry("name", "bare"),
+            attribute(0x22, "name", "docker.io/library/a:1,b:2"),
+            attribute(0x22, "push", "false"),
+            attribute(0x12, "name", &long),
+            b"noise".to_vec(),
+        ]
+        .concat();
+        for size in [1, 3, 50, 1000] {
+            let mut recorder = SessionRequests::default();
+            let found: Vec<String> =
+                bytes.chunks(size).flat_map(|bytes| recorder.feed(bytes)).collect();
+            assert_eq!(found, ["docker.io/library/a:1", "b:2", &long]);
+        }
+    }
+
+    #[test]
+    fn reported_images_are_found_in_a_session_stream() {
+        let long = format!("{}:1", "x".repeat(150));
+        let bytes = [
+            b"noise".to_vec(),
+            entry("image.name", "docker.io/library/a:1,b:2"),
+            entry("containerimage.config.digest", "sha256:22"),
+            entry("image.name", &long),
+            b"noise".to_vec(),
+        ]
+        .concat();
+        for size in [1, 3, 50, 1000] {
+            let mut watch = SessionWatch::default();
+            bytes.chunks(size).for_each(|bytes| watch.feed(bytes));
+            let reported = watch.reported().unwrap();
+            assert_eq!(watch.reported(), None);
+            assert_eq!(reported.references, ["docker.io/library/a:1", "b:2", &long]);
+            assert_eq!(reported.ids, ["sha256:22"]);
+        }
+    }
+}
