@@ -21,6 +21,9 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::output::{Exit, Failure, Printer};
 
+/// The hidden subcommand that starts this program as the root of a process tree.
+pub(crate) const HOLDER_COMMAND: &str = "holder";
+
 /// The context that commands share.
 #[derive(Debug)]
 pub(crate) struct App {
@@ -220,7 +223,7 @@ impl App {
             root: Ledger::sandboxes(&self.environment.home),
             holder: HolderProgram {
                 program: PathBuf::from("/proc/self/exe"),
-                args: vec![crate::cli::holder::NAME.to_owned()],
+                args: vec![HOLDER_COMMAND.to_owned()],
             },
             containment: None,
         })

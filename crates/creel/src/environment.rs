@@ -38,6 +38,11 @@ impl Environment {
     }
 }
 
+/// Returns the filter of log lines, if one is set.
+pub(crate) fn log_filter() -> Option<String> {
+    text(CREEL_LOG)
+}
+
 /// Returns a variable that a workflow refers to.
 pub(crate) fn referred_to(name: &str) -> Option<String> {
     env::var(name).ok()

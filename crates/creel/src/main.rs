@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Err(error) => return usage_error(&error),
     };
     let printer = Printer::new(&cli.global);
-    output::log::start(&cli.global);
+    output::log::start(&cli.global, environment::log_filter());
     let runtime = match cli.runtime() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -8,12 +8,11 @@ use std::process::ExitCode;
 
 use creel_core::provider::process::{self, Attendance, holder};
 
-/// The name of the hidden subcommand.
-pub(crate) const NAME: &str = "holder";
+use crate::app::HOLDER_COMMAND;
 
 /// Returns whether this process was started as a holder.
 pub(crate) fn is_requested(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.nth(1).is_some_and(|arg| arg == NAME)
+    arguments.nth(1).is_some_and(|arg| arg == HOLDER_COMMAND)
 }
 
 /// Runs until the tree has ended.

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use creel_core::sanitise;
 use tracing_subscriber::EnvFilter;
 
-use crate::environment::CREEL_LOG;
-
 use super::{Global, progress};
 
 /// Starts logging for the whole process.
-pub(crate) fn start(global: &Global) {
+///
+/// A filter in `tracing` syntax takes precedence over the flags.
+pub(crate) fn start(global: &Global, filter: Option<String>) {
     let level = match (global.quiet, global.verbose) {
         (true, _) => "error",
         (false, 0) => "warn",
@@ -19,7 +19,6 @@ pub(crate) fn start(global: &Global) {
         (false, _) => "trace",
     };
     let ours = format!("error,creel={level},creel_core={level}");
-    let filter = std::env::var(CREEL_LOG).ok().filter(|filter| !filter.is_empty());
     let filter = EnvFilter::new(filter.unwrap_or(ours));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
