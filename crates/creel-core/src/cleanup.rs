@@ -3,7 +3,7 @@
 //! This module is for harnesses that clean up after themselves without the command line. Each
 //! release is retried as the policy says, verified, and reported. Nothing fails silently. The
 //! example works on directories, which need no engine. With a
-//! [`DockerProvider`](crate::provider::docker::DockerProvider) the same calls work on containers,
+//! [`DockerProvider`](creel_docker::DockerProvider) the same calls work on containers,
 //! networks, volumes and images.
 //!
 //! ```
@@ -117,12 +117,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use creel_ledger::{Ledger, LedgerError, RecordFilter};
+use creel_model::duration;
+use creel_model::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
 use jiff::Timestamp;
 
-use crate::duration;
-use crate::ledger::{Ledger, LedgerError, RecordFilter};
-use crate::plan::{self, Binding, Plan, PlanInput, PlanItem};
-use crate::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
+use crate::plan;
+use crate::plan::{Binding, Plan, PlanInput, PlanItem};
 use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
 use crate::select::{Preset, RecordIndex, Selector};
 

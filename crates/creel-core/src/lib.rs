@@ -45,34 +45,15 @@
 //! is dead. *plan*, *sweep*, *reconcile*, *certificate*: see the modules.
 
 pub mod cleanup;
-pub mod clock;
 pub mod config;
-pub mod crashpoint;
-pub mod duration;
-pub mod failure;
-pub mod guard;
-pub mod id;
-pub mod labels;
-pub mod ledger;
-pub mod names;
-pub mod os;
-pub mod owner;
 pub mod plan;
-pub mod provider;
 pub mod reap;
 pub mod rebuild;
 pub mod recipe;
 pub mod reconcile;
-pub mod retry;
-pub mod run;
-pub mod sandbox;
-pub mod sanitise;
 pub mod scope;
 pub mod select;
-pub mod size;
-pub mod task;
 pub mod watchdog;
-pub mod workflow;
 
 /// Compiles the snippets of the migration page for users of cleanup scripts.
 #[cfg(doctest)]

@@ -153,27 +153,29 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use creel_ledger::{
+    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
+    ResourceState, Try,
+};
+use creel_model::crashpoint;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::id::{ResourceId, RunId};
+use creel_model::labels;
+use creel_model::labels::Labels;
+use creel_model::provider::{
+    CreateRequest, ErrorClass, Identity, Kind, Observed, ProviderError, ProviderName, Providers,
+    Spec,
+};
+use creel_model::task;
+use creel_sanitise::Masked;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::crashpoint::{self, Crashpoint};
-use crate::id::{ResourceId, RunId};
-use crate::labels::{self, Labels};
-use crate::ledger::{
-    Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
-    ResourceState, Try,
-};
-use crate::provider::{
-    CreateRequest, ErrorClass, Identity, Kind, Observed, ProviderError, ProviderName, Providers,
-    Spec,
-};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
 use crate::reconcile::{Reconciler, Status};
-use crate::sanitise::Masked;
-use crate::task;
 
 /// How long a resource may live without a renewal, unless a request sets it.
 const DEFAULT_LEASE: Duration = Duration::from_secs(3600);
@@ -252,7 +254,7 @@ pub enum ScopeError {
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// The work timed out; the resource is released.
-    #[error("the work did not end within its {} limit", crate::duration::show(*limit))]
+    #[error("the work did not end within its {} limit", creel_model::duration::show(*limit))]
     TimedOut {
         /// The limit.
         limit: Duration,
@@ -751,8 +753,8 @@ fn no_response(record: &Record, limit: Duration) -> ProviderError {
     ProviderError {
         provider: record.provider,
         operation: format!("create {} {}", record.kind, record.name),
-        message: format!("no answer within {}", crate::duration::show(limit)),
-        class: crate::provider::ErrorClass::Unreachable,
+        message: format!("no answer within {}", creel_model::duration::show(limit)),
+        class: creel_model::provider::ErrorClass::Unreachable,
         retry_after: None,
     }
 }

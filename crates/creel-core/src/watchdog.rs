@@ -12,16 +12,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use creel_ledger::LedgerError;
+use creel_ledger::WhenFull;
+use creel_model::os::ProcessKey;
+use creel_model::owner::Owner;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::ledger::LedgerError;
-use crate::ledger::write::WhenFull;
-use crate::os::ProcessKey;
-use crate::owner::Owner;
 use crate::reconcile::{Reconciler, Status};
 
 /// The first pause between searches for creates that may complete late. Later pauses grow.

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::task;
+use creel_model::task;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 

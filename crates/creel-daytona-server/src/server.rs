@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware;
-use creel_core::task;
+use creel_model::task;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;

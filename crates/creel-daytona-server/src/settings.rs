@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use creel_core::provider::process::ProcessProvider;
 use creel_core::scope::Supervisor;
+use creel_process::ProcessProvider;
 use serde::Deserialize;
 
 use crate::fault::FaultSpec;

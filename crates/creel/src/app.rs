@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use creel_core::config::{Config, Layers};
-use creel_core::failure::Code;
-use creel_core::ledger::{Ledger, OwnerRecord, RecordFilter};
 use creel_core::plan::{Caps, ProviderIdentity};
-use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
-use creel_core::provider::docker::{DockerProvider, Endpoint};
-use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
-use creel_core::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
 use creel_core::reap::{ReapOptions, UnreadInventory};
 use creel_core::reconcile::Reconciler;
 use creel_core::select::{Dating, RecordIndex, Selector, date_images};
+use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+use creel_docker::{DockerProvider, Endpoint};
+use creel_ledger::{Ledger, OwnerRecord, RecordFilter};
+use creel_model::failure::Code;
+use creel_model::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
+use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
+use creel_run::recovery::RunRecovery;
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -295,7 +296,9 @@ impl App {
         providers: &Providers,
     ) -> Result<Reconciler, Failure> {
         let me = this_process()?;
+        let recovery = RunRecovery::new(ledger.clone(), me.clone());
         Ok(Reconciler::new(ledger.clone(), providers.clone(), me)
+            .with_run_closer(Arc::new(recovery))
             .with_intent_window(self.config.ledger.intent_window)
             .with_options(self.reap_options()))
     }
@@ -330,4 +333,10 @@ fn no_daytona() -> Failure {
 pub(crate) fn no_docker() -> Failure {
     Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here")
         .hint("set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for")
+}
+
+/// Returns every state that some provider reports.
+pub(crate) fn known_states() -> Vec<&'static str> {
+    let daytona = creel_daytona::STATES.iter().map(|(name, _)| *name);
+    creel_docker::STATES.iter().chain(creel_process::STATES).copied().chain(daytona).collect()
 }

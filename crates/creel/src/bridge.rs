@@ -1,6 +1,6 @@
 //! The program for sandboxes, embedded by the build script.
 
-use creel_core::sandbox::BridgeProgram;
+use creel_run::sandbox::BridgeProgram;
 
 /// `creel-bridge` for this machine's architecture: static, so it runs wherever it is uploaded.
 pub(crate) const PROGRAM: BridgeProgram = BridgeProgram {

@@ -3,9 +3,9 @@
 use std::env;
 use std::path::PathBuf;
 
-use creel_core::crashpoint;
-use creel_core::provider::daytona::DaytonaEnvironment;
-use creel_core::provider::docker::DockerEnvironment;
+use creel_daytona::DaytonaEnvironment;
+use creel_docker::DockerEnvironment;
+use creel_model::crashpoint;
 
 use crate::dotenv::DotEnv;
 use crate::output::Failure;

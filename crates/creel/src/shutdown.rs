@@ -54,7 +54,7 @@ pub(crate) fn cancel_on_signal(printer: &Printer) -> std::io::Result<Cancellatio
     let mut shutdown = Shutdown::listen()?;
     let (cancel, printer) = (CancellationToken::new(), printer.clone());
     let token = cancel.clone();
-    creel_core::task::background(async move {
+    creel_model::task::background(async move {
         shutdown.requested().await;
         printer.say("interrupted: finishing what is under way; press Ctrl-C again to stop at once");
         token.cancel();

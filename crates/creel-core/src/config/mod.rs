@@ -9,13 +9,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use creel_model::duration;
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::size;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::duration;
-use crate::retry::RetryPolicy;
 use crate::select::ProtectRule;
-use crate::size;
 
 /// The embedded defaults, which document every key.
 pub const DEFAULTS: &str = include_str!("defaults.toml");

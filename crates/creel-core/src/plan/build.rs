@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use creel_ledger::Record;
+use creel_model::owner::Liveness;
+use creel_model::provider::{Kind, Observed, ProviderError, Providers};
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use crate::ledger::Record;
-use crate::owner::Liveness;
-use crate::provider::{Kind, Observed, ProviderError, Providers};
 use crate::recipe::{Finding, Findings, RecipeVerdict};
 use crate::select::{LedgerChoice, Ownership, ProtectRule, RecordIndex, Selector, protection};
 
@@ -181,8 +181,9 @@ pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, Provider
 
 #[cfg(test)]
 mod tests {
+    use creel_model::provider::ProviderName;
+
     use super::*;
-    use crate::provider::ProviderName;
     use crate::select::Preset;
 
     fn seen(kind: Kind, name: &str, state: &str) -> Observed {

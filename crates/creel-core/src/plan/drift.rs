@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::provider::Observed;
+use creel_model::provider::Observed;
 
 use super::{Binding, PlanItem};
 

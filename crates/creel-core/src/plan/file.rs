@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::os;
+use creel_model::os;
 
 use super::Plan;
 

@@ -9,11 +9,11 @@ mod caps;
 mod drift;
 mod file;
 
+use creel_model::id::ResourceId;
+use creel_model::provider::{Observed, ProviderName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::id::ResourceId;
-use crate::provider::{Observed, ProviderName};
 use crate::recipe::Proof;
 
 pub use build::{PlanInput, build, examine};

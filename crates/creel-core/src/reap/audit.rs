@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use creel_ledger::WhenFull;
+use creel_ledger::{Event, Ledger, LedgerError, Try};
+use creel_model::id::ResourceId;
+use creel_model::provider::Providers;
+use creel_model::task;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use crate::id::ResourceId;
-use crate::ledger::write::WhenFull;
-use crate::ledger::{Event, Ledger, LedgerError, Try};
 use crate::plan::PlanItem;
-use crate::provider::Providers;
-use crate::task;
 
 use super::authorization::Authorization;
 use super::dependents;

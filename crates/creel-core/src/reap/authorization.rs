@@ -3,9 +3,10 @@
 //! A tracked object is released only while it is proven to be the recorded one. An untracked object
 //! is released by the rule that selected it, and only while it is the object that was selected.
 
-use crate::ledger::Record;
+use creel_ledger::Record;
+use creel_model::provider::{Identity, IdentityCheck, Observed};
+
 use crate::plan::PlanItem;
-use crate::provider::{Identity, IdentityCheck, Observed};
 
 /// The authorization for the release of one object.
 #[derive(Debug, Clone)]

@@ -4,53 +4,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use creel_model::certificate::CertificateEntry;
+use creel_model::id::LedgerId;
+use creel_model::os;
+use creel_model::provider::{Kind, Observed, ProviderError, ProviderName};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::id::LedgerId;
-use crate::ledger::Record;
-use crate::os;
 use crate::plan::ProviderIdentity;
-use crate::provider::{Kind, Observed, ProviderError, ProviderName};
-use crate::sanitise::Masked;
 
 use super::{ItemReport, Outcome, Report};
-
-/// One object in an inventory.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct CertificateEntry {
-    /// The provider.
-    pub provider: ProviderName,
-    /// The kind of the object.
-    pub kind: Kind,
-    /// The provider's id.
-    pub id: String,
-    /// Its name.
-    pub name: Masked,
-}
-
-impl CertificateEntry {
-    /// Describes an observed object.
-    pub fn of(seen: &Observed) -> Self {
-        Self {
-            provider: seen.provider,
-            kind: seen.kind,
-            id: seen.id.clone(),
-            name: seen.name.as_str().into(),
-        }
-    }
-}
-
-impl From<&Record> for CertificateEntry {
-    fn from(record: &Record) -> Self {
-        Self {
-            provider: record.provider,
-            kind: record.kind,
-            id: record.state.object().unwrap_or(&record.name).to_owned(),
-            name: record.name.as_str().into(),
-        }
-    }
-}
 
 /// The verdict of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -4,9 +4,10 @@
 //! The first row is written before the release, like that of an untracked object. The last one says
 //! whether the object was really removed. The engine keeps an object that something else uses.
 
-use crate::ledger::Try;
+use creel_ledger::Try;
+use creel_model::provider::{Observed, Provider};
+
 use crate::plan::PlanItem;
-use crate::provider::{Observed, Provider};
 
 use super::item::{Job, try_of};
 use super::send::RELEASE;

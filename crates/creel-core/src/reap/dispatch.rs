@@ -1,7 +1,8 @@
 //! The dispatcher: decides which item starts next, and when no more items start.
 
+use creel_model::provider::{ErrorClass, ProviderName, Providers, ReleaseTurn};
+
 use crate::plan::PlanItem;
-use crate::provider::{ErrorClass, ProviderName, Providers, ReleaseTurn};
 
 use super::pace::Paces;
 use super::queue::ReleaseQueue;

@@ -3,16 +3,20 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use creel_ledger::WhenFull;
+use creel_ledger::{Event, Ledger, LedgerError, Record, Try};
+use creel_model::crashpoint;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::duration;
+use creel_model::provider::retry::Tried;
+use creel_model::provider::{
+    ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode,
+};
 use jiff::Timestamp;
 use tracing::{debug, error, info, warn};
 
-use crate::crashpoint::{self, Crashpoint};
-use crate::duration;
-use crate::ledger::write::WhenFull;
-use crate::ledger::{Event, Ledger, LedgerError, Record, Try};
-use crate::plan::{self, PlanItem};
-use crate::provider::{ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode};
-use crate::retry::Tried;
+use crate::plan;
+use crate::plan::PlanItem;
 use crate::select::protection;
 
 use super::audit::Audit;

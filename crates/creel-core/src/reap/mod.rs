@@ -26,24 +26,22 @@ mod watch;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use audit::Audit;
+use creel_ledger::{Ledger, LedgerError};
+use creel_model::id::ResourceId;
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName, Providers};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::id::ResourceId;
-use crate::ledger::{Ledger, LedgerError};
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{ErrorClass, Kind, ProviderError, ProviderName, Providers};
 use crate::recipe::Proof;
-use crate::retry::RetryPolicy;
 use crate::select::{ProtectRule, Selector};
-
-use audit::Audit;
 pub use certificate::{
-    Certificate, CertificateEntry, CertificateEvidence, CertificateVerdict, Difference,
-    UnreadInventory, appeared,
+    Certificate, CertificateEvidence, CertificateVerdict, Difference, UnreadInventory, appeared,
 };
 use dispatch::Dispatcher;
 use unfinished::Unfinished;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread::available_parallelism;
 use std::time::Instant;
 
-use crate::provider::{ErrorClass, ProviderName};
+use creel_model::provider::{ErrorClass, ProviderName};
 
 const MOST: usize = 64;
 const LEAST: usize = 1;

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use creel_model::provider::{Kind, ProviderName};
+
 use crate::plan::PlanItem;
-use crate::provider::{Kind, ProviderName};
 
 /// The items that may start now.
 #[derive(Debug)]

@@ -4,8 +4,11 @@
 //! written when the request ends, however it ends, even if no caller waits for the response any
 //! more.
 
+use creel_model::provider::{
+    ErrorClass, IdentityCheck, Provider, ProviderError, ReleaseMode, Released,
+};
+
 use crate::plan::PlanItem;
-use crate::provider::{ErrorClass, IdentityCheck, Provider, ProviderError, ReleaseMode, Released};
 
 use super::audit::Audit;
 use super::authorization::Authorization;
@@ -37,7 +40,7 @@ struct AuditRow<'a> {
 impl Drop for AuditRow<'_> {
     fn drop(&mut self) {
         let row = try_of(self.item, RELEASE, self.attempt, self.outcome, &self.detail);
-        self.audit.note(crate::ledger::Try { evidence: Some(self.evidence.into()), ..row });
+        self.audit.note(creel_ledger::Try { evidence: Some(self.evidence.into()), ..row });
     }
 }
 

@@ -6,11 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use creel_model::provider::{ProviderName, Providers, ReleaseTurn};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-
-use crate::provider::{ProviderName, Providers, ReleaseTurn};
 
 /// The turns that are available, and those that are pending.
 pub(super) struct Turns<'a> {

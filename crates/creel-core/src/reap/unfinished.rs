@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
+use creel_ledger::{Ledger, Noted, UnfinishedDelete};
+use creel_model::provider::{Kind, ProviderName, Retention};
+use creel_sanitise::{Masker, Secrets};
 use jiff::Timestamp;
 use tracing::warn;
 
-use crate::ledger::{Ledger, Noted, UnfinishedDelete};
 use crate::plan::PlanItem;
-use crate::provider::{Kind, ProviderName, Retention};
-use crate::sanitise::{Masker, Secrets};
 
 use super::item::Job;
 use super::{ItemReport, Outcome};

@@ -8,15 +8,16 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::crashpoint::{self, Crashpoint};
-use crate::duration;
-use crate::plan::PlanItem;
-use crate::provider::{
+use creel_model::crashpoint;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::duration;
+use creel_model::provider::retry::Tried;
+use creel_model::provider::{
     IdentityCheck, Observed, Outlook, Provider, ProviderError, ReleaseMode, Released, Retention,
 };
-use crate::retry::Tried;
+use tokio::time::Instant;
+
+use crate::plan::PlanItem;
 
 use super::authorization::Authorization;
 use super::item::Job;

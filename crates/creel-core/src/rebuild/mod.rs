@@ -20,10 +20,10 @@ mod write;
 
 use std::path::Path;
 
-use crate::id::{LedgerId, ResourceId, RunId};
-use crate::ledger::{Ledger, LedgerError, OwnerRecord};
-use crate::provider::{Observed, ProviderError};
-use crate::run::RunState;
+use creel_ledger::{Ledger, LedgerError, OwnerRecord};
+use creel_model::id::{LedgerId, ResourceId, RunId};
+use creel_model::provider::{Observed, ProviderError};
+use creel_model::run::RunState;
 
 pub use survey::survey;
 pub use write::{begin_anew, write};

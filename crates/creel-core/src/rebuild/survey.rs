@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use creel_ledger::event_log as records;
+use creel_ledger::event_log::{EventLog, RecordsError};
+use creel_ledger::{Ledger, OwnerRecord, presence};
+use creel_model::id::{LedgerId, ResourceId};
+use creel_model::labels;
+use creel_model::os::ProcessKey;
+use creel_model::owner::Owner;
+use creel_model::provider::{Marks, Observed, Provider, ProviderName, Providers};
+use creel_sanitise::Masked;
 use futures::future::join_all;
-
-use crate::id::{LedgerId, ResourceId};
-use crate::labels;
-use crate::ledger::{Ledger, OwnerRecord, presence};
-use crate::os::ProcessKey;
-use crate::owner::Owner;
-use crate::provider::{Marks, Observed, Provider, ProviderName, Providers};
-use crate::run::records::{self, EventLog, RecordsError};
-use crate::sanitise::Masked;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey, Unproven};
 

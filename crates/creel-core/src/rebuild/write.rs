@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::clock::SystemClock;
-use crate::id::LedgerId;
-use crate::ledger::{
+use creel_ledger::event_log::EventLog;
+use creel_ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, RunRecord, SqliteStore, Store,
     presence,
 };
-use crate::os::{self, ProcessKey};
-use crate::owner::Owner;
-use crate::provider::ProviderName;
-use crate::run::records::EventLog;
-use crate::sanitise::Masked;
+use creel_model::clock::SystemClock;
+use creel_model::id::LedgerId;
+use creel_model::os;
+use creel_model::os::ProcessKey;
+use creel_model::owner::Owner;
+use creel_model::provider::ProviderName;
+use creel_sanitise::Masked;
+use jiff::Timestamp;
 
 use super::{FoundResource, FoundRun, RebuildError, Survey};
 

@@ -9,10 +9,9 @@
 
 use std::time::Duration;
 
+use creel_model::clock::millis;
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::clock::millis;
 
 /// Tolerated difference of the clock offset between two readings.
 ///

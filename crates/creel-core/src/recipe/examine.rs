@@ -1,8 +1,7 @@
 //! Examines the objects that bear the marks of a recipe.
 
+use creel_model::provider::{Kind, Observed, ProviderError, Providers};
 use futures::StreamExt;
-
-use crate::provider::{Kind, Observed, ProviderError, Providers};
 
 use super::Recipe;
 use super::session::session_of;

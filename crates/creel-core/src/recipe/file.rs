@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use creel_model::duration;
+use creel_model::provider::{Kind, UnknownName};
 use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
-use crate::duration;
-use crate::provider::{Kind, UnknownName};
-use crate::select::{LabelMatch, NamePattern, known_states};
+use crate::select::{LabelMatch, NamePattern};
 
 use super::Pattern;
 
@@ -150,22 +150,22 @@ const RULE_KEYS: [&str; 16] = [
 pub struct InvalidRecipe(String);
 
 impl Recipe {
-    /// Parses a recipe.
+    /// Parses a recipe; `states` are those that some provider reports.
     ///
     /// # Errors
     ///
     /// Fails when it is not TOML, has unknown keys or values, or has a rule that would match every
     /// user's objects.
-    pub fn parse(text: &str) -> Result<Self, InvalidRecipe> {
+    pub fn parse(text: &str, states: &[&'static str]) -> Result<Self, InvalidRecipe> {
         let not_right = |error: toml::de::Error| InvalidRecipe(error.message().to_owned());
         let table: Table = text.parse().map_err(not_right)?;
         check_keys(&table)?;
         let recipe: Self = Value::Table(table).try_into().map_err(not_right)?;
-        recipe.check()?;
+        recipe.check(states)?;
         Ok(recipe)
     }
 
-    fn check(&self) -> Result<(), InvalidRecipe> {
+    fn check(&self, states: &[&'static str]) -> Result<(), InvalidRecipe> {
         if self.rules.is_empty() {
             return Err(InvalidRecipe("it has no rules".to_owned()));
         }
@@ -174,7 +174,7 @@ impl Recipe {
             if !names.insert(&rule.name) {
                 return Err(InvalidRecipe(format!("two rules are called `{}`", rule.name)));
             }
-            let wrong = rule.mistake(self.session.as_ref());
+            let wrong = rule.mistake(self.session.as_ref(), states);
             if let Some(mistake) = wrong {
                 return Err(InvalidRecipe(format!("rule `{}`: {mistake}", rule.name)));
             }
@@ -185,7 +185,7 @@ impl Recipe {
 
 impl RecipeRule {
     /// Returns what is wrong with the rule, if anything is.
-    fn mistake(&self, session: Option<&RecipeSession>) -> Option<String> {
+    fn mistake(&self, session: Option<&RecipeSession>, states: &[&'static str]) -> Option<String> {
         let marked = self.object.is_some() || self.project.is_some() || !self.labels.is_empty();
         let is_image = self.kinds.contains(&Kind::Image);
         let needs_session = self.in_session || self.keeper_gone || self.session_quiet;
@@ -222,9 +222,8 @@ impl RecipeRule {
         if self.older_than_remote.is_some_and(|remote| remote < self.older_than) {
             return wrong("older_than_remote must not be shorter than older_than");
         }
-        let unknown = |state: &String| {
-            UnknownName::pick(state, "state", &known_states(), |known| known).err()
-        };
+        let unknown =
+            |state: &String| UnknownName::pick(state, "state", states, |known| known).err();
         self.states.iter().find_map(unknown).map(|error| error.to_string())
     }
 }
@@ -270,6 +269,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::provider_states;
 
     const WHOLE: &str = r#"
         summary = "everything"
@@ -301,7 +301,7 @@ mod tests {
     "#;
 
     fn error(text: &str) -> String {
-        Recipe::parse(text).unwrap_err().to_string()
+        Recipe::parse(text, &provider_states()).unwrap_err().to_string()
     }
 
     fn rule(body: &str) -> String {
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_documented_key_can_be_used() {
-        let recipe = Recipe::parse(WHOLE).unwrap();
+        let recipe = Recipe::parse(WHOLE, &provider_states()).unwrap();
         assert_eq!(recipe.owners, Owners::Any);
         assert_eq!(recipe.rules[0].older_than_remote, Some(Duration::from_secs(86_400)));
         let page = include_str!("../../../../docs/reference/recipes.md");
@@ -337,7 +337,7 @@ mod tests {
         let image = rule("kinds = [\"image\"]\nolder_than = \"1h\"\nlabels = [\"mine\"]");
         assert!(error(&image).contains("inherit labels"));
         let untagged = image.replace("labels =", "states = [\"dangling\"]\nlabels =");
-        assert!(Recipe::parse(&untagged).is_ok());
+        assert!(Recipe::parse(&untagged, &provider_states()).is_ok());
         let ungrouped = rule(
             "kinds = [\"network\"]\nolder_than = \"1h\"\nproject = \"p\"\nwith_image = \"$1\"",
         );

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
+use creel_model::os;
+use creel_model::provider::{
+    InUse, Kind, LocalServer, Observed, ProviderError, ProviderName, Providers,
+};
 use futures::StreamExt;
 use jiff::Timestamp;
-
-use crate::os;
-use crate::provider::{InUse, Kind, LocalServer, Observed, ProviderError, ProviderName, Providers};
 
 use super::{Clocks, Connections, Processes, Reading, Recipe};
 

@@ -4,11 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
+use creel_model::duration;
+use creel_model::provider::{Kind, Observed, ProviderName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use crate::duration;
-use crate::provider::{Kind, Observed, ProviderName};
 
 use super::mark::{Images, Marked};
 use super::session::{SessionContext, session_of};

@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::labels::{self, Labels};
-use crate::provider::{Kind, Observed, ProviderName};
+use creel_model::labels;
+use creel_model::labels::Labels;
+use creel_model::provider::{Kind, Observed, ProviderName};
 
 use super::session::session_of;
 use super::{Recipe, RecipeRule};

@@ -39,3 +39,10 @@ pub use pattern::Pattern;
 pub use processes::{Handles, Processes, RunningProcess};
 pub use program::{ProgramName, RunAs};
 pub use store::{RecipeEntry, RecipeError, RecipeOrigin, RecipeStore};
+
+/// Returns the states that providers report, for tests.
+#[cfg(test)]
+pub(crate) fn provider_states() -> Vec<&'static str> {
+    let sandboxes = creel_daytona::STATES.iter().map(|(name, _)| *name);
+    creel_docker::STATES.iter().copied().chain(sandboxes).collect()
+}

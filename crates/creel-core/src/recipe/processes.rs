@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::os;
-use crate::sanitise::{Masker, Secrets};
+use creel_model::os;
+use creel_sanitise::{Masker, Secrets};
+
 use crate::select::NamePattern;
 
 use super::program::{ProgramName, run_by};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::duration;
-use crate::provider::{Kind, Observed};
+use creel_model::duration;
+use creel_model::provider::{Kind, Observed};
 
 use super::judge::{RecipeContext, last_change};
 use super::{Recipe, RecipeSession};

@@ -79,12 +79,14 @@ pub struct RecipeEntry {
 #[derive(Debug, Clone)]
 pub struct RecipeStore {
     directory: PathBuf,
+    /// The states that some provider reports.
+    states: Vec<&'static str>,
 }
 
 impl RecipeStore {
-    /// Returns the recipes of a state directory.
-    pub fn of(home: &Path) -> Self {
-        Self { directory: home.join("recipes") }
+    /// Returns the recipes of a state directory; `states` are those that some provider reports.
+    pub fn of(home: &Path, states: Vec<&'static str>) -> Self {
+        Self { directory: home.join("recipes"), states }
     }
 
     /// Returns the names of all recipes, sorted.
@@ -120,9 +122,9 @@ impl RecipeStore {
         let built_in = built_in(name);
         match (self.users(name)?, built_in) {
             (Some((path, text)), _) => {
-                entry(name, RecipeOrigin::File { path, replaces: built_in.is_some() }, text)
+                self.entry(name, RecipeOrigin::File { path, replaces: built_in.is_some() }, text)
             }
-            (None, Some(text)) => entry(name, RecipeOrigin::BuiltIn, text.to_owned()),
+            (None, Some(text)) => self.entry(name, RecipeOrigin::BuiltIn, text.to_owned()),
             (None, None) => Err(self.unknown(name)?),
         }
     }
@@ -138,7 +140,7 @@ impl RecipeStore {
     pub fn load_to_show(&self, name: &str) -> Result<RecipeEntry, RecipeError> {
         match (self.users(name)?, built_in(name)) {
             (Some((_, users)), Some(text)) if users.trim().is_empty() => {
-                entry(name, RecipeOrigin::BuiltIn, text.to_owned())
+                self.entry(name, RecipeOrigin::BuiltIn, text.to_owned())
             }
             _ => self.take(name),
         }
@@ -158,6 +160,18 @@ impl RecipeStore {
         }
     }
 
+    /// Parses the text of a recipe.
+    fn entry(
+        &self,
+        name: &str,
+        origin: RecipeOrigin,
+        text: String,
+    ) -> Result<RecipeEntry, RecipeError> {
+        let recipe = Recipe::parse(&text, &self.states)
+            .map_err(|source| RecipeError::Invalid { origin: origin.clone(), source })?;
+        Ok(RecipeEntry { name: name.to_owned(), origin, text, recipe })
+    }
+
     fn unknown(&self, name: &str) -> Result<RecipeError, RecipeError> {
         let known = self.names()?;
         let alike = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
@@ -175,13 +189,6 @@ fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// Parses the text of a recipe.
-fn entry(name: &str, origin: RecipeOrigin, text: String) -> Result<RecipeEntry, RecipeError> {
-    let recipe = Recipe::parse(&text)
-        .map_err(|source| RecipeError::Invalid { origin: origin.clone(), source })?;
-    Ok(RecipeEntry { name: name.to_owned(), origin, text, recipe })
-}
-
 fn is_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.bytes().all(fits)
@@ -195,6 +202,7 @@ fn is_absent(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::provider_states;
 
     const MINE: &str = "summary = \"mine\"\n[[rule]]\nname = \"r\"\nkinds = [\"network\"]\n\
                         object = \"x\"\nolder_than = \"1h\"\n";
@@ -209,7 +217,7 @@ mod tests {
     #[test]
     fn every_recipe_that_is_built_in_is_right() {
         let home = tempfile::tempdir().unwrap();
-        let store = RecipeStore::of(home.path());
+        let store = RecipeStore::of(home.path(), provider_states());
         let names = store.names().unwrap();
         let expected = [
             "compose",
@@ -230,12 +238,12 @@ mod tests {
     #[test]
     fn the_users_recipe_wins_and_reports_whether_it_replaces_one() {
         let home = home_with("harbor.toml", MINE);
-        let store = RecipeStore::of(home.path());
+        let store = RecipeStore::of(home.path(), provider_states());
         let entry = store.take("harbor").unwrap();
         assert_eq!(entry.recipe.summary, "mine");
         assert!(matches!(entry.origin, RecipeOrigin::File { replaces: true, .. }));
         let home = home_with("mine.toml", MINE);
-        let store = RecipeStore::of(home.path());
+        let store = RecipeStore::of(home.path(), provider_states());
         assert_eq!(store.names().unwrap().len(), BUILT_IN.len() + 1);
         let origin = store.take("mine").unwrap().origin;
         assert!(matches!(origin, RecipeOrigin::File { replaces: false, .. }), "{origin}");
@@ -244,7 +252,7 @@ mod tests {
     #[test]
     fn a_recipe_can_be_shown_into_the_file_that_replaces_it() {
         let home = home_with("harbor.toml", "");
-        let store = RecipeStore::of(home.path());
+        let store = RecipeStore::of(home.path(), provider_states());
         let shown = store.load_to_show("harbor").unwrap();
         assert_eq!(shown.origin, RecipeOrigin::BuiltIn);
         // But an empty file is not a recipe to sweep with.
@@ -257,7 +265,7 @@ mod tests {
     #[test]
     fn an_unknown_name_suggests_the_nearest_and_is_never_a_path() {
         let home = home_with("mine.toml", MINE);
-        let store = RecipeStore::of(home.path());
+        let store = RecipeStore::of(home.path(), provider_states());
         let error_of = |name: &str| store.take(name).unwrap_err().to_string();
         assert_eq!(error_of("harbour"), "unknown recipe `harbour`; did you mean `harbor`?");
         assert!(error_of("../recipes/mine").starts_with("unknown recipe"));
@@ -267,7 +275,8 @@ mod tests {
     #[test]
     fn a_recipe_that_is_not_right_is_named_with_its_file() {
         let home = home_with("mine.toml", "summary = 1");
-        let error = RecipeStore::of(home.path()).take("mine").unwrap_err().to_string();
+        let error =
+            RecipeStore::of(home.path(), provider_states()).take("mine").unwrap_err().to_string();
         assert!(error.contains("mine.toml is not right"), "{error}");
     }
 }

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::labels;
-use crate::provider::Observed;
+use creel_model::labels;
+use creel_model::provider::Observed;
 
 use super::judge::{Collected, JudgeContext, described, is_inside, unknown_age};
 use super::{Connections, Owners, Processes, RecipeRule, RunningProcess};

@@ -1,7 +1,7 @@
 //! The decision about a record: one pure function.
 
-use crate::ledger::{LeaseStatus, OnOwnerDeath, Record, StateName};
-use crate::owner::Liveness;
+use creel_ledger::{LeaseStatus, OnOwnerDeath, Record, StateName};
+use creel_model::owner::Liveness;
 
 /// What a round does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +46,14 @@ pub fn decide(record: &Record, liveness: Liveness, lease: LeaseStatus) -> Decisi
 
 #[cfg(test)]
 mod tests {
+    use creel_ledger::{Lease, OwnerRecord, ResourceState, SearchWindow};
+    use creel_model::clock::ClockReading;
+    use creel_model::id::ResourceId;
+    use creel_model::os::ProcessKey;
+    use creel_model::owner::Owner;
+    use creel_model::provider::{Kind, ProviderName};
+
     use super::*;
-    use crate::clock::ClockReading;
-    use crate::id::ResourceId;
-    use crate::ledger::{Lease, OwnerRecord, ResourceState, SearchWindow};
-    use crate::os::ProcessKey;
-    use crate::owner::Owner;
-    use crate::provider::{Kind, ProviderName};
 
     fn record(state: ResourceState, on_owner_death: OnOwnerDeath) -> Record {
         let owner = Owner {

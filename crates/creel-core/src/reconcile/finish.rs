@@ -1,12 +1,12 @@
 //! Ledger to providers: finds the objects of records, and releases them.
 
+use creel_ledger::{Event, LedgerError, Record};
+use creel_model::labels;
+use creel_model::provider::{ErrorClass, Identity, Kind, Observed, ProviderError};
 use futures::StreamExt;
 use tracing::{debug, info};
 
-use crate::labels;
-use crate::ledger::{Event, LedgerError, Record};
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{ErrorClass, Identity, Kind, Observed, ProviderError};
 use crate::reap::ItemReport;
 
 use super::intent::LateCreate;
@@ -231,7 +231,7 @@ impl Reconciler {
         status: &mut Status,
     ) -> Result<(), LedgerError> {
         for record in kept {
-            let crate::ledger::ResourceState::Created { object } = &record.state else { continue };
+            let creel_ledger::ResourceState::Created { object } = &record.state else { continue };
             let listed =
                 inventory.iter().any(|seen| seen.provider == record.provider && &seen.id == object);
             let was_reachable = !status.unreachable.iter().any(|u| u.provider == record.provider);

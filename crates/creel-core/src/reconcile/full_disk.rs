@@ -7,11 +7,11 @@
 
 use std::collections::HashSet;
 
+use creel_ledger::WhenFull;
+use creel_ledger::{LedgerError, Record};
+use creel_model::id::ResourceId;
 use tracing::warn;
 
-use crate::id::ResourceId;
-use crate::ledger::write::WhenFull;
-use crate::ledger::{LedgerError, Record};
 use crate::plan::Plan;
 use crate::reap::ItemReport;
 

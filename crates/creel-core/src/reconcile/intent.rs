@@ -1,14 +1,13 @@
 //! Unanswered creates: whether they can still complete, and until when.
 
+use creel_ledger::{Event, LedgerError, Record, SearchStatus};
+use creel_model::clock::millis;
+use creel_model::id::ResourceId;
+use creel_model::labels;
+use creel_model::provider::{Kind, Provider, ProviderName};
 use jiff::Timestamp;
 use serde::Serialize;
 use tracing::info;
-
-use crate::clock::millis;
-use crate::id::ResourceId;
-use crate::labels;
-use crate::ledger::{Event, LedgerError, Record, SearchStatus};
-use crate::provider::{Kind, Provider, ProviderName};
 
 use super::{Reconciler, Status};
 

@@ -10,7 +10,7 @@
 //! - *providers to ledger*: objects that carry this ledger's label without an open record are put
 //!   on record and released.
 //! - *runs* whose driver died are closed with a named cause, once all their resources are accounted
-//!   for.
+//!   for. The run engine does that through [`RunCloser`].
 //!
 //! A record is taken over by compare-and-swap of its owner before anything is done with it.
 //! Concurrent reconcilers therefore share the work instead of doing it twice. A record for which
@@ -24,7 +24,7 @@ mod intent;
 mod interleavings;
 mod quarantine;
 mod recover;
-mod runs;
+mod run_closer;
 mod steps;
 mod unfinished;
 
@@ -35,22 +35,24 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use creel_ledger as ledger;
+use creel_ledger::{
+    Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName, UnfinishedDelete,
+};
+use creel_model::clock::Clock;
+use creel_model::id::{ResourceId, RunId};
+use creel_model::owner::Owner;
+use creel_model::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
 use futures::future::join_all;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::id::{ResourceId, RunId};
-use crate::ledger::{
-    self, Ledger, LedgerError, OwnerRecord, Record, RecordFilter, StateName, UnfinishedDelete,
-};
-use crate::owner::Owner;
-use crate::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
 use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
 
 pub use decide::{Decision, decide};
 use finish::SearchResult;
 pub use intent::WaitingCreate;
+pub use run_closer::RunCloser;
 
 /// The pause between two checks whether a full disk has room again.
 const SPACE_CHECK_PAUSE: Duration = Duration::from_secs(2);
@@ -195,6 +197,8 @@ pub struct Reconciler {
     intent_window: Duration,
     /// How resources are released.
     options: ReapOptions,
+    /// Closes the runs of dead drivers.
+    run_closer: Option<Arc<dyn RunCloser>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -208,6 +212,7 @@ impl Reconciler {
             me,
             intent_window: Duration::from_secs(600),
             options: ReapOptions::default(),
+            run_closer: None,
             clock,
         }
     }
@@ -223,6 +228,13 @@ impl Reconciler {
     #[must_use]
     pub fn with_options(mut self, options: ReapOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Also closes the runs of dead drivers.
+    #[must_use]
+    pub fn with_run_closer(mut self, closer: Arc<dyn RunCloser>) -> Self {
+        self.run_closer = Some(closer);
         self
     }
 
@@ -252,8 +264,7 @@ impl Reconciler {
         status.tolerate_full(lost)?;
         let recovered = self.recover(&inventory, &mut status).await;
         status.tolerate_full(recovered)?;
-        let closed = self.close_runs(None, &mut status).await;
-        status.tolerate_full(closed)?;
+        self.close_runs(None, &mut status).await?;
         let revisited = self.revisit_unfinished(&quarantined, &mut status).await;
         status.tolerate_full(revisited)?;
         Ok(status)
@@ -271,8 +282,7 @@ impl Reconciler {
         let open = self.ledger.records(&RecordFilter::open()).await?;
         let triaged = self.triage(open, &mut status).await?;
         self.release_due(triaged.due, &mut status).await?;
-        let closed = self.close_runs(None, &mut status).await;
-        status.tolerate_full(closed)?;
+        self.close_runs(None, &mut status).await?;
         Ok(status)
     }
 
@@ -307,8 +317,7 @@ impl Reconciler {
         let mine = self.with_steps(mine, status).await?;
         let released = self.release(mine, status).await;
         status.tolerate_full(released)?;
-        let closed = self.close_runs(Some(dead), status).await;
-        status.tolerate_full(closed)
+        self.close_runs(Some(dead), status).await
     }
 
     /// Waits until the disk of the ledger has room; returns whether it has within this time.

@@ -4,8 +4,9 @@
 //! retry that fails for the same reason writes nothing but the audit. Another reason replaces the
 //! recorded one.
 
-use crate::id::ResourceId;
-use crate::ledger::{LedgerError, Record};
+use creel_ledger::{LedgerError, Record};
+use creel_model::id::ResourceId;
+
 use crate::plan::Plan;
 use crate::reap::ReapOptions;
 

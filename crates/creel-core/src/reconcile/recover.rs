@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
+use creel_ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
+use creel_model::id::ResourceId;
+use creel_model::labels;
+use creel_model::owner::Liveness;
+use creel_model::provider::{Marks, Observed};
 use tracing::warn;
 
-use crate::id::ResourceId;
-use crate::labels;
-use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
-use crate::owner::Liveness;
 use crate::plan::{Binding, Plan, PlanItem};
-use crate::provider::{Marks, Observed};
 use crate::select::{Ownership, RecordIndex};
 
 use super::{Reconciler, Status};

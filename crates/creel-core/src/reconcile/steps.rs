@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use creel_ledger::{Event, Intent, LedgerError, OnOwnerDeath, Record, RecordFilter};
+use creel_model::id::{ResourceId, RunId};
+use creel_model::labels::Labels;
+use creel_model::provider::{Identity, Kind, Observed};
 use futures::future::join_all;
 use tracing::info;
-
-use crate::id::{ResourceId, RunId};
-use crate::labels::Labels;
-use crate::ledger::{Event, Intent, LedgerError, OnOwnerDeath, Record, RecordFilter};
-use crate::provider::{Identity, Kind, Observed};
 
 use super::{Reconciler, Status};
 

@@ -3,19 +3,20 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use tempfile::TempDir;
-
-use super::*;
-use crate::clock::ManualClock;
-use crate::id::ResourceId;
-use crate::labels;
-use crate::ledger::{Event, Intent, OnOwnerDeath, ResourceState};
-use crate::provider::{
+use creel_ledger::examples::{a_dead_owner, me};
+use creel_ledger::{Event, Intent, OnOwnerDeath, ResourceState};
+use creel_model::clock::ManualClock;
+use creel_model::id::ResourceId;
+use creel_model::labels;
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::provider::{
     ContainerSpec, CreateRequest, Kind, Marks, Provider, ReleaseMode, Released, Spec,
 };
-use crate::retry::RetryPolicy;
-use crate::run::records::tests::{a_dead_owner, me};
+use tempfile::TempDir;
+
 use crate::scope::{Request, Supervisor};
+
+use super::*;
 
 const WINDOW: Duration = Duration::from_secs(600);
 const DAY_MS: i64 = 86_400_000;
@@ -52,7 +53,7 @@ impl FakeProvider {
     }
 }
 
-type CallResult<T> = crate::provider::Result<T>;
+type CallResult<T> = creel_model::provider::Result<T>;
 
 #[async_trait]
 impl Provider for FakeProvider {

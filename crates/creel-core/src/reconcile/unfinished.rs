@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
+use creel_ledger::{LedgerError, UnfinishedDelete};
+use creel_model::id::ResourceId;
+use creel_model::provider::{Observed, ProviderError};
 use futures::StreamExt;
-
-use crate::id::ResourceId;
-use crate::ledger::{LedgerError, UnfinishedDelete};
-use crate::provider::{Observed, ProviderError};
 
 use super::{Reconciler, Status};
 

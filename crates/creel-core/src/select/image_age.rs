@@ -5,10 +5,9 @@
 //! only one image at a time, and for some images not at all. Then the ledger may know how long the
 //! image has existed. This module changes nothing.
 
+use creel_model::provider::{Kind, Observed, ProviderError, Providers};
 use futures::StreamExt;
 use jiff::Timestamp;
-
-use crate::provider::{Kind, Observed, ProviderError, Providers};
 
 use super::{ProtectRule, RecordIndex, Selector};
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Selector`] describes what is selected, [`Ownership`] who owns it, and a [`ProtectRule`] what
 //! is never released. All of them are pure functions of one
-//! [`Observed`](crate::provider::Observed). [`date_images`] fetches the one property that they need
+//! [`Observed`](creel_model::provider::Observed). [`date_images`] fetches the one property that they need
 //! and a list lacks: an image's age.
 
 mod image_age;
@@ -15,6 +15,4 @@ pub use image_age::{Dating, date_images};
 pub use ownership::{Ownership, RecordIndex};
 pub use preset::Preset;
 pub use protect::{ProtectRule, protection};
-pub use selector::{
-    InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector, known_states,
-};
+pub use selector::{InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector};

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
+use creel_ledger::{Record, StateName};
+use creel_model::id::{LedgerId, ResourceId};
+use creel_model::labels;
+use creel_model::owner::Liveness;
+use creel_model::provider::{IdentityCheck, Kind, Observed, ProviderName};
 use jiff::Timestamp;
-
-use crate::id::{LedgerId, ResourceId};
-use crate::labels;
-use crate::ledger::{Record, StateName};
-use crate::owner::Liveness;
-use crate::provider::{IdentityCheck, Kind, Observed, ProviderName};
 
 use super::LedgerChoice;
 
@@ -193,10 +192,11 @@ fn claimed_liveness(seen: &Observed) -> Liveness {
 mod tests {
     use std::time::Duration;
 
+    use creel_ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
+    use creel_model::labels::Labels;
+    use creel_model::owner::Owner;
+
     use super::*;
-    use crate::labels::Labels;
-    use crate::ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
-    use crate::owner::Owner;
     use crate::select::selector::tests::container;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::provider::{Kind, UnknownName};
+use creel_model::provider::{Kind, UnknownName};
 
 use super::Selector;
 
@@ -93,10 +93,10 @@ impl FromStr for Preset {
 
 #[cfg(test)]
 mod tests {
+    use creel_model::provider::Observed;
     use jiff::Timestamp;
 
     use super::*;
-    use crate::provider::Observed;
     use crate::select::Ownership;
     use crate::select::selector::tests::container;
 

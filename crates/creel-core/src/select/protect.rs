@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use creel_model::duration;
+use creel_model::labels;
+use creel_model::provider::{Kind, Observed, ProviderName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use crate::duration;
-use crate::labels;
-use crate::provider::{Kind, Observed, ProviderName};
 
 use super::{LabelMatch, NamePattern};
 

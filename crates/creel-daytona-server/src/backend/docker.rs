@@ -8,18 +8,19 @@ use std::io;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use creel_core::provider::{ContainerSpec, ProviderName, Spec};
 use creel_core::scope::{Held, Request, Supervisor};
-use creel_core::task;
+use creel_model::provider::{ContainerSpec, ProviderName, Spec};
+use creel_model::task;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
+use crate::sandbox::Pairs;
+
 use super::execution::{BACKLOG, Execution, ExecutionEvent, OutputStream, Program, ShellInput};
 use super::shell::{SHELL, quoted};
 use super::terminal::{Terminal, TerminalSize};
-use crate::sandbox::Pairs;
 
 /// The variable that identifies a program's processes in the container.
 const MARK: &str = "CREEL_EXEC";

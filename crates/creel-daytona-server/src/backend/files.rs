@@ -5,12 +5,13 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use creel_core::task;
+use creel_model::task;
 use serde::Serialize;
+
+use crate::moment::Moment;
 
 use super::SandboxBody;
 use super::docker::quoted_path;
-use crate::moment::Moment;
 
 /// The description of a file.
 #[derive(Debug, Serialize)]

@@ -24,21 +24,22 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use creel_core::provider::process::ProcessProvider;
-use creel_core::provider::{Limits, ProcessSpec, ProviderName, Spec};
 use creel_core::scope::{Held, Request, Supervisor};
-use creel_core::task;
+use creel_model::provider::{Limits, ProcessSpec, ProviderName, Spec};
+use creel_model::task;
+use creel_process::ProcessProvider;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::sandbox::Pairs;
+
 use super::HOME;
 use super::execution::{BACKLOG, Execution, ExecutionEvent, OutputStream, Program, ShellInput};
 use super::shell::{SHELL, exports, quoted};
 use super::terminal::Terminal;
-use crate::sandbox::Pairs;
 
 /// The subdirectory for the server's own files.
 const OWN: &str = ".creel";

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use creel_core::task;
+use creel_model::task;
 
 use super::SandboxBody;
 use super::docker::quoted_path;

@@ -18,14 +18,12 @@ use axum::extract::{Path, RawQuery, State as Extract};
 use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use creel_core::task;
+use creel_model::task;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, broadcast, watch};
 use uuid::Uuid;
 
-use super::session::sandbox_id;
-use super::{SharedState, ToolboxQuery, parse, resolve};
 use crate::backend::{
     Execution, ExecutionEvent, Killer, Program, SandboxBody, ShellInput, Terminal, TerminalSize,
 };
@@ -33,6 +31,9 @@ use crate::error::{ApiError, Result};
 use crate::moment::Moment;
 use crate::sandbox::Pairs;
 use crate::shared::{ServerState, lock};
+
+use super::session::sandbox_id;
+use super::{SharedState, ToolboxQuery, parse, resolve};
 
 /// The protocol of clients that receive the exit code in a message before the end.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";

@@ -14,18 +14,19 @@ use axum::body::Bytes;
 use axum::extract::{Path, State as Extract};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use creel_core::task;
+use creel_model::task;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use super::splitter::Splitter;
-use super::{SharedState, parse, resolve};
 use crate::backend::{Execution, ExecutionEvent, Killer, OutputStream, Program, ShellInput, write};
 use crate::error::{ApiError, Result};
 use crate::shared::{ServerState, lock};
+
+use super::splitter::Splitter;
+use super::{SharedState, parse, resolve};
 
 /// The maximum number of waiting commands or inputs.
 const BACKLOG: usize = 256;

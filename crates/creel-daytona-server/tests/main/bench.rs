@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::ledger::Ledger;
-use creel_core::provider::Providers;
-use creel_core::provider::docker::{DockerProvider, Endpoint};
-use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_core::scope::Supervisor;
 use creel_daytona_server::{Backend, Delays, Running, Server, Settings};
+use creel_docker::{DockerProvider, Endpoint};
+use creel_ledger::Ledger;
+use creel_model::provider::Providers;
+use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_testkit::engine::Engine;
 use creel_testkit::image::REFERENCE;
 use creel_testkit::wait::eventually_some;

@@ -23,7 +23,7 @@ const DAEMON: &str = "(env -i setsid sleep 3131 </dev/null >/dev/null 2>&1 &)";
 /// Returns the command lines of processes whose working directory is below a directory.
 pub(crate) fn processes_below(root: &Path) -> Vec<String> {
     let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-    let pids = creel_core::os::all_pids().expect("procfs can be read");
+    let pids = creel_model::os::all_pids().expect("procfs can be read");
     let below = pids.into_iter().filter(|pid| {
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
         cwd.is_ok_and(|cwd| cwd.starts_with(&root))

@@ -20,7 +20,7 @@ mod toolbox;
 
 use std::process::ExitCode;
 
-use creel_core::provider::process::holder;
+use creel_process::holder;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use creel_core::provider::docker::{DockerProvider, Endpoint};
-use creel_core::provider::{Kind, Provider};
+use creel_docker::{DockerProvider, Endpoint};
+use creel_model::provider::{Kind, Provider};
 use creel_testkit::docker::{ContainerSpec, concurrently};
 use creel_testkit::engine::Engine;
 use creel_testkit::wait::eventually;

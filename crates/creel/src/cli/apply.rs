@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use creel_core::failure::Code;
 use creel_core::plan::{Plan, ProviderIdentity};
-use creel_core::provider::{ProviderName, Providers};
 use creel_core::reap::Reaper;
+use creel_model::failure::Code;
+use creel_model::provider::{ProviderName, Providers};
 
 use crate::app::{App, Listing};
 use crate::output::progress::SweepBar;

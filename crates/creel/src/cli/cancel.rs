@@ -1,9 +1,9 @@
 //! `creel cancel`: requests the end of a run.
 
 use clap::Args;
-use creel_core::ledger::OnOwnerDeath;
-use creel_core::owner::Liveness;
-use creel_core::run::RunCommand;
+use creel_ledger::OnOwnerDeath;
+use creel_model::owner::Liveness;
+use creel_model::run::RunCommand;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};

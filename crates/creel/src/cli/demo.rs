@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use creel_core::failure::Code;
-use creel_core::ledger::{Event, Ledger, RecordFilter, StateName};
-use creel_core::os::process_stat;
-use creel_core::provider::{Kind, Observed, Providers};
 use creel_core::reap::{
     Certificate, CertificateEvidence, CertificateVerdict, ItemReport, Outcome, Report,
 };
+use creel_ledger::{Event, Ledger, RecordFilter, StateName};
+use creel_model::failure::Code;
+use creel_model::os::process_stat;
+use creel_model::provider::{Kind, Observed, Providers};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use rustix::process::{Pid, Signal, kill_process};
@@ -88,7 +88,7 @@ struct DemoHome {
 
 impl DemoHome {
     fn new() -> Result<Self, Failure> {
-        let name = format!("creel-demo-{}", creel_core::id::RunId::new().digits());
+        let name = format!("creel-demo-{}", creel_model::id::RunId::new().digits());
         let home = std::env::temp_dir().join(name);
         std::fs::create_dir(&home)
             .map_err(|error| Failure::internal("cannot make a throw-away directory", &error))?;
@@ -128,7 +128,7 @@ impl DemoHome {
         providers: &Providers,
         image: Option<String>,
     ) -> Result<DemoSupervisor, Failure> {
-        let has_engine = providers.get(creel_core::provider::ProviderName::Docker).is_ok();
+        let has_engine = providers.get(creel_model::provider::ProviderName::Docker).is_ok();
         let mut command = Command::new("/proc/self/exe");
         command.args(["dev", "hold", "--process", "--directory"]).env(CREEL_HOME, &self.home);
         if has_engine {

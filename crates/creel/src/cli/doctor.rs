@@ -2,12 +2,12 @@
 
 use clap::Args;
 use comfy_table::Color;
-use creel_core::failure::Code;
-use creel_core::ledger::{Ledger, RecordFilter};
-use creel_core::os::ProcessKey;
-use creel_core::provider::docker::DockerProvider;
-use creel_core::provider::process::{CgroupVersion, Containment};
 use creel_core::watchdog::ProcessWatch;
+use creel_docker::DockerProvider;
+use creel_ledger::{Ledger, RecordFilter};
+use creel_model::failure::Code;
+use creel_model::os::ProcessKey;
+use creel_process::{CgroupVersion, Containment};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -156,10 +156,7 @@ async fn ledger(app: &App) -> DoctorCheck {
     let opened = async {
         let ledger = Ledger::open(&app.environment.home).await?;
         let problems = ledger.check().await?;
-        Ok::<_, creel_core::ledger::LedgerError>((
-            ledger.records(&RecordFilter::open()).await?,
-            problems,
-        ))
+        Ok::<_, creel_ledger::LedgerError>((ledger.records(&RecordFilter::open()).await?, problems))
     };
     match opened.await {
         Ok((open, problems)) if problems.is_empty() => {
@@ -213,8 +210,8 @@ async fn docker(app: &App) -> DoctorCheck {
         let patience = app.config.docker.timeout;
         let provider = DockerProvider::connect(endpoint)?.with_read_timeout(patience);
         let engine = provider.engine().await?;
-        Ok::<_, creel_core::provider::ProviderError>((
-            creel_core::provider::Provider::address(&provider),
+        Ok::<_, creel_model::provider::ProviderError>((
+            creel_model::provider::Provider::address(&provider),
             engine,
         ))
     };
@@ -248,11 +245,11 @@ async fn daytona(app: &App) -> DoctorCheck {
             return DoctorCheck::problem(NAME, Exit::Usage, failure.sentence(), hint);
         }
     };
-    let address = creel_core::provider::Provider::address(&provider);
+    let address = creel_model::provider::Provider::address(&provider);
     let response = async {
         let missing = provider.key_rights().await?.missing();
         provider.probe().await?;
-        Ok::<_, creel_core::provider::ProviderError>(missing)
+        Ok::<_, creel_model::provider::ProviderError>(missing)
     };
     match response.await {
         Ok(missing) if missing.is_empty() => {
@@ -279,7 +276,7 @@ async fn daytona(app: &App) -> DoctorCheck {
 /// Checks the address for commands and files, which the service itself reports.
 async fn daytona_toolbox(
     name: &'static str,
-    provider: &creel_core::provider::daytona::DaytonaProvider,
+    provider: &creel_daytona::DaytonaProvider,
     found: String,
 ) -> DoctorCheck {
     match provider.probe_toolbox().await {

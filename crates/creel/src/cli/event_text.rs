@@ -1,7 +1,7 @@
 //! Renders events of a run as text for people.
 
-use creel_core::run::{Ability, AttemptFrom, RunEvent, Step, TurnOutcome};
-use creel_core::sanitise::Masked;
+use creel_model::run::{Ability, AttemptFrom, RunEvent, Step, TurnOutcome};
+use creel_sanitise::Masked;
 
 /// Returns an event as one line; agent output is kept as it is.
 pub(crate) fn event_text(event: &RunEvent) -> String {

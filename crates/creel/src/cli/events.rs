@@ -3,11 +3,11 @@
 use std::io;
 
 use clap::Args;
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, LedgerError, RunRecord};
-use creel_core::owner::Liveness;
-use creel_core::run::Logged;
-use creel_core::run::records::LogWatch;
+use creel_ledger::event_log::LogWatch;
+use creel_ledger::{Ledger, LedgerError, RunRecord};
+use creel_model::id::RunId;
+use creel_model::owner::Liveness;
+use creel_model::run::Logged;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! `creel explain`: prints what an error code means.
 
 use clap::Args;
-use creel_core::failure::{Code, UnknownCode};
+use creel_model::failure::{Code, UnknownCode};
 use serde::Serialize;
 
 use crate::output::{Exit, Failure, Printer, table};

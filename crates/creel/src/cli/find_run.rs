@@ -1,9 +1,9 @@
 //! Finds the run that the user names: by its id, a prefix of it, or `last`.
 
-use creel_core::failure::Code;
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, RunFilter, RunRecord};
-use creel_core::run::records::current;
+use creel_ledger::event_log::current;
+use creel_ledger::{Ledger, RunFilter, RunRecord};
+use creel_model::failure::Code;
+use creel_model::id::RunId;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};

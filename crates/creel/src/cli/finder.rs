@@ -1,12 +1,12 @@
 //! Finds the resources that the user names one by one, for `stop` and `rm`.
 
-use creel_core::failure::Code;
-use creel_core::id::ResourceId;
-use creel_core::ledger::{Ledger, Record};
-use creel_core::owner::Liveness;
 use creel_core::plan::{Binding, PlanItem};
-use creel_core::provider::{IdentityCheck, Kind, Observed, Providers};
 use creel_core::select::{Ownership, RecordIndex, protection};
+use creel_ledger::{Ledger, Record};
+use creel_model::failure::Code;
+use creel_model::id::ResourceId;
+use creel_model::owner::Liveness;
+use creel_model::provider::{IdentityCheck, Kind, Observed, Providers};
 use jiff::Timestamp;
 
 use crate::app::{App, Listing};

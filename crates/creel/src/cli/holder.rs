@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use creel_core::provider::process::{self, Attendance, holder};
+use creel_process as process;
+use creel_process::{Attendance, holder};
 
 use crate::app::HOLDER_COMMAND;
 

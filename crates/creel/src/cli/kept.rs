@@ -1,8 +1,8 @@
 //! What a run kept for inspection: how to enter it, and how to release it at once.
 
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, LedgerError, Record, RecordFilter};
-use creel_core::provider::Kind;
+use creel_ledger::{Ledger, LedgerError, Record, RecordFilter};
+use creel_model::id::RunId;
+use creel_model::provider::Kind;
 
 use crate::app::App;
 

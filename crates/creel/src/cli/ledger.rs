@@ -1,11 +1,11 @@
 //! `creel ledger`: shows what is on record.
 
 use clap::{Args, Subcommand};
-use creel_core::failure::Code;
-use creel_core::id::ResourceId;
-use creel_core::ledger::{Ledger, Record, RecordFilter, StateName, StoredEvent, Try};
-use creel_core::owner::Liveness;
-use creel_core::sanitise::Masked;
+use creel_ledger::{Ledger, Record, RecordFilter, StateName, StoredEvent, Try};
+use creel_model::failure::Code;
+use creel_model::id::ResourceId;
+use creel_model::owner::Liveness;
+use creel_sanitise::Masked;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -194,7 +194,7 @@ fn records_table(records: &[Record]) -> table::Table {
 }
 
 async fn show(app: &App, ledger: &Ledger, id: ResourceId) -> Result<Exit, Failure> {
-    let record = ledger.record(id).await?.ok_or(creel_core::ledger::LedgerError::Unknown { id })?;
+    let record = ledger.record(id).await?.ok_or(creel_ledger::LedgerError::Unknown { id })?;
     let events = ledger.history(id).await?;
     let tries = ledger.tries(Some(id), 1000).await?;
     if app.printer.json {
@@ -233,7 +233,7 @@ pub(super) fn clock_time(at_ms: i64) -> String {
 
 async fn check(app: &App, ledger: &Ledger) -> Result<Exit, Failure> {
     let mut problems = ledger.check().await?;
-    problems.extend(creel_core::run::records::check(ledger).await?);
+    problems.extend(creel_ledger::event_log::check(ledger).await?);
     if app.printer.json {
         let sound = problems.is_empty();
         app.printer.json(&CheckJson { version: 1, sound, problems: problems.clone() });

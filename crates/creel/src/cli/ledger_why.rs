@@ -1,10 +1,10 @@
 //! `creel ledger why`: shows what allowed a release, or why an object was kept.
 
-use creel_core::failure::Code;
-use creel_core::id::ResourceId;
-use creel_core::ledger::{Event, Ledger, Record, RecordFilter, StateName, Try};
-use creel_core::names;
-use creel_core::sanitise::Masked;
+use creel_ledger::{Event, Ledger, Record, RecordFilter, StateName, Try};
+use creel_model::failure::Code;
+use creel_model::id::ResourceId;
+use creel_model::names;
+use creel_sanitise::Masked;
 use serde::Serialize;
 
 use crate::app::App;

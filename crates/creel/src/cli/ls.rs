@@ -1,12 +1,12 @@
 //! `creel ls`: lists what exists, and who owns it.
 
 use clap::Args;
-use creel_core::labels;
-use creel_core::ledger::UnfinishedDelete;
-use creel_core::os;
-use creel_core::owner::{Liveness, Owner};
-use creel_core::provider::{Kind, Observed, ProviderName, Retention, show_date};
 use creel_core::select::{Ownership, protection};
+use creel_ledger::UnfinishedDelete;
+use creel_model::labels;
+use creel_model::os;
+use creel_model::owner::{Liveness, Owner};
+use creel_model::provider::{Kind, Observed, ProviderName, Retention, show_date};
 use jiff::Timestamp;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clap::Args;
-use creel_core::task;
+use creel_model::task;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};

@@ -1,8 +1,8 @@
 //! What every mutating command does besides its own work: finish what dead owners left.
 
-use creel_core::ledger::{Ledger, LedgerError};
-use creel_core::provider::Providers;
 use creel_core::reap::{ItemReport, Outcome};
+use creel_ledger::{Ledger, LedgerError};
+use creel_model::provider::Providers;
 
 use crate::app::App;
 

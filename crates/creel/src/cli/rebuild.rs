@@ -1,14 +1,16 @@
 //! `creel ledger rebuild`: rebuilds a ledger that has vanished or is damaged.
 
 use clap::Args;
-use creel_core::failure::Code;
-use creel_core::id::{LedgerId, ResourceId, RunId};
-use creel_core::labels;
-use creel_core::owner::Liveness;
-use creel_core::provider::{Kind, ProviderError, ProviderName};
-use creel_core::rebuild::{self, FoundResource, RebuildError, Survey};
-use creel_core::run::Phase;
-use creel_core::run::records::{self, LostEvents};
+use creel_core::rebuild;
+use creel_core::rebuild::{FoundResource, RebuildError, Survey};
+use creel_ledger::event_log as records;
+use creel_ledger::event_log::LostEvents;
+use creel_model::failure::Code;
+use creel_model::id::{LedgerId, ResourceId, RunId};
+use creel_model::labels;
+use creel_model::owner::Liveness;
+use creel_model::provider::{Kind, ProviderError, ProviderName};
+use creel_model::run::Phase;
 use serde::Serialize;
 
 use crate::app::App;
@@ -187,7 +189,7 @@ impl Rebuild {
 
     async fn begin_anew(self, app: &App, damage: &str) -> Result<Exit, Failure> {
         let home = &app.environment.home;
-        let old = creel_core::ledger::Ledger::recorded_id(home);
+        let old = creel_ledger::Ledger::recorded_id(home);
         let (ledger, aside) = if self.apply {
             let (ledger, aside) = rebuild::begin_anew(home).await?;
             (Some(ledger), aside)

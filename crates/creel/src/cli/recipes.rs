@@ -1,14 +1,15 @@
 //! `creel recipes`: lists recipes and prints them.
 
 use clap::{Args, Subcommand};
-use creel_core::provider::Providers;
+use creel_core::recipe;
 use creel_core::recipe::{
-    self, Findings, LocalEvidence, RecipeContext, RecipeEntry, RecipeOrigin, RecipeStore, Vouch,
+    Findings, LocalEvidence, RecipeContext, RecipeEntry, RecipeOrigin, RecipeStore, Vouch,
 };
 use creel_core::select::RecordIndex;
+use creel_model::provider::Providers;
 use serde::Serialize;
 
-use crate::app::{App, Listing};
+use crate::app::{App, Listing, known_states};
 use crate::output::{Exit, Failure, table};
 
 /// List the cleanup recipes for harnesses
@@ -79,7 +80,7 @@ struct ShownJson {
 
 impl Recipes {
     pub(crate) fn run(self, app: &App) -> Result<Exit, Failure> {
-        let store = RecipeStore::of(&app.environment.home);
+        let store = RecipeStore::of(&app.environment.home, known_states());
         match self.command {
             Some(RecipesSubcommand::Show { name }) => show(app, store.load_to_show(&name)?),
             None => list(app, &store)?,
@@ -147,7 +148,7 @@ fn show(app: &App, entry: RecipeEntry) {
 
 /// Loads a recipe, and reports it if it replaces the built-in one of that name.
 pub(super) fn load(app: &App, name: &str) -> Result<RecipeEntry, Failure> {
-    let entry = RecipeStore::of(&app.environment.home).take(name)?;
+    let entry = RecipeStore::of(&app.environment.home, known_states()).take(name)?;
     say_if_replaced(app, &entry);
     Ok(entry)
 }

@@ -1,8 +1,8 @@
 //! `creel reconcile`: makes the ledger and the providers agree again.
 
 use clap::Args;
-use creel_core::failure::Code;
 use creel_core::reconcile::Status;
+use creel_model::failure::Code;
 use jiff::Timestamp;
 use serde::Serialize;
 

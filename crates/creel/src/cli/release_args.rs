@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::provider::ErrorClass;
 use creel_core::reap::ReapOptions;
+use creel_model::provider::ErrorClass;
 
 use crate::app::App;
 use crate::output::Failure;
@@ -15,7 +15,7 @@ use crate::shutdown;
 #[command(next_help_heading = "Release")]
 pub(crate) struct ReleaseArgs {
     /// Stop running resources, and wait this long before killing them (default: kill immediately)
-    #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = creel_model::duration::parse)]
     stop_timeout: Option<Duration>,
     /// Stop after the first failure
     #[arg(long)]
@@ -24,10 +24,10 @@ pub(crate) struct ReleaseArgs {
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// Wait this long before the first retry, doubling each time (default 2s)
-    #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = creel_model::duration::parse)]
     retry_delay: Option<Duration>,
     /// Limit the total time of one release (default 30s; directories get 10 minutes more)
-    #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = creel_model::duration::parse)]
     retry_deadline: Option<Duration>,
     /// Set the retries for one error class: throttled=9, in_use=2
     #[arg(long, value_name = "CLASS=N", value_parser = class_retries)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use comfy_table::Color;
-use creel_core::failure::Code;
-use creel_core::provider::show_date;
 use creel_core::reap::{ItemReport, Outcome, Report};
+use creel_model::failure::Code;
+use creel_model::provider::show_date;
 use serde::Serialize;
 
 use crate::app::{App, UnreachableJson};

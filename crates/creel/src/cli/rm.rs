@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use clap::Args;
 use creel_core::plan::{Plan, VERSION};
-use creel_core::provider::ProviderName;
 use creel_core::reap::Reaper;
+use creel_model::provider::ProviderName;
 use jiff::Timestamp;
 
 use crate::app::App;

@@ -1,10 +1,11 @@
 //! Requests to the driver of a run, shared by `cancel` and `message`.
 
-use creel_core::id::RunId;
-use creel_core::ledger::Ledger;
-use creel_core::owner::Liveness;
-use creel_core::run::RunCommand;
-use creel_core::run::orders::{self, Receipt};
+use creel_ledger::Ledger;
+use creel_model::id::RunId;
+use creel_model::owner::Liveness;
+use creel_model::run::RunCommand;
+use creel_run::commands as orders;
+use creel_run::commands::Receipt;
 use serde::Serialize;
 
 use crate::app::App;

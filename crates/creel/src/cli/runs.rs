@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::clock::millis;
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, RunFilter, RunRecord};
-use creel_core::owner::Liveness;
-use creel_core::provider::ProviderName;
-use creel_core::run::{CauseClass, Connection, Phase};
+use creel_ledger::{Ledger, RunFilter, RunRecord};
+use creel_model::clock::millis;
+use creel_model::id::RunId;
+use creel_model::owner::Liveness;
+use creel_model::provider::ProviderName;
+use creel_model::run::{CauseClass, Connection, Phase};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -33,10 +33,10 @@ pub(crate) struct Runs {
     #[arg(long, value_name = "CLASS")]
     class: Vec<CauseClass>,
     /// Only runs created within this time: 90s, 2h, 1d
-    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "AGE", value_parser = creel_model::duration::parse)]
     newer_than: Option<Duration>,
     /// Only runs created at least this long ago: 90s, 2h, 1d
-    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "AGE", value_parser = creel_model::duration::parse)]
     older_than: Option<Duration>,
 }
 

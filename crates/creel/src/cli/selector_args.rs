@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::provider::{Kind, ProviderName};
 use creel_core::select::{LabelMatch, LedgerChoice, NamePattern, Preset, Selector};
+use creel_model::provider::{Kind, ProviderName};
 
+use crate::app::known_states;
 use crate::output::Failure;
 
 /// Selectors: a resource must match every flag, and any value of a repeated flag
@@ -22,10 +23,10 @@ pub(crate) struct SelectorArgs {
     #[arg(long, value_name = "STATE")]
     state: Vec<String>,
     /// Only resources at least this old: 90s, 2h, 1d
-    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "AGE", value_parser = creel_model::duration::parse)]
     pub(crate) older_than: Option<Duration>,
     /// Only resources idle for at least this long, if the provider reports it: 30m, 1d
-    #[arg(long, value_name = "AGE", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "AGE", value_parser = creel_model::duration::parse)]
     pub(crate) idle_for: Option<Duration>,
     /// Only resources with this label; repeat to require several
     #[arg(long, value_name = "KEY[=VALUE]")]
@@ -67,7 +68,7 @@ impl SelectorArgs {
             all: false,
             spares_kept: false,
         };
-        selector.check_states()?;
+        selector.check_states(&known_states())?;
         selector.rule = selector.describe();
         Ok(selector)
     }

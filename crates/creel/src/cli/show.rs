@@ -1,11 +1,12 @@
 //! `creel show`: prints one run in full.
 
 use clap::Args;
-use creel_core::ledger::RunRecord;
-use creel_core::names;
-use creel_core::owner::Liveness;
-use creel_core::run::records;
-use creel_core::run::{Cause, Certified, Connection, RunReport, RunState, Step};
+use creel_ledger::RunRecord;
+use creel_ledger::event_log as records;
+use creel_model::names;
+use creel_model::owner::Liveness;
+use creel_model::run::{Cause, Certified, Connection, RunState, Step};
+use creel_run::RunReport;
 use jiff::Timestamp;
 
 use crate::app::App;
@@ -33,7 +34,7 @@ impl Show {
         let ledger = ledger_of(app, &self.run).await?;
         let id = find(&ledger, &self.run).await?;
         let found = records::current(&ledger, id).await?;
-        let run = found.ok_or(creel_core::ledger::LedgerError::UnknownRun { run: id })?;
+        let run = found.ok_or(creel_ledger::LedgerError::UnknownRun { run: id })?;
         if app.printer.json {
             app.printer.json(&RunReport::of(&run));
         } else {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use creel_core::cleanup::Cleanup;
-use creel_core::failure::Code;
 use creel_core::plan::PlanItem;
-use creel_core::provider::{ErrorClass, Kind, ProviderError, ProviderName};
+use creel_model::failure::Code;
+use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName};
 use futures::future::join_all;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub(crate) struct Stop {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// Wait this long before killing
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = creel_model::duration::parse)]
     stop_timeout: Duration,
     /// Only search this provider: daytona, docker, process
     #[arg(long, value_name = "NAME")]

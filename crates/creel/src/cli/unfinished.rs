@@ -1,7 +1,7 @@
 //! Deletes that were accepted and did not finish, as commands show them.
 
-use creel_core::ledger::{Ledger, UnfinishedDelete};
-use creel_core::provider::show_date;
+use creel_ledger::{Ledger, UnfinishedDelete};
+use creel_model::provider::show_date;
 
 use crate::app::App;
 use crate::output::table;

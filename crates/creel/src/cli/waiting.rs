@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use creel_core::ledger::{Ledger, LedgerError, Record, RecordFilter};
-use creel_core::owner::Liveness;
+use creel_ledger::{Ledger, LedgerError, Record, RecordFilter};
+use creel_model::owner::Liveness;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 

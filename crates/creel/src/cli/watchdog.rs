@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use creel_core::owner::Owner;
 use creel_core::watchdog::{ProcessWatch, reclaim};
+use creel_model::owner::Owner;
 use tracing::info;
 
 use crate::app::App;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use creel_core::sanitise;
+use creel_sanitise as sanitise;
 use tracing_subscriber::EnvFilter;
 
 use super::{Global, progress};
@@ -18,7 +18,7 @@ pub(crate) fn start(global: &Global, filter: Option<String>) {
         (false, 2) => "debug",
         (false, _) => "trace",
     };
-    let ours = format!("error,creel={level},creel_core={level}");
+    let ours = format!("error,creel={level}");
     let filter = EnvFilter::new(filter.unwrap_or(ours));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -5,7 +5,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::{Arc, OnceLock};
 
 use clap::{ArgAction, Args};
-use creel_core::{names, sanitise};
+use creel_model::names;
+use creel_sanitise as sanitise;
 use serde::Serialize;
 
 /// Flags that every command has.

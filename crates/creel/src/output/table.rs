@@ -1,7 +1,7 @@
 //! Tables for people, and formatting of ages and ids.
 
 use comfy_table::{Attribute, Color, ContentArrangement, presets};
-use creel_core::names;
+use creel_model::names;
 use jiff::Timestamp;
 
 /// A table whose cells have one line each, whatever a foreign name contains.

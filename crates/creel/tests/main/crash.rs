@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
 use creel_daytona_server::Settings;
+use creel_model::crashpoint::Crashpoint;
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};

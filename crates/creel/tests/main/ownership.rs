@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
-use creel_core::id::ResourceId;
 use creel_daytona_server::Settings;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::id::ResourceId;
 use creel_testkit::decoys::Decoys;
 use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::{EngineOptions, PrivateEngine};

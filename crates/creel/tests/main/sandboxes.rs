@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
 use creel_daytona_server::Settings;
+use creel_model::crashpoint::Crashpoint;
 use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
-use creel_core::labels;
-use creel_core::ledger::OwnerRecord;
+use creel_ledger::OwnerRecord;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::labels;
 use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::docker::Labels;
 use creel_testkit::engine::Engine;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::ledger::Ledger;
-use creel_core::provider::daytona::toolbox::{
-    Exec, Executed, Repository, SessionCommand, Stream, Toolbox,
-};
-use creel_core::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
 use creel_core::scope::{Request, Supervisor};
+use creel_daytona::toolbox::{Exec, Executed, Repository, SessionCommand, Stream, Toolbox};
+use creel_ledger::Ledger;
+use creel_model::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
 use serde_json::json;
 
 use crate::cli::cloud::Cloud;

@@ -9,7 +9,7 @@ mod crash {
     use std::thread;
     use std::time::Duration;
 
-    use creel_core::crashpoint::Crashpoint;
+    use creel_model::crashpoint::Crashpoint;
     use creel_testkit::engine::Engine;
 
     use crate::crash::{End, Matrix, Taken};
@@ -79,7 +79,7 @@ mod crash {
 mod daytona {
     use std::collections::BTreeMap;
 
-    use creel_core::crashpoint::Crashpoint;
+    use creel_model::crashpoint::Crashpoint;
 
     use crate::sandboxes::{Ending, Fault, MOST_REQUESTS, end_many_at_random, run_all};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
+use creel_model::crashpoint::Crashpoint;
 use creel_testkit::creel::Creel;
 use creel_testkit::engine::Engine;
 use creel_testkit::image;

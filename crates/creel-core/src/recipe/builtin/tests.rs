@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use creel_model::provider::InUse;
+use creel_model::provider::{Kind, Observed, ProviderName};
 use jiff::Timestamp;
 
-use crate::provider::InUse;
-use crate::provider::{Kind, Observed, ProviderName};
 use crate::recipe::{
     Clocks, Connections, Handles, LocalEvidence, Processes, ProgramName, Reading, Recipe,
     RecipeContext, RecipeVerdict, RunAs, RunningProcess,
@@ -118,7 +118,7 @@ impl Scene {
     /// Returns a scene with an engine on this machine, and no processes.
     fn of(name: &'static str) -> Self {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
-        let recipe = Recipe::parse(text).unwrap();
+        let recipe = Recipe::parse(text, &crate::recipe::provider_states()).unwrap();
         let present = Reading { wall: now(), boot: Duration::from_secs(UPTIME) };
         let boot = Reading { wall: ago(UPTIME), boot: Duration::ZERO };
         let mut clocks = Clocks::new(present);

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
-use tokio::sync::Notify;
-
-use crate::id::ResourceId;
-use crate::labels::{self, Labels};
-use crate::provider::docker::{Family, Ours, Removal, follows, foreign_name, removal};
-use crate::provider::{
+use creel_docker::decisions::{Family, Ours, Removal, follows, foreign_name, removal};
+use creel_model::id::ResourceId;
+use creel_model::labels;
+use creel_model::labels::Labels;
+use creel_model::provider::{
     CreateRequest, ErrorClass, Identity, Kind, Marks, Observed, Provider, ProviderError,
     ProviderName, ReleaseMode, Released, Result,
 };
+use jiff::Timestamp;
+use tokio::sync::Notify;
 
 /// The kinds that the model supports.
 pub(super) const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];

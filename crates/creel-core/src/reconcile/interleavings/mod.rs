@@ -8,23 +8,25 @@ mod engine;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::id::ResourceId;
-use crate::labels::{self, Labels};
-use crate::ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
-use crate::plan::{self, PlanInput};
-use crate::provider::{
+use creel_ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
+use creel_model::id::ResourceId;
+use creel_model::labels;
+use creel_model::labels::Labels;
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::provider::{
     ContainerSpec, CreateRequest, ErrorClass, Identity, Kind, NetworkSpec, Provider, ProviderName,
     Providers, Spec, VolumeSpec,
 };
+use engine::{EngineModel, KINDS, ModelState, NAMES, OtherUsers, REFERENCES, Random, failed};
+use jiff::Timestamp;
+
+use crate::plan;
+use crate::plan::PlanInput;
 use crate::reap::{ReapOptions, Reaper};
-use crate::retry::RetryPolicy;
 use crate::scope::{Request, Supervisor, identity_after_create};
 use crate::select::{RecordIndex, Selector};
 
 use super::Reconciler;
-use engine::{EngineModel, KINDS, ModelState, NAMES, OtherUsers, REFERENCES, Random, failed};
 
 /// How many interleavings share a ledger. A new one each time would only test SQLite.
 const SHARED: u64 = 100;

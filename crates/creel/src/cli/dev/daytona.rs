@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use creel_core::provider::ProviderName;
 use creel_core::scope::{AcquireError, Supervisor};
 use creel_daytona_server::{
     ApiVersion, Backend, Delays, RateLimits, Scenario, Server, Settings, StartError,
 };
+use creel_model::provider::ProviderName;
 use serde::Serialize;
 
 use crate::app::{App, command_name};

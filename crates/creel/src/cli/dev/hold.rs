@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::failure::Code;
-use creel_core::id::{ResourceId, RunId};
-use creel_core::ledger::OnOwnerDeath;
-use creel_core::provider::{
+use creel_core::scope::{AcquireError, Held, Request, Supervisor};
+use creel_ledger::OnOwnerDeath;
+use creel_model::failure::Code;
+use creel_model::id::{ResourceId, RunId};
+use creel_model::provider::{
     ContainerSpec, Kind, Limits, NetworkSpec, ProcessSpec, ProviderName, SandboxSpec, Spec,
     VolumeMount, VolumeSpec,
 };
-use creel_core::scope::{AcquireError, Held, Request, Supervisor};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -57,10 +57,10 @@ pub(crate) struct Hold {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) count: u32,
     /// Release everything after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = creel_core::duration::parse)]
+    #[arg(long = "for", value_name = "TIME", value_parser = creel_model::duration::parse)]
     pub(crate) time: Option<Duration>,
     /// Set the lease of the resources
-    #[arg(long, value_name = "TIME", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = creel_model::duration::parse)]
     lease: Option<Duration>,
     /// If this process dies, keep the resources until their lease expires
     #[arg(long)]

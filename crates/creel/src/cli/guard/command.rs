@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use creel_core::failure::Code;
-use creel_core::provider::process::{Attended, AttendedCommand, CommandEvent, ProcessEnding};
-use creel_core::provider::{ErrorClass, Limits, ProcessSpec, ProviderName, Spec};
 use creel_core::scope::{AcquireError, Held, Request};
+use creel_model::failure::Code;
+use creel_model::provider::{ErrorClass, Limits, ProcessSpec, ProviderName, Spec};
+use creel_process::{Attended, AttendedCommand, CommandEvent, ProcessEnding};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use crate::app::App;

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use creel_core::guard::{GuardEvent, GuardListener};
 use creel_core::reap::{ItemReport, Outcome};
+use creel_guard::{GuardEvent, GuardListener};
 use jiff::Timestamp;
 use serde::Serialize;
 

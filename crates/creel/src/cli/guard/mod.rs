@@ -12,17 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::guard::daytona::{DaytonaGate, GateConfig, GateListener};
-use creel_core::guard::docker::{DockerGate, GateSocket, serve};
-use creel_core::guard::{ClaimDefaults, Claims, Policy, SocketPlace};
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, OnOwnerDeath};
-use creel_core::provider::daytona::DaytonaProvider;
-use creel_core::provider::docker::DockerProvider;
-use creel_core::provider::process::{CommandEnvironment, SocketCover};
-use creel_core::provider::{ProviderName, Spec};
 use creel_core::scope::{AcquireError, Held, Request, Supervisor};
-use creel_core::task;
+use creel_daytona::DaytonaProvider;
+use creel_docker::DockerProvider;
+use creel_guard::daytona::{DaytonaGate, GateConfig, GateListener};
+use creel_guard::docker::{DockerGate, GateSocket, serve};
+use creel_guard::{ClaimDefaults, Claims, Policy, SocketPlace};
+use creel_ledger::{Ledger, OnOwnerDeath};
+use creel_model::id::RunId;
+use creel_model::provider::{ProviderName, Spec};
+use creel_model::task;
+use creel_process::{CommandEnvironment, SocketCover};
+use events::EventFile;
+use pre_sweep::{PreSweepArgs, SweepContext};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +35,6 @@ use crate::shutdown::Shutdown;
 
 use super::orphans::release_orphans_first;
 use super::watchdog;
-use events::EventFile;
-use pre_sweep::{PreSweepArgs, SweepContext};
 
 /// How long a resource may live when it is kept without a time limit.
 const KEPT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -63,7 +63,7 @@ pub(crate) struct Guard {
     #[arg(long)]
     keep: bool,
     /// Release what was kept after this time
-    #[arg(long, value_name = "TIME", requires = "keep", value_parser = creel_core::duration::parse)]
+    #[arg(long, value_name = "TIME", requires = "keep", value_parser = creel_model::duration::parse)]
     ttl: Option<Duration>,
     /// Also guard programs that open /var/run/docker.sock and ignore DOCKER_HOST
     ///
@@ -79,7 +79,7 @@ pub(crate) struct Guard {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_containers: Option<usize>,
     /// Limit the memory of each container: 512m, 4g
-    #[arg(long, value_name = "SIZE", value_parser = creel_core::size::parse, help_heading = "Limits")]
+    #[arg(long, value_name = "SIZE", value_parser = creel_model::size::parse, help_heading = "Limits")]
     max_memory: Option<u64>,
     /// Allow at most this many sandboxes at once
     #[arg(long, value_name = "N", help_heading = "Limits")]

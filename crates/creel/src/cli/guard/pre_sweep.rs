@@ -6,13 +6,14 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use creel_core::failure::Code;
-use creel_core::ledger::Ledger;
-use creel_core::plan::{self, PlanInput};
-use creel_core::provider::Providers;
+use creel_core::plan;
+use creel_core::plan::PlanInput;
 use creel_core::reap::{ReapOptions, Reaper, Report};
 use creel_core::recipe::RecipeEntry;
 use creel_core::select::{Preset, Selector};
+use creel_ledger::Ledger;
+use creel_model::failure::Code;
+use creel_model::provider::Providers;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,7 @@ pub(super) struct PreSweepArgs {
     #[arg(long, help_heading = BEFORE)]
     pre_sweep: bool,
     /// Only release resources at least this old: 12h, 1d
-    #[arg(long, value_name = "AGE", requires = "pre_sweep", value_parser = creel_core::duration::parse, help_heading = BEFORE)]
+    #[arg(long, value_name = "AGE", requires = "pre_sweep", value_parser = creel_model::duration::parse, help_heading = BEFORE)]
     older_than: Option<Duration>,
     /// Release what this recipe proves finished instead: harbor, testcontainers …
     #[arg(long, value_name = "NAME", requires = "pre_sweep", help_heading = BEFORE)]
@@ -160,7 +161,7 @@ impl PreSweepArgs {
             line.push_str(" --ended");
         }
         if let Some(age) = self.older_than {
-            line.push_str(&format!(" --older-than {}", creel_core::duration::show(age)));
+            line.push_str(&format!(" --older-than {}", creel_model::duration::show(age)));
         }
         for project in &self.project {
             line.push_str(&format!(" --project {project}"));

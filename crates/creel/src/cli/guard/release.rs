@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use creel_core::failure::Code;
-use creel_core::ledger::{Ledger, OnOwnerDeath, Record, RecordFilter};
-use creel_core::provider::{ErrorClass, Kind, Providers};
-use creel_core::reap::{
-    Certificate, CertificateEntry, CertificateEvidence, ItemReport, Outcome, Report, appeared,
-};
+use creel_core::reap::{Certificate, CertificateEvidence, ItemReport, Outcome, Report, appeared};
 use creel_core::reconcile::Unreachable;
+use creel_ledger::{Ledger, OnOwnerDeath, Record, RecordFilter};
+use creel_model::certificate::CertificateEntry;
+use creel_model::failure::Code;
+use creel_model::provider::{ErrorClass, Kind, Providers};
 use jiff::Timestamp;
 
 use crate::app::{App, Listing};

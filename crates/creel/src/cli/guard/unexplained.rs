@@ -6,11 +6,11 @@
 
 use std::collections::HashSet;
 
-use creel_core::id::RunId;
-use creel_core::labels;
-use creel_core::ledger::Record;
-use creel_core::provider::{Kind, Observed, ProviderName};
-use creel_core::reap::CertificateEntry;
+use creel_ledger::Record;
+use creel_model::certificate::CertificateEntry;
+use creel_model::id::RunId;
+use creel_model::labels;
+use creel_model::provider::{Kind, Observed, ProviderName};
 
 /// What is known when the command has ended.
 pub(super) struct Unexplained<'a> {
@@ -63,7 +63,7 @@ impl Unexplained<'_> {
 
 #[cfg(test)]
 mod tests {
-    use creel_core::labels::Labels;
+    use creel_model::labels::Labels;
 
     use super::*;
 

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use creel_core::sanitise;
-use creel_core::workflow::{Lookup, Resolved, Source, Workflow};
+use creel_run::workflow::{Lookup, Resolved, Source, Workflow};
+use creel_sanitise as sanitise;
 
-use super::plan::RunPlan;
 use crate::app::App;
 use crate::environment;
 use crate::output::{Exit, Failure};
+
+use super::plan::RunPlan;
 
 /// Checks a workflow with the inputs of a run, and prints what it would do.
 pub(crate) fn check(app: &App, path: &Path, inputs: &[(String, String)]) -> Result<Exit, Failure> {

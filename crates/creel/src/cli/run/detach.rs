@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use creel_core::id::RunId;
+use creel_model::id::RunId;
 use serde_json::json;
 
 use crate::app::App;

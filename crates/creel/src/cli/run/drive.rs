@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::id::RunId;
-use creel_core::ledger::{
+use creel_core::scope::{AcquireError, Supervisor};
+use creel_ledger::event_log::Journal;
+use creel_ledger::{
     Ledger, LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RecordFilter, RunRecord, WorkflowRecord,
 };
-use creel_core::provider::Providers;
-use creel_core::run::engine::{Drive, DriveError, RunContext, RunInbox};
-use creel_core::run::orders::{CommandInbox, RunCommand};
-use creel_core::run::records::Journal;
-use creel_core::run::{AttemptFrom, Phase, RunReport, RunState};
-use creel_core::sandbox::Sandboxes;
-use creel_core::sanitise;
-use creel_core::scope::{AcquireError, Supervisor};
-use creel_core::task;
-use creel_core::workflow::{Resolved, Source};
+use creel_model::id::RunId;
+use creel_model::provider::Providers;
+use creel_model::run::RunCommand;
+use creel_model::run::{AttemptFrom, Phase, RunState};
+use creel_model::task;
+use creel_run::RunReport;
+use creel_run::commands::CommandInbox;
+use creel_run::engine::{Drive, DriveError, RunContext, RunInbox};
+use creel_run::sandbox::Sandboxes;
+use creel_run::workflow::{Resolved, Source};
+use creel_sanitise as sanitise;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -163,7 +165,7 @@ pub(super) async fn perform(
 ) -> Result<Exit, Failure> {
     let run = journal.run();
     let lease = workflow.sandbox.lease;
-    let keep_alive = context.supervisor.keep_alive(creel_core::run::engine::renewal(lease));
+    let keep_alive = context.supervisor.keep_alive(creel_run::engine::renewal(lease));
     let live = LiveOutput::show(app, &journal);
     let (requests, helpers) = receive_requests(app, &context.ledger, run, on_owner_death)?;
     let drive = Drive::new(context.run_context(on_owner_death), workflow, journal, requests);
@@ -223,7 +225,7 @@ fn receive_requests(
                     continue;
                 }
             };
-            if placed.order == RunCommand::Cancel {
+            if placed.command == RunCommand::Cancel {
                 // Best effort: a run that ends takes no more requests.
                 let _ = requests.take(&placed.key).await;
                 token.cancel();

@@ -4,13 +4,13 @@
 
 use std::io::Write;
 
-use creel_core::id::RunId;
-use creel_core::names;
-use creel_core::run::records::Journal;
-use creel_core::run::{
+use creel_ledger::event_log::Journal;
+use creel_model::id::RunId;
+use creel_model::names;
+use creel_model::run::{
     Connection, Logged, Phase, RunEvent, RunState, Step, StepStatus, Stream, TurnOutcome,
 };
-use creel_core::task;
+use creel_model::task;
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use tokio::sync::broadcast::error::RecvError;

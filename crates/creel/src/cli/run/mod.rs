@@ -11,13 +11,12 @@ pub(crate) mod retry;
 use std::path::PathBuf;
 
 use clap::Args;
-use creel_core::ledger::OnOwnerDeath;
-use creel_core::workflow::Source;
+use creel_ledger::OnOwnerDeath;
+use creel_run::workflow::Source;
+use drive::RunRequest;
 
 use crate::app::App;
 use crate::output::{Exit, Failure};
-
-use drive::RunRequest;
 
 /// Run a workflow in a sandbox
 ///

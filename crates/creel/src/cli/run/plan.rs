@@ -6,9 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use creel_core::duration;
-use creel_core::provider::{Kind, ProviderName};
-use creel_core::workflow::{
+use creel_model::duration;
+use creel_model::provider::{Kind, ProviderName};
+use creel_run::workflow::{
     Credential, Model, PromptBy, Repository, Resolved, RuntimeKind, SettingsMasker, Workflow,
 };
 use serde::Serialize;
@@ -407,7 +407,7 @@ fn count(number: usize, what: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use creel_core::workflow::{Lookup, Source};
+    use creel_run::workflow::{Lookup, Source};
     use insta::assert_snapshot;
 
     use super::*;

@@ -1,11 +1,12 @@
 //! `creel resume`: continues a paused run, or takes over one whose driver died.
 
 use clap::Args;
-use creel_core::ledger::{Ledger, OnOwnerDeath, RunRecord};
-use creel_core::owner::Liveness;
-use creel_core::run::Phase;
-use creel_core::run::orders::{self, RunCommand};
-use creel_core::run::records::Journal;
+use creel_ledger::event_log::Journal;
+use creel_ledger::{Ledger, OnOwnerDeath, RunRecord};
+use creel_model::owner::Liveness;
+use creel_model::run::Phase;
+use creel_model::run::RunCommand;
+use creel_run::commands as orders;
 
 use crate::app::{App, this_process};
 use crate::cli::find_run::find_record;

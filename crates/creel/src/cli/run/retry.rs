@@ -1,10 +1,10 @@
 //! `creel retry`: starts another attempt of a run, if that can help.
 
 use clap::{Args, ValueEnum};
-use creel_core::failure::Code;
-use creel_core::ledger::{OnOwnerDeath, RunRecord};
-use creel_core::run::records::Journal;
-use creel_core::run::{AttemptFrom, Phase};
+use creel_ledger::event_log::Journal;
+use creel_ledger::{OnOwnerDeath, RunRecord};
+use creel_model::failure::Code;
+use creel_model::run::{AttemptFrom, Phase};
 
 use crate::app::{App, this_process};
 use crate::cli::find_run::find_record;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_testkit::creel::{Creel, Running};
 use creel_testkit::http::send;
 use creel_testkit::wait::eventually_some;

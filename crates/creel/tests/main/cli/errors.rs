@@ -1,6 +1,6 @@
 //! Errors are part of the product: a code, a sentence, a blank line, the next thing to type.
 
-use creel_core::failure::Code;
+use creel_model::failure::Code;
 use creel_testkit::creel::Output;
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::wire::{Fault, Rule, Wire};

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use creel_core::cleanup::{Cleanup, CleanupError};
-use creel_core::ledger::{Ledger, RecordFilter};
-use creel_core::plan::{self, PlanInput};
-use creel_core::provider::docker::{DockerProvider, Endpoint};
-use creel_core::provider::{
-    ContainerSpec as Wanted, ErrorClass, Kind, Provider, ProviderName, Providers, Spec,
-};
+use creel_core::plan;
+use creel_core::plan::PlanInput;
 use creel_core::reap::{Outcome, ReapOptions, Reaper, Report};
-use creel_core::retry::RetryPolicy;
 use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
 use creel_core::select::{RecordIndex, Selector};
+use creel_docker::{DockerProvider, Endpoint};
+use creel_ledger::{Ledger, RecordFilter};
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::provider::{
+    ContainerSpec as Wanted, ErrorClass, Kind, Provider, ProviderName, Providers, Spec,
+};
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::image;
@@ -70,8 +71,8 @@ impl Desk {
         let all = self.ledger.records(&RecordFilter::default()).await.unwrap();
         assert_eq!(all.len(), 1);
         let history = self.ledger.history(all[0].id).await.unwrap();
-        let event = |stored: &creel_core::ledger::StoredEvent| match &stored.event {
-            creel_core::ledger::Event::Created { object, .. } => Some(object.clone()),
+        let event = |stored: &creel_ledger::StoredEvent| match &stored.event {
+            creel_ledger::Event::Created { object, .. } => Some(object.clone()),
             _ => None,
         };
         history.iter().find_map(event)

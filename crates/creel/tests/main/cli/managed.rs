@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::cleanup::{Cleanup, CleanupError};
-use creel_core::ledger::{Ledger, RecordFilter};
-use creel_core::provider::{ErrorClass, Kind, Provider, ProviderName, Providers};
-use creel_core::provider::{SandboxSpec, Spec};
 use creel_core::reap::{Outcome, ReapOptions, Report};
-use creel_core::retry::RetryPolicy;
 use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
+use creel_ledger::{Ledger, RecordFilter};
+use creel_model::provider::retry::RetryPolicy;
+use creel_model::provider::{ErrorClass, Kind, Provider, ProviderName, Providers};
+use creel_model::provider::{SandboxSpec, Spec};
 use futures::FutureExt;
 use serde_json::json;
 use tempfile::TempDir;

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use creel_bridge::event::Stream;
 use creel_bridge::exec::ExecEnding;
-use creel_core::id::RunId;
-use creel_core::ledger::{Ledger, OnOwnerDeath, RecordFilter};
-use creel_core::provider::docker::{DockerProvider, Endpoint};
-use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
-use creel_core::provider::{Limits, Provider, ProviderName, Providers};
-use creel_core::sandbox::{
+use creel_core::scope::{Held, Supervisor};
+use creel_docker::{DockerProvider, Endpoint};
+use creel_ledger::{Ledger, OnOwnerDeath, RecordFilter};
+use creel_model::id::RunId;
+use creel_model::provider::{Limits, Provider, ProviderName, Providers};
+use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
+use creel_run::sandbox::{
     BridgeProgram, Command, CreatedSandbox, Finished, Sandbox, SandboxPlan, Sandboxes,
 };
-use creel_core::scope::{Held, Supervisor};
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
 use tempfile::TempDir;

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use creel_bridge::exec::ExecEnding;
-use creel_core::provider::ProviderName;
-use creel_core::sandbox::{Command, Finished};
+use creel_model::provider::ProviderName;
+use creel_run::sandbox::{Command, Finished};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! What only containers have: images of every sort, users, and a first process of ours.
 
-use creel_core::ledger::RecordFilter;
-use creel_core::provider::{ErrorClass, ProviderName};
-use creel_core::sandbox::{Command, SandboxPlan};
+use creel_ledger::RecordFilter;
+use creel_model::provider::{ErrorClass, ProviderName};
+use creel_run::sandbox::{Command, SandboxPlan};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::image;
 

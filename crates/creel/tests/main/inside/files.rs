@@ -1,7 +1,7 @@
 //! Files, in and out.
 
 use bytes::Bytes;
-use creel_core::provider::ErrorClass;
+use creel_model::provider::ErrorClass;
 
 use super::bench::{Bench, binary};
 use super::in_every_world;

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use creel_core::id::ResourceId;
-use creel_core::ledger::RecordFilter;
-use creel_core::provider::{ErrorClass, Kind, Provider, ProviderName, ReleaseMode};
-use creel_core::sandbox::{Command, CreatedSandbox, SandboxPlan};
+use creel_ledger::RecordFilter;
+use creel_model::id::ResourceId;
+use creel_model::provider::{ErrorClass, Kind, Provider, ProviderName, ReleaseMode};
+use creel_run::sandbox::{Command, CreatedSandbox, SandboxPlan};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::support::PATIENCE;
+
 use super::bench::{Bench, Desk, SECRET, plan, run};
 use super::{in_every_world, proofs};
-use crate::support::PATIENCE;
 
 /// A lease that a test can wait for.
 const SHORT: Duration = Duration::from_secs(3);

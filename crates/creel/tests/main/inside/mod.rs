@@ -18,7 +18,7 @@ macro_rules! proofs {
                     #[tokio::test(flavor = "multi_thread")]
                     async fn $proof() {
                         let bench = crate::inside::bench::Bench::enter(
-                            creel_core::provider::ProviderName::$world,
+                            creel_model::provider::ProviderName::$world,
                         )
                         .await;
                         super::$proof(&bench).await;

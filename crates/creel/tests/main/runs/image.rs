@@ -1,11 +1,12 @@
 //! Images: one that the engine does not have is pulled; one that cannot be had is named.
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::registry::Registry;
 use serde_json::Value;
 
-use super::stage::{Stage, agent};
 use crate::support::unique;
+
+use super::stage::{Stage, agent};
 
 /// A world with a registry in it, and an image there that the engine does not have yet.
 struct Pulling {

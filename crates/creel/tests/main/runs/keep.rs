@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::creel::Output;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
-use super::stage::{Stage, agent};
 use crate::support::PATIENCE;
+
+use super::stage::{Stage, agent};
 
 /// Runs a workflow that fails and keeps its sandbox.
 fn fail_and_keep(stage: &Stage, keep: &str, script: &str) -> Output {

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use creel_core::crashpoint::Crashpoint;
-use creel_core::provider::ProviderName;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::provider::ProviderName;
 use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 use serde_json::{Value, json};
 
-use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, short_sleep, unique_sleep};
 use crate::support::{PATIENCE, assert_killed, text_of};
+
+use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, short_sleep, unique_sleep};
 
 const WORLDS: [ProviderName; 3] =
     [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona];

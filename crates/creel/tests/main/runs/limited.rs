@@ -5,15 +5,16 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use creel_core::crashpoint::Crashpoint;
-use creel_core::provider::ProviderName;
-use creel_core::provider::process::disk_refusal;
+use creel_model::crashpoint::Crashpoint;
+use creel_model::provider::ProviderName;
+use creel_process::disk_refusal;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
+use crate::support::PATIENCE;
+
 use super::scene::Scene;
 use super::stage::{Stage, agent, processes_of, unique_sleep};
-use crate::support::PATIENCE;
 
 /// How long after its limit a run may end on a loaded machine. This is less than the grace period
 /// of an agent that does not respond.

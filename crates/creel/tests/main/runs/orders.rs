@@ -1,12 +1,13 @@
 //! What people ask of a run, and what its limits do to it: each has its cause, and all of them
 //! end with the teardown and an empty certificate.
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
-use super::stage::{Cell, Moment, Stage, agent, agent_twice, classes, processes_of, unique_sleep};
 use crate::support::PATIENCE;
+
+use super::stage::{Cell, Moment, Stage, agent, agent_twice, classes, processes_of, unique_sleep};
 
 /// A teardown that is quick, and one that fails.
 const TEARDOWN: &str = "[[teardown]]\nname = \"tidy\"\nrun = \"true\"\n\

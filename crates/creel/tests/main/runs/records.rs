@@ -4,20 +4,18 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use creel_core::crashpoint::Crashpoint;
-use creel_core::id::RunId;
-use creel_core::ledger::{
-    Ledger, NewRun, OnOwnerDeath, OwnerRecord, PlacedCommand, WorkflowRecord,
-};
-use creel_core::os::ProcessKey;
-use creel_core::owner::Owner;
-use creel_core::provider::ProviderName;
-use creel_core::run::orders::CommandInbox;
-use creel_core::run::records::Journal;
-use creel_core::run::{
+use creel_ledger::event_log::Journal;
+use creel_ledger::{Ledger, NewRun, OnOwnerDeath, OwnerRecord, PlacedCommand, WorkflowRecord};
+use creel_model::crashpoint::Crashpoint;
+use creel_model::id::RunId;
+use creel_model::os::ProcessKey;
+use creel_model::owner::Owner;
+use creel_model::provider::ProviderName;
+use creel_model::run::{
     AttemptFrom, Cause, CauseClass, Certified, Phase, RunCommand, RunEvent, Step, StepStatus,
 };
-use creel_core::sanitise::Diagnostic;
+use creel_run::commands::CommandInbox;
+use creel_sanitise::Diagnostic;
 use creel_testkit::wait::{eventually, eventually_some};
 use insta::{Settings, assert_snapshot};
 use serde_json::Value;
@@ -287,9 +285,9 @@ fn orders_reach_the_driver_and_their_text_no_other_place() {
         assert_eq!((&sent["order"], &sent["poked"]), (&"cancel".into(), &true.into()));
         let said = home.creel.run(["message", "last", "--request", "q1", "do it at dawn"]);
         assert!(!said.expect_code(0).stderr.contains("dawn"));
-        assert_eq!(orders.next().await.unwrap().order, RunCommand::Cancel);
+        assert_eq!(orders.next().await.unwrap().command, RunCommand::Cancel);
         let wanted = orders.next().await.unwrap();
-        assert_eq!(wanted.order, RunCommand::Message { request: Some("q1".into()) });
+        assert_eq!(wanted.command, RunCommand::Message { request: Some("q1".into()) });
         assert_eq!(text_of(&home, &wanted), "do it at dawn");
     });
     let shown = [home.creel.run(["show", "last"]), home.creel.run(["events", "last"])];
@@ -313,7 +311,7 @@ fn a_message_may_come_from_standard_input_and_must_say_something() {
         child.stdin.take().unwrap().write_all(b"two\nlines\n").unwrap();
         assert!(child.wait().unwrap().success());
         let open = ledger.open_commands(journal.run()).await.unwrap();
-        assert_eq!(open[0].order, RunCommand::Message { request: None });
+        assert_eq!(open[0].command, RunCommand::Message { request: None });
         assert_eq!(text_of(&home, &open[0]), "two\nlines\n");
     });
     let silent = home.creel.run(["message", "last", " "]).expect_code(2);

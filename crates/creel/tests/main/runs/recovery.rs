@@ -3,11 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use serde_json::json;
 
-use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, unique_sleep};
 use crate::support::kill;
+
+use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, unique_sleep};
 
 /// How many runs are killed.
 const KILLS: u32 = 24;

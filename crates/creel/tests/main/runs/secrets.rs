@@ -4,14 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::creel::{Creel, Output};
 use creel_testkit::fake_engine::{FakeEngine, Reply};
 use creel_testkit::wait::eventually;
 
+use crate::support::{Home, PATIENCE, unique};
+
 use super::keep::after;
 use super::stage::{Stage, agent};
-use crate::support::{Home, PATIENCE, unique};
 
 /// A secret for each place, made when the test runs.
 fn secret(place: &str) -> String {

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::creel::{Creel, Running};
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::engine::Engine;

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::engine::Engine;
 use creel_testkit::wire::Wire;
 use serde_json::{Value, json};
 
-use super::stage::{Cell, Stage, agent_twice, tails_below};
 use crate::support::kill;
+
+use super::stage::{Cell, Stage, agent_twice, tails_below};
 
 /// How long a stream lives.
 const LIFE: Duration = Duration::from_millis(200);

@@ -1,12 +1,13 @@
 //! The same in containers and in the cloud: real git in the sandbox, a real server outside.
 
-use creel_core::provider::ProviderName;
+use creel_model::provider::ProviderName;
 use creel_testkit::git::GitServer;
 use creel_testkit::image;
 use serde_json::Value;
 
-use super::repositories::repository;
 use crate::runs::stage::{Stage, agent};
+
+use super::repositories::repository;
 
 const TOKEN: &str = "pT5hW8cJ3yN6rV1xK9bM2gQ7";
 const CREDENTIAL: &str = "[credentials.git]\ntoken = \"${env:GIT_TOKEN}\"\n";

@@ -1,0 +1,90 @@
+//! Processes: directories and process trees on this machine, with nothing to install.
+//!
+//! No daemon remembers what was created, so a record on disk (the *sidecar*) does. It is written
+//! before the object exists and removed after the object is gone. Two of our processes hold a tree:
+//!
+//! ```text
+//!   supervisor ─request─▶ holder ─request─▶ init ──exec──▶ workload ─▶ …
+//!       ▲                 │    ▲             │                 (CREEL_RESOURCE
+//!       └─────started─────┘    └───ended─────┘                  in every environ)
+//!                         │
+//!                watches the lease file; writes the ending
+//! ```
+//!
+//! The *holder* has a session of its own and outlives the supervisor. It ends the tree when the
+//! workload ends, when the lease is not renewed, or when the init dies. The *init* reaps, and ends
+//! the tree when the holder dies. The [`Containment`] says how much the kernel helps; the best that
+//! works is used and recorded:
+//!
+//! | containment | what ends the tree |
+//! |---|---|
+//! | `pid_namespace` | the kernel, when the init (its pid 1) dies |
+//! | `cgroup` | `cgroup.kill`, or the freezer and SIGKILL |
+//! | `subreaper` | stopping, then killing, every descendant and every process that carries the marker |
+//!
+//! All three check the marker, the cgroup and the descent, and finish only after two clean checks
+//! in a row. None of them is a security boundary.
+//!
+//! What a crash in the middle leaves behind is always found again. It is a sidecar without a tree
+//! (`lost`), an unfinished sidecar (`lost` too), or a tree whose sidecar does not contain its pids
+//! yet. The marker in its environment identifies such a tree.
+//!
+//! # Files below the root
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `<digits>.json` | the sidecar |
+//! | `<digits>.json.new` | the same while it is being written |
+//! | `<digits>.log` | the output of the workload; it grows without a bound |
+//! | `<digits>.lease` | changes with every renewal |
+//! | `<digits>.exit` | how the workload ended |
+//! | `creel-<digits>/` | a directory resource |
+//! | `creel-<digits>/disk.img`, `creel-<digits>/disk/` | its disk, where it has one of a fixed size |
+//! | `.creel-<digits>.making/` | the same, empty, until it is on record |
+//! | `.creel-<digits>.removing/` | the same while it is being removed |
+//!
+//! A name alone proves nothing: a released object must have the identity that was recorded when it
+//! was created (see `inode` and `group`). An object with the name but another identity is not ours,
+//! and is kept.
+
+mod attendant;
+mod attended;
+mod beneath;
+mod capability;
+mod cgroup;
+mod channel;
+mod cover;
+mod create;
+mod directory;
+mod disk;
+mod group;
+pub mod holder;
+mod inode;
+mod lease;
+mod mounts;
+mod namespace;
+mod observe;
+mod provider;
+mod release;
+mod sidecar;
+mod state;
+mod terminal;
+mod tree;
+mod usage;
+
+pub use attendant::{Attendance, attend};
+pub use attended::{Attended, AttendedCommand, CommandEnvironment, CommandEvent};
+pub use capability::ProcessCapabilities;
+pub use cgroup::CgroupVersion;
+pub use channel::{Containment, ProcessEnding};
+pub use cover::SocketCover;
+pub use disk::{SMALLEST_DISK, disk_refusal};
+pub use provider::ProcessProvider;
+pub use state::io_failure;
+pub use state::{HolderProgram, ProcessSettings};
+
+/// Every state that this provider reports.
+pub const STATES: &[&str] = &["running", "exited", "present", "lost", "unreadable", "unknown"];
+
+/// The environment variable by which every process of a tree is found again.
+pub const RESOURCE_VARIABLE: &str = "CREEL_RESOURCE";

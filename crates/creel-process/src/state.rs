@@ -1,0 +1,122 @@
+//! The provider's own state, and the classification of its errors.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use creel_model::provider::{ErrorClass, ProviderError, ProviderName, Result};
+use serde::{Deserialize, Serialize};
+
+use super::channel::Containment;
+use super::sidecar::SidecarDirectory;
+
+/// The program that runs as holder and as init.
+///
+/// It is started with these arguments and then the resource id. Its environment holds nothing but
+/// the marker, and its request is on the standard input. It must do nothing but call
+/// [`holder::run`](super::holder::run), before it opens a file or starts a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderProgram {
+    /// The program; `/proc/self/exe` is this one, even after its file was replaced.
+    pub program: PathBuf,
+    /// The arguments before the resource id.
+    pub args: Vec<String>,
+}
+
+/// Settings of the process provider.
+#[derive(Debug, Clone)]
+pub struct ProcessSettings {
+    /// The directory that holds records and directories; it is created when needed.
+    pub root: PathBuf,
+    /// The program that runs as holder and as init.
+    pub holder: HolderProgram,
+    /// The only containment to use; `None` takes the best that works.
+    pub containment: Option<Containment>,
+}
+
+/// The provider's state.
+#[derive(Debug)]
+pub(super) struct ProviderState {
+    /// The settings.
+    pub settings: ProcessSettings,
+    /// The containments that this machine refused, and why; they are not tried again.
+    refused: Mutex<BTreeMap<Containment, String>>,
+    /// The holders that this process started; their parent must reap them.
+    holders: Mutex<Vec<Child>>,
+}
+
+impl ProviderState {
+    /// Creates the state of a new provider.
+    pub(super) fn new(settings: ProcessSettings) -> Self {
+        Self { settings, refused: Mutex::default(), holders: Mutex::default() }
+    }
+
+    /// Opens the directory of records.
+    pub(super) fn records(&self, operation: &str) -> Result<SidecarDirectory> {
+        SidecarDirectory::open(&self.settings.root).map_err(|error| io_failure(operation, &error))
+    }
+
+    /// Returns the containments to try, the best first.
+    pub(super) fn candidates(&self) -> Vec<Containment> {
+        match self.settings.containment {
+            Some(forced) => vec![forced],
+            None => {
+                let refused = lock(&self.refused);
+                Containment::ALL.into_iter().filter(|one| !refused.contains_key(one)).collect()
+            }
+        }
+    }
+
+    /// Records that a containment is unavailable on this machine.
+    pub(super) fn note_refusal(&self, containment: Containment, reason: String) {
+        tracing::warn!(containment = containment.name(), reason, "containment is not available");
+        // Whether a usable control group exists may differ from one create to the next.
+        if containment == Containment::PidNamespace {
+            lock(&self.refused).insert(containment, reason);
+        }
+    }
+
+    /// Takes over a holder, to reap it when it has ended.
+    pub(super) fn adopt(&self, holder: Child) {
+        lock(&self.holders).push(holder);
+    }
+
+    /// Reaps the holders that have ended.
+    pub(super) fn reap_holders(&self) {
+        lock(&self.holders).retain_mut(|holder| matches!(holder.try_wait(), Ok(None)));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Both collections are consistent at every moment, so a panic elsewhere does no harm.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Creates an error of this provider.
+pub(super) fn failure(
+    operation: &str,
+    class: ErrorClass,
+    message: impl Into<String>,
+) -> ProviderError {
+    ProviderError {
+        provider: ProviderName::Process,
+        operation: operation.to_owned(),
+        message: message.into(),
+        class,
+        retry_after: None,
+    }
+}
+
+/// Classifies an error of the operating system.
+pub fn io_failure(operation: &str, error: &io::Error) -> ProviderError {
+    use io::ErrorKind as K;
+    let class = match error.kind() {
+        K::PermissionDenied | K::ReadOnlyFilesystem => ErrorClass::Denied,
+        K::StorageFull | K::QuotaExceeded => ErrorClass::Quota,
+        K::InvalidInput | K::InvalidFilename | K::NotADirectory => ErrorClass::Invalid,
+        _ => ErrorClass::Transient,
+    };
+    failure(operation, class, error.to_string())
+}

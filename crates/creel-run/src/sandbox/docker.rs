@@ -1,0 +1,220 @@
+//! Container sandboxes.
+//!
+//! ```text
+//!   /.creel/creel-bridge-<digest>  the program; `hold` is the first process
+//!   /.creel/lease                  changes with every renewal
+//!   /workspace/                    where a relative workspace path begins
+//! ```
+//!
+//! The program is copied in before the container starts, so the image may contain
+//! anything or nothing. The variables of the plan are not in the container's
+//! configuration, where every client of the engine could read them. They come
+//! with each request, on the standard input.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use creel_bridge::exec::ExecRequest;
+use creel_docker::{DockerProvider, ExecOutput};
+use creel_model::provider::{
+    ContainerSpec, ErrorClass, Init, Kind, Placed, Provider, ProviderError, ProviderName, Usage,
+};
+use secrecy::SecretString;
+
+use super::BridgeProgram;
+use super::SandboxStatus;
+use super::create::SandboxPlan;
+use super::layout::SandboxLayout;
+use super::response::ExecResponse;
+use super::transport::Transport;
+
+/// The maximum number of error output bytes to keep when there is no response.
+const STDERR_LIMIT: usize = 400;
+
+/// The transport to a container.
+#[derive(Debug)]
+pub(super) struct DockerTransport {
+    pub provider: Arc<DockerProvider>,
+    /// The container's id.
+    pub id: String,
+}
+
+/// Returns the layout of a container.
+pub(super) fn layout(program: &str, env: BTreeMap<String, SecretString>) -> SandboxLayout {
+    SandboxLayout::below("/", program, env)
+}
+
+/// Returns the file whose change shows the holder in a container that its owner is alive.
+pub(super) fn lease_file(layout: &SandboxLayout) -> String {
+    format!("{}/lease", layout.creel_directory)
+}
+
+/// Returns the spec of a sandbox's container.
+pub(super) fn container(
+    plan: &SandboxPlan,
+    image: &str,
+    layout: &SandboxLayout,
+    program: &BridgeProgram,
+) -> ContainerSpec {
+    let lease = plan.lease.as_millis().to_string();
+    let lease_file = lease_file(layout);
+    let holder = [&layout.bridge_path, "hold", "--lease-file", &lease_file, "--lease-ms", &lease];
+    let directory = |path: &str, mode| Placed { path: path.to_owned(), mode, content: None };
+    let file = |path: &str, mode, content| Placed { path: path.to_owned(), mode, content };
+    ContainerSpec {
+        image: image.to_owned(),
+        entry_point: holder.map(str::to_owned).to_vec(),
+        init: Init::FirstProcess,
+        files: vec![
+            directory(&layout.creel_directory, 0o700),
+            file(&layout.bridge_path, 0o755, Some(Bytes::from_static(program.bytes))),
+            file(&lease_file, 0o644, Some(Bytes::new())),
+            directory(&layout.workspace_root, 0o755),
+        ],
+        network: plan.network.clone(),
+        limits: plan.limits.clone(),
+        disk_gib: plan.disk.map(|bytes| bytes.div_ceil(1 << 30)),
+        ..ContainerSpec::default()
+    }
+}
+
+impl DockerTransport {
+    fn failure(&self, class: ErrorClass, message: String) -> ProviderError {
+        ProviderError {
+            provider: ProviderName::Docker,
+            operation: format!("run a command in container {}", self.id),
+            message,
+            class,
+            retry_after: None,
+        }
+    }
+
+    /// Explains why there was no response, as far as that is known.
+    async fn explain(&self, exec: &str, stderr: &[u8]) -> ProviderError {
+        let code = self.provider.exit_code(exec).await.ok().flatten();
+        let text = String::from_utf8_lossy(stderr).trim().to_owned();
+        let message = match (code, text.is_empty()) {
+            (Some(code), false) => format!("it ended with code {code}: {text}"),
+            (Some(code), true) => format!("it ended with code {code} and without an answer"),
+            (None, false) => text,
+            (None, true) => "the answer broke off".to_owned(),
+        };
+        self.failure(ErrorClass::Transient, message)
+    }
+}
+
+#[async_trait]
+impl Transport for DockerTransport {
+    fn provider(&self) -> ProviderName {
+        ProviderName::Docker
+    }
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    async fn carry(
+        &self,
+        layout: &SandboxLayout,
+        request: ExecRequest,
+        response: &mut ExecResponse<'_>,
+    ) -> Result<(), ProviderError> {
+        let command = [&layout.bridge_path, "exec", "--while-connected"].map(str::to_owned);
+        let (mut attached, exec) = self.provider.attach(&self.id, &command).await?;
+        let broken = |error: &dyn std::fmt::Display| {
+            self.failure(ErrorClass::Unreachable, format!("the connection broke: {error}"))
+        };
+        let mut line = serde_json::to_vec(&request).map_err(|error| broken(&error))?;
+        line.push(b'\n');
+        match attached.write(&line).await {
+            // It ended before it had read everything. Its output says why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(|error| broken(&error))?,
+        }
+        let mut stderr = Vec::new();
+        let mut keep = |bytes: &[u8]| {
+            let room = STDERR_LIMIT.saturating_sub(stderr.len());
+            stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        };
+        while !response.is_finished() {
+            match attached.read().await.map_err(|error| broken(&error))? {
+                Some(ExecOutput::Output(bytes)) => {
+                    response.feed(bytes);
+                    // Messages of the engine itself arrive here too.
+                    if !response.has_begun() {
+                        keep(bytes);
+                    }
+                }
+                Some(ExecOutput::Error(bytes)) => keep(bytes),
+                None => break,
+            }
+        }
+        if response.is_finished() {
+            return Ok(());
+        }
+        Err(self.explain(&exec, &stderr).await)
+    }
+
+    async fn status(&self) -> Result<SandboxStatus, ProviderError> {
+        let seen = self.provider.inspect(Kind::Container, &self.id).await?;
+        Ok(match seen {
+            None => SandboxStatus::Absent,
+            // It cannot be recovered.
+            Some(seen) if matches!(seen.state.as_str(), "removing" | "dead") => {
+                SandboxStatus::Absent
+            }
+            Some(seen) if seen.state == "running" => SandboxStatus::Running,
+            Some(seen) => SandboxStatus::Resting(seen.state),
+        })
+    }
+
+    async fn start(&self, _: &SandboxLayout) -> Result<(), ProviderError> {
+        self.provider.start(&self.id).await
+    }
+
+    async fn stop(&self, patience: Duration) -> Result<(), ProviderError> {
+        self.provider.stop(Kind::Container, &self.id, patience).await
+    }
+
+    async fn usage(&self) -> Result<Usage, ProviderError> {
+        self.provider.usage(&self.id).await
+    }
+
+    async fn renew(&self) -> Result<(), ProviderError> {
+        self.provider.renew(Kind::Container, &self.id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use creel_ledger::OnOwnerDeath;
+    use creel_model::id::RunId;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_environment_is_in_the_container() {
+        let plan = SandboxPlan {
+            run: RunId::new(),
+            provider: ProviderName::Docker,
+            image: Some("image".to_owned()),
+            snapshot: None,
+            env: BTreeMap::from([("TOKEN".to_owned(), "hush".into())]),
+            limits: Default::default(),
+            disk: None,
+            network: None,
+            lease: Duration::from_secs(60),
+            on_owner_death: OnOwnerDeath::Release,
+        };
+        let program = BridgeProgram { bytes: b"program", digest: "00" };
+        let layout = layout("creel-bridge-00", plan.env.clone());
+        let spec = container(&plan, "image", &layout, &program);
+        assert!(spec.env.is_empty() && !format!("{spec:?}").contains("hush"));
+        assert_eq!(spec.entry_point[..2], ["/.creel/creel-bridge-00", "hold"]);
+        assert_eq!(spec.entry_point.last().map(String::as_str), Some("60000"));
+    }
+}
