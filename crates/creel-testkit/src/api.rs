@@ -74,6 +74,11 @@ impl Api {
         &self.socket
     }
 
+    /// Returns the address in the form of `DOCKER_HOST`.
+    pub fn host(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
     /// Sends a request with a JSON body, or none, and returns the response, whatever its status.
     ///
     /// # Errors

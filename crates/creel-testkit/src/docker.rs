@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::api::{Api, escape};
-use crate::engine::Engine;
 use crate::image;
 use crate::wait::eventually;
 
@@ -26,7 +25,6 @@ const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Creates and inspects objects on one engine.
 #[derive(Debug, Clone)]
 pub struct Docker {
-    engine: Engine,
     api: Api,
 }
 
@@ -141,13 +139,8 @@ impl ContainerSpec {
 }
 
 impl Docker {
-    pub(crate) fn of(engine: &Engine) -> Self {
-        Self { engine: engine.clone(), api: engine.api() }
-    }
-
-    /// Returns the engine.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    pub(crate) fn new(api: Api) -> Self {
+        Self { api }
     }
 
     /// Returns the raw API.
@@ -328,7 +321,7 @@ impl Docker {
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
         Command::new("docker")
             .args(arguments)
-            .env("DOCKER_HOST", self.engine.host())
+            .env("DOCKER_HOST", self.api.host())
             .env_remove("DOCKER_CONTEXT")
             .output()
             .context("cannot run docker (package docker.io)")

@@ -80,7 +80,7 @@ impl Engine {
 
     /// Returns the address in the form of `DOCKER_HOST`.
     pub fn host(&self) -> String {
-        format!("unix://{}", self.socket.display())
+        self.api().host()
     }
 
     /// Returns the raw API.
@@ -90,7 +90,7 @@ impl Engine {
 
     /// Returns a helper to create and inspect objects.
     pub fn docker(&self) -> Docker {
-        Docker::of(self)
+        Docker::new(self.api())
     }
 
     /// Returns whether the engine answers a ping.
@@ -149,7 +149,7 @@ impl PrivateEngine {
         fs::write(engine.path("daemon.json"), "{}\n")?;
         engine.launch()?;
         if engine.options.with_image {
-            image::import(&engine.engine())?;
+            image::import(&engine.engine().api())?;
         }
         Ok(engine)
     }

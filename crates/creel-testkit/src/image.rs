@@ -9,8 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::api::escape;
-use crate::engine::Engine;
+use crate::api::{Api, escape};
 
 /// The image's repository.
 pub const REPOSITORY: &str = "creel-test";
@@ -27,8 +26,8 @@ const GIT_PROGRAMS: &str = "/usr/lib/git-core";
 /// # Errors
 ///
 /// Fails when there is no static busybox or the engine refuses.
-pub fn import(engine: &Engine) -> Result<()> {
-    send(engine, REPOSITORY, &archive()?)
+pub fn import(api: &Api) -> Result<()> {
+    send(api, REPOSITORY, &archive()?)
 }
 
 /// Imports the image with git into an engine.
@@ -36,20 +35,20 @@ pub fn import(engine: &Engine) -> Result<()> {
 /// # Errors
 ///
 /// Fails when a part of it is missing or the engine refuses.
-pub fn import_with_git(engine: &Engine) -> Result<()> {
+pub fn import_with_git(api: &Api) -> Result<()> {
     let root = tempfile::tempdir().context("cannot make a temporary directory")?;
     lay_out(root.path())?;
     lay_out_git(root.path())?;
     let repository = WITH_GIT.trim_end_matches(":latest");
-    send(engine, repository, &packed(root.path())?)
+    send(api, repository, &packed(root.path())?)
 }
 
-fn send(engine: &Engine, repository: &str, archive: &[u8]) -> Result<()> {
+fn send(api: &Api, repository: &str, archive: &[u8]) -> Result<()> {
     let path = format!(
         "/images/create?fromSrc=-&repo={repository}&tag=latest&changes={}",
         escape("CMD [\"sh\"]")
     );
-    let response = engine.api().send("POST", &path, "application/x-tar", archive)?;
+    let response = api.send("POST", &path, "application/x-tar", archive)?;
     // The engine answers 200 first, and reports a failure in the stream.
     let text = response.text();
     if !response.is_success() || text.contains("\"error\"") {

@@ -68,7 +68,7 @@ impl Podman {
         // From here on, a failure drops the service and ends it.
         let podman = Self { directory, service };
         podman.await_response()?;
-        image::import(&podman.engine())?;
+        image::import(&podman.engine().api())?;
         Ok(podman)
     }
 

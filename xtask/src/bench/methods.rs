@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use creel_testkit::creel::Creel;
 use creel_testkit::docker::{ContainerSpec, Docker, Labels, concurrently};
+use creel_testkit::engine::Engine;
 use creel_testkit::world::World;
 
 /// The label by which creel selects a population.
@@ -144,7 +145,8 @@ impl<'a> Population<'a> {
             ReleaseMethod::RawApi(count) => self.by_api(count)?,
         }
         let took = started_at.elapsed();
-        let left = World::snapshot(self.docker.engine())?.with_label(LABEL, &self.label);
+        let engine = Engine::at(self.docker.api().socket());
+        let left = World::snapshot(&engine)?.with_label(LABEL, &self.label);
         if !left.is_empty() {
             let first = left.objects().next();
             bail!("{method} left {} objects, the first is {first:?}", left.len());

@@ -20,7 +20,7 @@ fn stage_with_git(world: ProviderName) -> (Stage, GitServer) {
     stage.home.creel = stage.home.creel.clone().env("GIT_TOKEN", TOKEN);
     let git = match &stage.engine {
         Some(engine) => {
-            image::import_with_git(engine).unwrap();
+            image::import_with_git(&engine.api()).unwrap();
             stage.sandbox = format!("image = \"{}\"\nnetwork = \"host\"\n", image::WITH_GIT);
             GitServer::start_beside(engine)
         }
