@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
 use crate::fault::FaultSpec;
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::sandbox::{Allowed, Intervals, SandboxRecord, SandboxSize};
 use crate::settings::{DEFAULT_REGION, Seed};
@@ -71,7 +72,7 @@ async fn reset_counts(Extract(shared): Extract<Arc<ServerState>>) -> Json<Counts
 }
 
 async fn permissions(Extract(shared): Extract<Arc<ServerState>>) -> Json<Vec<String>> {
-    Json(crate::shared::lock(&shared.access.permissions).clone())
+    Json(lock(&shared.access.permissions).clone())
 }
 
 async fn set_permissions(
@@ -79,7 +80,7 @@ async fn set_permissions(
     body: Bytes,
 ) -> Result<Json<Vec<String>>> {
     let permissions: Vec<String> = parse(&body)?;
-    crate::shared::lock(&shared.access.permissions).clone_from(&permissions);
+    lock(&shared.access.permissions).clone_from(&permissions);
     Ok(Json(permissions))
 }
 

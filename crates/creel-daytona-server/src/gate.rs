@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use serde::Deserialize;
 use crate::error::{ApiError, Result};
 use crate::fault::{FaultKind, InjectedFaults, Strike, Subject};
 use crate::limit::RemainingQuota;
-use crate::route::{Operation, RequestRoute, Scope};
+use crate::route::{Operation, RequestLine, RequestRoute, Scope};
 use crate::shared::ServerState;
 
 /// The header that names the organisation if a token is used instead of a key.
@@ -36,14 +36,6 @@ const FLUSH: Duration = Duration::from_millis(20);
 /// Marks a response that must never arrive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut;
-
-/// The method and address of a request, as errors name them.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestLine {
-    pub(crate) method: Method,
-    /// The path and the query.
-    pub(crate) address: String,
-}
 
 /// Passes a request through the gate.
 pub(crate) async fn pass(

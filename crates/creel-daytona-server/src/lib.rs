@@ -8,7 +8,7 @@
 //! ```text
 //!   client ──▶ gate ───────────────▶ api ──▶ registry ◀── lifecycle, timers
 //!              host, key, limits,    │
-//!              faults, counts        └─▶ toolbox ──▶ backend (process, docker)
+//!              faults, counts        └─▶ toolbox ──▶ session ──▶ backend (process, docker)
 //!   test ────▶ admin: faults, seed, requests
 //! ```
 //!
@@ -37,6 +37,7 @@ mod fault;
 mod gate;
 mod lifecycle;
 mod limit;
+mod lock;
 mod moment;
 mod percent;
 mod query;
@@ -44,6 +45,7 @@ mod registry;
 mod route;
 mod sandbox;
 mod server;
+mod session;
 mod settings;
 mod shared;
 mod state;

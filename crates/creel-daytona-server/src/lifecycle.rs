@@ -13,7 +13,7 @@ use creel_model::task;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::backend;
+use crate::backend::{self, SandboxBody};
 use crate::error::{ApiError, Result};
 use crate::fault::{FaultKind, InjectedFaults};
 use crate::moment::Moment;
@@ -207,7 +207,7 @@ impl ServerState {
         let acted = match fails {
             Some(failure) => Err(failure),
             None if sandbox.hollow => Ok(()),
-            None => backend::act(self, &sandbox).await.map_err(|reason| TransitionFailure {
+            None => self.act(&sandbox).await.map_err(|reason| TransitionFailure {
                 reason,
                 recoverable: sandbox.desired != Desired::Destroyed,
             }),
@@ -231,6 +231,49 @@ impl ServerState {
         }
     }
 
+    /// Performs the action of the sandbox's state in transition.
+    async fn act(&self, sandbox: &SandboxRecord) -> std::result::Result<(), String> {
+        let known = self.bodies().get(&sandbox.id).cloned();
+        match (sandbox.state, known) {
+            (State::Stopping | State::Archiving, Some(body)) => {
+                self.forget_sessions(&sandbox.id);
+                body.stop().await
+            }
+            (State::Destroying, Some(body)) => {
+                self.forget_sessions(&sandbox.id);
+                body.destroy().await?;
+                self.bodies().remove(&sandbox.id);
+                Ok(())
+            }
+            (State::Stopping | State::Archiving | State::Destroying, None) => Ok(()),
+            (State::Pausing | State::Resuming, _) => Ok(()),
+            (_, Some(body)) => body.start().await,
+            (_, None) => {
+                let made = SandboxBody::make(&self.backend, sandbox).await?;
+                let Some(body) = made.map(Arc::new) else { return Ok(()) };
+                // Registered before it runs, so that the end of the server also ends it.
+                self.bodies().insert(sandbox.id, Arc::clone(&body));
+                body.start().await
+            }
+        }
+    }
+
+    /// Ends the backends of all sandboxes, and verifies it.
+    pub(crate) async fn end_backends(&self) {
+        let bodies = self.bodies().drain().map(|(_, body)| body).collect();
+        backend::end_all(&self.backend, bodies).await;
+    }
+
+    /// Records that a sandbox is in use.
+    pub(crate) fn touch(&self, key: &str) -> Result<()> {
+        let mut registry = self.registry();
+        let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
+        if let Some(sandbox) = registry.get_mut(&id) {
+            sandbox.active_at = Moment::now();
+        }
+        Ok(())
+    }
+
     /// Removes the row of a sandbox that was deleted in error, and its backend.
     pub(crate) fn purge(self: &Arc<Self>, id: Uuid) {
         let mut registry = self.registry();
@@ -244,7 +287,7 @@ impl ServerState {
         drop(registry);
         let shared = Arc::clone(self);
         task::background(self.tasks.track_future(async move {
-            if let Err(error) = backend::act(&shared, &leaving).await {
+            if let Err(error) = shared.act(&leaving).await {
                 tracing::warn!(%id, %error, "what stood behind a purged sandbox is still there");
             }
         }));

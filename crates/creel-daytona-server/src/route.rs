@@ -1,4 +1,6 @@
-//! The operation of a request, which determines its faults, limits and counts.
+//! The address of a request and its operation.
+//!
+//! The operation determines the faults, limits and counts of the request.
 
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,14 @@ pub(crate) enum Scope {
     None,
     Write,
     Delete,
+}
+
+/// The method and address of a request, as errors name them.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestLine {
+    pub(crate) method: Method,
+    /// The path and the query.
+    pub(crate) address: String,
 }
 
 /// The classification of a request.

@@ -118,7 +118,7 @@ impl Running {
             tracing::warn!("a connection did not end in time");
         }
         self.shared.tasks.wait().await;
-        backend::end_all(&self.shared).await;
+        self.shared.end_backends().await;
         if let Some(keep_alive) = self.keep_alive {
             keep_alive.abort();
         }

@@ -1,7 +1,7 @@
 //! The state that all requests of a server share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -11,10 +11,11 @@ use uuid::Uuid;
 use crate::backend::SandboxBody;
 use crate::fault::Faults;
 use crate::limit::RateLimiter;
+use crate::lock::lock;
 use crate::registry::SandboxRegistry;
 use crate::sandbox::ServerInfo;
+use crate::session::{PerSandbox, Pty, ShellSession};
 use crate::settings::{Backend, Delays};
-use crate::toolbox::{PerSandbox, Pty, ShellSession};
 
 /// The state that all requests of a server share.
 #[derive(Debug)]
@@ -152,9 +153,4 @@ impl ServerState {
     pub(crate) fn may(&self, permission: &str) -> bool {
         lock(&self.access.permissions).iter().any(|known| known == permission)
     }
-}
-
-/// Locks a mutex. Every value here is consistent at all times, so a poisoned lock is usable.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
+use crate::lock::lock;
 use crate::moment::Moment;
 use crate::percent;
 use crate::shared::ServerState;
@@ -122,7 +123,7 @@ pub(super) async fn config(Extract(shared): SharedState) -> Result<Response> {
 }
 
 pub(super) async fn current_key(Extract(shared): SharedState) -> Result<Response> {
-    let permissions = crate::shared::lock(&shared.access.permissions).clone();
+    let permissions = lock(&shared.access.permissions).clone();
     let body = json!({
         "name": "local",
         "value": "dtn_********************",

@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 use crate::error::{ApiError, Result};
 use crate::fault::InjectedFaults;
-use crate::gate::RequestLine;
 use crate::moment::Moment;
+use crate::route::RequestLine;
 use crate::sandbox::{Pairs, SandboxRecord};
 use crate::shared::ServerState;
 use crate::state::Action;
@@ -189,16 +189,6 @@ pub(super) async fn last_activity(
     Extract(shared): SharedState,
     Path(key): Path<String>,
 ) -> Result<Response> {
-    touch(&shared, &key)?;
+    shared.touch(&key)?;
     Ok(StatusCode::CREATED.into_response())
-}
-
-/// Records that a sandbox is in use.
-pub(crate) fn touch(shared: &ServerState, key: &str) -> Result<()> {
-    let mut registry = shared.registry();
-    let id = registry.id_of(key).ok_or_else(|| ApiError::no_sandbox(key))?;
-    if let Some(sandbox) = registry.get_mut(&id) {
-        sandbox.active_at = Moment::now();
-    }
-    Ok(())
 }

@@ -17,10 +17,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{ApiError, Result};
-use crate::gate::RequestLine;
-pub(crate) use act::touch;
-
 use crate::query::{NumberedQuery, SandboxListQuery};
+use crate::route::RequestLine;
 use crate::shared::ServerState;
 
 /// Returns the routes below `/api`.

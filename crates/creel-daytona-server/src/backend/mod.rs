@@ -21,8 +21,6 @@ use tokio::task::JoinHandle;
 
 use crate::sandbox::SandboxRecord;
 use crate::settings::Backend;
-use crate::shared::ServerState;
-use crate::state::State;
 
 pub(crate) use docker::DockerBody;
 pub(crate) use execution::{
@@ -50,8 +48,12 @@ pub(crate) enum SandboxBody {
 }
 
 impl SandboxBody {
-    async fn make(shared: &ServerState, sandbox: &SandboxRecord) -> Result<Option<Self>, String> {
-        match &shared.backend {
+    /// Creates the backend of a sandbox. A hollow sandbox has none.
+    pub(crate) async fn make(
+        backend: &Backend,
+        sandbox: &SandboxRecord,
+    ) -> Result<Option<Self>, String> {
+        match backend {
             Backend::Hollow => Ok(None),
             Backend::Process { supervisor, provider } => {
                 let created = ProcessBody::make(supervisor, provider, &sandbox.env).await;
@@ -66,21 +68,24 @@ impl SandboxBody {
         }
     }
 
-    async fn start(&self) -> Result<(), String> {
+    /// Starts the process tree or the container, unless it is running.
+    pub(crate) async fn start(&self) -> Result<(), String> {
         match self {
             Self::Process(body) => body.start().await,
             Self::Docker(body) => body.start().await,
         }
     }
 
-    async fn stop(&self) -> Result<(), String> {
+    /// Ends the process tree and keeps its directory, or removes the container.
+    pub(crate) async fn stop(&self) -> Result<(), String> {
         match self {
             Self::Process(body) => body.stop().await,
             Self::Docker(body) => body.stop().await,
         }
     }
 
-    async fn destroy(&self) -> Result<(), String> {
+    /// Removes the process tree with its directory, or the container.
+    pub(crate) async fn destroy(&self) -> Result<(), String> {
         match self {
             Self::Process(body) => body.destroy().await,
             Self::Docker(body) => body.destroy().await,
@@ -159,40 +164,12 @@ fn supervisor_of(backend: &Backend) -> Option<&Supervisor> {
     }
 }
 
-/// Performs the action of the sandbox's state in transition.
-pub(crate) async fn act(shared: &Arc<ServerState>, sandbox: &SandboxRecord) -> Result<(), String> {
-    let known = shared.bodies().get(&sandbox.id).cloned();
-    match (sandbox.state, known) {
-        (State::Stopping | State::Archiving, Some(body)) => {
-            shared.forget_sessions(&sandbox.id);
-            body.stop().await
-        }
-        (State::Destroying, Some(body)) => {
-            shared.forget_sessions(&sandbox.id);
-            body.destroy().await?;
-            shared.bodies().remove(&sandbox.id);
-            Ok(())
-        }
-        (State::Stopping | State::Archiving | State::Destroying, None) => Ok(()),
-        (State::Pausing | State::Resuming, _) => Ok(()),
-        (_, Some(body)) => body.start().await,
-        (_, None) => {
-            let Some(body) = SandboxBody::make(shared, sandbox).await? else { return Ok(()) };
-            let body = Arc::new(body);
-            // Registered before it runs, so that the end of the server also ends it.
-            shared.bodies().insert(sandbox.id, Arc::clone(&body));
-            body.start().await
-        }
-    }
-}
-
 /// Ends the backends of all sandboxes, and verifies it.
-pub(crate) async fn end_all(shared: &ServerState) {
-    let bodies: Vec<Arc<SandboxBody>> = shared.bodies().drain().map(|(_, body)| body).collect();
+pub(crate) async fn end_all(backend: &Backend, bodies: Vec<Arc<SandboxBody>>) {
     for body in bodies {
         body.forget().await;
     }
-    let Some(supervisor) = supervisor_of(&shared.backend) else { return };
+    let Some(supervisor) = supervisor_of(backend) else { return };
     match supervisor.release_all().await {
         Ok(status) if status.is_settled() => {}
         Ok(status) => tracing::warn!(items = ?status.items, "not everything is verified gone"),

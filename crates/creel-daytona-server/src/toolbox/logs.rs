@@ -10,11 +10,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::session::{ShellCommand, find_command};
+use super::session::find_command;
 use super::{SharedState, ToolboxQuery};
 use crate::backend::OutputStream;
 use crate::error::{ApiError, Result};
 use crate::fault::{FaultKind, InjectedFaults};
+use crate::session::ShellCommand;
 use crate::shared::ServerState;
 
 /// The prefix of a frame of standard output.

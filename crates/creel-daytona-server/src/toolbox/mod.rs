@@ -11,31 +11,24 @@ mod metrics;
 mod pty;
 mod search;
 mod session;
-mod splitter;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State as Extract};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use uuid::Uuid;
 
-use crate::api;
 use crate::backend::SandboxBody;
 use crate::error::{ApiError, Result};
 use crate::percent;
-use crate::shared::{ServerState, lock};
+use crate::shared::ServerState;
 use crate::state::State;
-
-pub(crate) use pty::Pty;
-pub(crate) use session::ShellSession;
 
 type SharedState = Extract<Arc<ServerState>>;
 
@@ -85,7 +78,7 @@ fn resolve(shared: &ServerState, key: &str) -> Result<Arc<SandboxBody>> {
     if state != State::Started {
         return Err(ApiError::invalid("no IP address found. Is the Sandbox started?"));
     }
-    api::touch(shared, key)?;
+    shared.touch(key)?;
     shared.bodies().get(&id).cloned().ok_or_else(ApiError::no_daemon)
 }
 
@@ -111,31 +104,6 @@ impl FromRequestParts<Arc<ServerState>> for ToolboxRequest {
         let key =
             key.ok().and_then(|Path(mut params)| params.remove("sandbox")).unwrap_or_default();
         Ok(Self { sandbox: resolve(shared, &key)?, query: ToolboxQuery::of(parts.uri.query()) })
-    }
-}
-
-/// Values by sandbox and name.
-#[derive(Debug)]
-pub(crate) struct PerSandbox<T>(Mutex<HashMap<(Uuid, String), Arc<T>>>);
-
-impl<T> Default for PerSandbox<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<T> PerSandbox<T> {
-    /// Removes the values of a sandbox that ends.
-    pub(crate) fn forget(&self, sandbox: &Uuid) {
-        lock(&self.0).retain(|(owner, _), _| owner != sandbox);
-    }
-
-    /// Returns a value. `what` names it in the error.
-    fn get(&self, sandbox: Uuid, name: &str, what: &str) -> Result<Arc<T>> {
-        let missing = || {
-            ApiError::new(StatusCode::NOT_FOUND, format!("{what} not found")).with_code("NOT_FOUND")
-        };
-        lock(&self.0).get(&(sandbox, name.to_owned())).cloned().ok_or_else(missing)
     }
 }
 

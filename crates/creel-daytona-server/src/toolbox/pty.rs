@@ -1,15 +1,9 @@
-//! Terminals: interactive shells with WebSocket clients.
-//!
-//! ```text
-//!   WebSocket ──typed──▶ terminal ◀──▶ shell in the sandbox
-//!       ▲                   │
-//!       └──broadcast──── pump ──▶ how it ended
-//! ```
+//! `/process/pty`: terminals with WebSocket clients.
 //!
 //! Clients come and go. The shell stays until it ends, is killed, or its sandbox stops. An ended
 //! terminal is removed, and its name is free.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -19,195 +13,55 @@ use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use creel_model::task;
-use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use uuid::Uuid;
-
-use crate::backend::{
-    Execution, ExecutionEvent, Killer, Program, SandboxBody, ShellInput, Terminal, TerminalSize,
-};
-use crate::error::{ApiError, Result};
-use crate::moment::Moment;
-use crate::sandbox::Pairs;
-use crate::shared::{ServerState, lock};
 
 use super::session::sandbox_id;
 use super::{SharedState, ToolboxQuery, parse, resolve};
+use crate::backend::{Execution, SandboxBody, TerminalSize};
+use crate::error::{ApiError, Result};
+use crate::sandbox::Pairs;
+use crate::session::{KILLED, Pty, PtyRequest, checked_size, exit_code};
+use crate::shared::ServerState;
 
 /// The protocol of clients that receive the exit code in a message before the end.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 /// The prefix of the environment among the protocols that a client offers.
 const ENVIRONMENT: &str = "X-Daytona-Pty-Envs~";
-/// The number of pieces of output that a client may lag behind.
-const BACKLOG: usize = 1024;
-/// The largest piece of output.
-const CHUNK: usize = 16 * 1024;
-/// The code of a shell that was killed.
-const KILLED: i32 = 137;
-/// The maximum number of columns or rows.
-const LARGEST: u16 = 1000;
-
 /// The name of a terminal in error messages.
 const WHAT: &str = "PTY session";
 
-/// One terminal.
-#[derive(Debug)]
-pub(crate) struct Pty {
-    sandbox: Uuid,
-    request: PtyRequest,
-    size: Mutex<TerminalSize>,
-    created_at: Moment,
-    terminal: Terminal,
-    /// The output of the terminal, for its clients.
-    output: broadcast::Sender<Bytes>,
-    /// The exit code of the shell, once it has ended.
-    ended: watch::Sender<Option<i32>>,
-    /// Ends the shell; empty until it is started.
-    shell: OnceCell<Killer>,
+/// Creates a terminal without a shell, and registers it.
+fn make(shared: &ServerState, sandbox: Uuid, request: PtyRequest) -> Result<Arc<Pty>> {
+    let pty = Arc::new(Pty::open(sandbox, request)?);
+    if !shared.ptys.add(sandbox, &pty.request.id, &pty) {
+        let message = format!("PTY session with ID '{}' already exists", pty.request.id);
+        return Err(ApiError::new(StatusCode::CONFLICT, message).with_code("CONFLICT"));
+    }
+    Ok(pty)
 }
 
-/// A request for a terminal.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PtyRequest {
-    #[serde(default)]
-    id: String,
-    cwd: Option<String>,
-    envs: Option<Pairs>,
-    cols: Option<u16>,
-    rows: Option<u16>,
-    #[serde(default)]
-    lazy_start: bool,
+/// Starts the shell, unless it was already started.
+async fn start(shared: &Arc<ServerState>, pty: &Arc<Pty>, body: &SandboxBody) -> Result<()> {
+    let started = pty.start(body).await.inspect_err(|_| leave(shared, pty))?;
+    if let Some(execution) = started {
+        let pump = pump(Arc::clone(shared), Arc::clone(pty), execution);
+        task::background(shared.tasks.track_future(pump));
+    }
+    Ok(())
 }
 
-impl PtyRequest {
-    fn size(&self) -> Result<TerminalSize> {
-        let size = TerminalSize { cols: self.cols.unwrap_or(80), rows: self.rows.unwrap_or(24) };
-        checked(size)
-    }
+/// Passes on the output, until the shell has ended.
+async fn pump(shared: Arc<ServerState>, pty: Arc<Pty>, execution: Execution) {
+    let code = pty.pump(execution, &shared.cancel).await;
+    leave(&shared, &pty);
+    pty.ended.send_replace(Some(code));
 }
 
-fn checked(size: TerminalSize) -> Result<TerminalSize> {
-    let fits = |length: u16| (1..=LARGEST).contains(&length);
-    let wrong = || {
-        let message = format!("cols and rows must be between 1 and {LARGEST}");
-        ApiError::invalid(message).with_code("BAD_REQUEST")
-    };
-    if fits(size.cols) && fits(size.rows) { Ok(size) } else { Err(wrong()) }
-}
-
-impl Pty {
-    /// Creates a terminal without a shell, and registers it.
-    fn make(shared: &ServerState, sandbox: Uuid, request: PtyRequest) -> Result<Arc<Self>> {
-        let size = request.size()?;
-        if request.id.is_empty() {
-            return Err(ApiError::invalid("session ID is required").with_code("BAD_REQUEST"));
-        }
-        let failed = |error: std::io::Error| {
-            let message = format!("failed to start PTY session: {error}");
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        };
-        let pty = Arc::new(Self {
-            sandbox,
-            size: Mutex::new(size),
-            created_at: Moment::now(),
-            terminal: Terminal::open(size).map_err(failed)?,
-            output: broadcast::Sender::new(BACKLOG),
-            ended: watch::Sender::new(None),
-            shell: OnceCell::new(),
-            request,
-        });
-        let mut all = lock(&shared.ptys.0);
-        let key = (sandbox, pty.request.id.clone());
-        if all.contains_key(&key) {
-            let message = format!("PTY session with ID '{}' already exists", pty.request.id);
-            return Err(ApiError::new(StatusCode::CONFLICT, message).with_code("CONFLICT"));
-        }
-        all.insert(key, Arc::clone(&pty));
-        Ok(pty)
-    }
-
-    /// Starts the shell, unless it was already started.
-    async fn start(self: &Arc<Self>, shared: &Arc<ServerState>, body: &SandboxBody) -> Result<()> {
-        let start = || async {
-            let mut env = self.request.envs.clone().unwrap_or_default();
-            env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
-            let cwd = self.request.cwd.clone().filter(|cwd| !cwd.is_empty());
-            let script = ShellInput::Terminal;
-            let program = Program { script, cwd, env, merged: true };
-            let execution = body.run_on(program, Some(&self.terminal)).await;
-            let execution = execution.map_err(|_| ApiError::no_daemon())?;
-            let killer = execution.killer();
-            let pump = Arc::clone(self).pump(Arc::clone(shared), execution);
-            task::background(shared.tasks.track_future(pump));
-            Ok(killer)
-        };
-        let started = self.shell.get_or_try_init(start).await.map(drop);
-        if started.is_err() {
-            self.leave(shared);
-        }
-        started
-    }
-
-    /// Passes on the output, until the shell has ended.
-    async fn pump(self: Arc<Self>, shared: Arc<ServerState>, mut execution: Execution) {
-        let mut buffer = vec![0; CHUNK];
-        let mut killed = self.ended.subscribe();
-        let code = loop {
-            tokio::select! {
-                read = self.terminal.read(&mut buffer) => match read {
-                    Ok(count) => self.show(&buffer[..count]),
-                    Err(_) => break -1,
-                },
-                event = execution.events.recv() => match event {
-                    Some(ExecutionEvent::Output(_, chunk)) => self.show(&chunk),
-                    Some(ExecutionEvent::Ended(code)) => break code,
-                    None => break KILLED,
-                },
-                code = code_of(&mut killed) => break code,
-                () = shared.cancel.cancelled() => break KILLED,
-            }
-        };
-        while let Some(count) = self.terminal.read_now(&mut buffer) {
-            self.show(&buffer[..count]);
-        }
-        self.leave(&shared);
-        self.ended.send_replace(Some(code));
-    }
-
-    async fn type_in(&self, typed: &[u8]) {
-        // If writing fails, the terminal has ended, which is reported separately.
-        let _ = self.terminal.write(typed).await;
-    }
-
-    fn show(&self, chunk: &[u8]) {
-        // There may be no client. Output without a client is not kept.
-        let _ = self.output.send(Bytes::copy_from_slice(chunk));
-    }
-
-    /// Unregisters the terminal, unless another one has its name by now.
-    fn leave(self: &Arc<Self>, shared: &ServerState) {
-        let key = (self.sandbox, self.request.id.clone());
-        let mut all = lock(&shared.ptys.0);
-        if all.get(&key).is_some_and(|known| Arc::ptr_eq(known, self)) {
-            all.remove(&key);
-        }
-    }
-
-    fn json(&self) -> Value {
-        let size = *lock(&self.size);
-        json!({
-            "id": self.request.id,
-            "cwd": self.request.cwd.as_deref().unwrap_or_default(),
-            "envs": self.request.envs.clone().unwrap_or_default(),
-            "cols": size.cols,
-            "rows": size.rows,
-            "createdAt": self.created_at,
-            "active": self.shell.initialized() && self.ended.borrow().is_none(),
-            "lazyStart": self.request.lazy_start,
-        })
-    }
+/// Unregisters the terminal, unless another one has its name by now.
+fn leave(shared: &ServerState, pty: &Arc<Pty>) {
+    shared.ptys.remove_value(pty.sandbox, &pty.request.id, pty);
 }
 
 pub(super) async fn create(
@@ -216,9 +70,9 @@ pub(super) async fn create(
     body: Bytes,
 ) -> Result<Response> {
     let sandbox = resolve(&shared, &key)?;
-    let pty = Pty::make(&shared, sandbox_id(&shared, &key)?, parse(&body)?)?;
+    let pty = make(&shared, sandbox_id(&shared, &key)?, parse(&body)?)?;
     if !pty.request.lazy_start {
-        pty.start(&shared, &sandbox).await?;
+        start(&shared, &pty, &sandbox).await?;
     }
     let body = axum::Json(json!({ "sessionId": pty.request.id }));
     Ok((StatusCode::CREATED, body).into_response())
@@ -229,10 +83,8 @@ pub(super) async fn list(
     Path(key): Path<String>,
 ) -> Result<Response> {
     resolve(&shared, &key)?;
-    let id = sandbox_id(&shared, &key)?;
-    let all = lock(&shared.ptys.0);
-    let own: Vec<Value> =
-        all.values().filter(|one| one.sandbox == id).map(|one| one.json()).collect();
+    let own = shared.ptys.all_of(sandbox_id(&shared, &key)?);
+    let own: Vec<Value> = own.iter().map(|one| one.json()).collect();
     Ok(axum::Json(json!({ "sessions": own })).into_response())
 }
 
@@ -253,11 +105,8 @@ pub(super) async fn delete(
     Path((key, name)): Path<(String, String)>,
 ) -> Result<Response> {
     let pty = find(&shared, &key, &name)?;
-    pty.leave(&shared);
-    if let Some(shell) = pty.shell.get() {
-        shell.kill();
-    }
-    pty.ended.send_replace(Some(KILLED));
+    leave(&shared, &pty);
+    pty.kill();
     Ok(axum::Json(json!({ "message": "PTY session deleted" })).into_response())
 }
 
@@ -266,15 +115,13 @@ pub(super) async fn resize(
     Path((key, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Result<Response> {
-    let size = checked(parse::<TerminalSize>(&body)?)?;
+    let size = checked_size(parse::<TerminalSize>(&body)?)?;
     let sandbox = resolve(&shared, &key)?;
     let gone = |_| ApiError::new(StatusCode::GONE, "PTY session not found").with_code("GONE");
     let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT).map_err(gone)?;
     let failed =
         |error: std::io::Error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
-    pty.terminal.resize(size).map_err(failed)?;
-    sandbox.resize(&pty.terminal).await.map_err(failed)?;
-    *lock(&pty.size) = size;
+    pty.resize(size, &sandbox).await.map_err(failed)?;
     Ok(axum::Json(pty.json()).into_response())
 }
 
@@ -305,10 +152,10 @@ pub(super) async fn create_and_connect(
         rows: number("rows"),
         lazy_start: false,
     };
-    let pty = Pty::make(&shared, sandbox_id(&shared, &key)?, request)?;
+    let pty = make(&shared, sandbox_id(&shared, &key)?, request)?;
     // Subscribe before the start, so that no output is missed.
     let subscription = Subscription::at(&pty, &upgrade);
-    pty.start(&shared, &sandbox).await?;
+    start(&shared, &pty, &sandbox).await?;
     Ok(upgrade.on_upgrade(move |socket| subscription.follow(shared, socket)))
 }
 
@@ -323,7 +170,7 @@ pub(super) async fn connect(
     let found = async {
         let pty = shared.ptys.get(sandbox_id(&shared, &key)?, &name, WHAT)?;
         let subscription = Subscription::at(&pty, &upgrade);
-        pty.start(&shared, &sandbox).await.map(|()| subscription)
+        start(&shared, &pty, &sandbox).await.map(|()| subscription)
     };
     match found.await {
         Ok(subscription) => {
@@ -412,7 +259,7 @@ impl Subscription {
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
-                code = code_of(&mut self.ended) => break code,
+                code = exit_code(&mut self.ended) => break code,
                 received = socket.recv() => match received {
                     Some(Ok(Message::Binary(typed))) => self.pty.type_in(&typed).await,
                     Some(Ok(Message::Text(typed))) => self.pty.type_in(typed.as_bytes()).await,
@@ -430,12 +277,6 @@ impl Subscription {
         }
         send_exit_code(socket, code, self.exit_control).await;
     }
-}
-
-/// Waits for the end of a shell, and returns its code.
-async fn code_of(ended: &mut watch::Receiver<Option<i32>>) -> i32 {
-    let ended = ended.wait_for(Option::is_some).await;
-    ended.ok().and_then(|code| *code).unwrap_or(KILLED)
 }
 
 /// Sends a client the exit code of the shell, and closes the connection.
@@ -485,14 +326,5 @@ mod tests {
         let broken = format!("{ENVIRONMENT}***");
         headers.insert(SEC_WEBSOCKET_PROTOCOL, broken.parse().unwrap());
         assert!(environment(&headers).is_err());
-    }
-
-    #[test]
-    fn a_terminal_has_a_size() {
-        let request =
-            |cols, rows| PtyRequest { cols: Some(cols), rows: Some(rows), ..PtyRequest::default() };
-        assert!(request(0, 24).size().is_err() && request(80, 1001).size().is_err());
-        assert_eq!(request(1000, 1).size().unwrap(), TerminalSize { cols: 1000, rows: 1 });
-        assert_eq!(PtyRequest::default().size().unwrap(), TerminalSize { cols: 80, rows: 24 });
     }
 }

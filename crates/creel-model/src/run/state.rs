@@ -297,7 +297,7 @@ fn name_of(event: &RunEvent) -> String {
 
 #[cfg(test)]
 mod tests {
-    
+
     use creel_sanitise::{Diagnostic, Masked};
     use proptest::prelude::*;
 
