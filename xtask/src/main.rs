@@ -59,11 +59,14 @@ enum Chore {
         #[command(flatten)]
         effort: bench::Effort,
     },
-    /// Check that the modules of each crate depend on each other without a cycle
+    /// Check the direction of dependencies between crates and between modules
     Layers {
         /// Also print the dependencies
         #[arg(long)]
         print: bool,
+        /// Write the graph of crates into docs/architecture.md
+        #[arg(long)]
+        write: bool,
     },
     /// Check the dependencies' bans, licenses and sources with cargo-deny
     Deny,
@@ -93,7 +96,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Torture { list: true, .. } => torture_tier::list(),
         Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
         Chore::Bench { name, effort } => bench::run(name.as_deref(), &effort),
-        Chore::Layers { print } => layers::run(print),
+        Chore::Layers { print, write } => layers::run(print, write),
         Chore::Deny => deny::run(),
         Chore::Parts => parts::run(),
         Chore::Engine { act } => engine::run(&act),
