@@ -3,6 +3,7 @@
 //! A new one is a module with `fn run(&Effort) -> Result<()>`, a row in
 //! [`BENCHES`], and a section of its own in `docs/benchmarks.md`.
 
+mod build;
 mod daytona;
 mod guard;
 mod machine;
@@ -52,6 +53,12 @@ const BENCHES: &[Bench] = &[
         needs_creel: true,
     },
     Bench {
+        name: "build",
+        about: "a fresh build and a check after a change, against an earlier tree",
+        run: build::run,
+        needs_creel: false,
+    },
+    Bench {
         name: "sanitise",
         about: "masking a large log, against ripgrep searching it for the same",
         run: sanitise::run,
@@ -71,7 +78,7 @@ pub(crate) struct Effort {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one part only: running, exited, mixed or memory of sweep, limits or sdk of daytona,
-    /// lifecycle, load, classic, buildkit, small or crowd of guard
+    /// lifecycle, load, classic, buildkit, small or crowd of guard, fresh or change of build
     #[arg(long)]
     only: Option<String>,
     /// Measure this binary, such as an older one, instead of a fresh release build

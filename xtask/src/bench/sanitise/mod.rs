@@ -24,7 +24,7 @@ use report::SanitiseResults;
 /// Measures, writes the results and checks the bar.
 pub(super) fn run(effort: &Effort) -> Result<()> {
     step("packages", packages::install_missing)?;
-    let build = ["build", "--release", "--package", "creel-core", "--example", "mask"];
+    let build = ["build", "--release", "--package", "creel-sanitise", "--example", "mask"];
     step("release build", || child::run(&mut workspace::cargo(&build)))?;
     let stage = step("sample", SanitiseStage::set)?;
     let mut figures = [Vec::new(), Vec::new()];

@@ -31,7 +31,7 @@ const TOKENS: [&str; 6] = [
     "glpat-a1B2c3D4e5F6g7H8i9J0",
 ];
 const PATHS: [&str; 6] = [
-    "crates/creel-core/src/ledger/store.rs",
+    "crates/creel-ledger/src/store.rs",
     "/usr/lib/python3.11/site-packages/requests/adapters.py",
     "node_modules/@types/node/http.d.ts",
     "/home/agent/work/app/tests/integration/test_checkout.py",

@@ -17,7 +17,7 @@ const SAYS: &str = "machine: ";
 fn process_tests() -> PathBuf {
     let cargo = env::var("CARGO").unwrap();
     let output = Command::new(cargo)
-        .args(["test", "--package", "creel-core", "--test", "process", "--no-run"])
+        .args(["test", "--package", "creel-process", "--test", "process", "--no-run"])
         .args(["--message-format", "json"])
         .output()
         .unwrap();
