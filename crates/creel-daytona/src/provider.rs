@@ -295,6 +295,10 @@ impl Provider for DaytonaProvider {
         self.api.address()
     }
 
+    fn other_account_hint(&self) -> &'static str {
+        "set DAYTONA_API_URL and a key of that organisation"
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         KINDS
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::errors::Error;
 use creel_model::provider::{
-    CreateRequest, ErrorClass, InUse, Kind, LocalServer, Marks, Observed, Provider, ProviderError,
-    ProviderName, ReleaseMode, Released, Result, Spec,
+    ContainerSpec, CreateRequest, ErrorClass, InUse, Kind, LocalServer, Marks, Observed, Provider,
+    ProviderError, ProviderName, ReleaseMode, Released, Result, Spec,
 };
 
 use super::absence_checks::AbsenceChecks;
@@ -116,6 +116,10 @@ impl Provider for DockerProvider {
         self.connection.address().to_string()
     }
 
+    fn other_account_hint(&self) -> &'static str {
+        "point DOCKER_HOST or the context there"
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         KINDS
     }
@@ -206,6 +210,11 @@ impl Provider for DockerProvider {
 
     async fn create(&self, request: &CreateRequest) -> Result<String> {
         let operation = Self::check("create", request.spec.kind(), &request.name)?;
+        if let Spec::Container(ContainerSpec { limits, .. }) = &request.spec
+            && let Some(mistake) = limits.mistake()
+        {
+            return Err(Self::refused(operation, ErrorClass::Invalid, mistake));
+        }
         let result = match &request.spec {
             Spec::Container(spec) => create::container(&self.connection, request, spec).await,
             Spec::Network(spec) => create::network(&self.connection, request, spec).await,

@@ -234,6 +234,9 @@ fn check(spec: &ProcessSpec) -> std::result::Result<(), String> {
     if spec.env.keys().any(|key| key.is_empty() || key.contains(['=', '\0'])) {
         return Err("a variable of the environment has an impossible name".to_owned());
     }
+    if let Some(mistake) = spec.limits.mistake() {
+        return Err(mistake);
+    }
     Ok(())
 }
 

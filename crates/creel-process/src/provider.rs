@@ -18,7 +18,7 @@ use creel_model::task;
 use super::capability::ProcessCapabilities;
 use super::channel::{Containment, ProcessEnding};
 use super::sidecar::{SidecarRecord, resource_of_object};
-use super::state::{ProcessSettings, ProviderState, failure, io_failure};
+use super::state::{ProcessSettings, ProviderState, checked, failure, io_failure};
 use super::{disk, lease, observe, tree, usage};
 
 /// Directories and process trees on this machine.
@@ -184,6 +184,10 @@ impl Provider for ProcessProvider {
         self.state.settings.root.display().to_string()
     }
 
+    fn other_account_hint(&self) -> &'static str {
+        "set CREEL_HOME to the directory that the plan was made with"
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         &[Kind::Process, Kind::Directory]
     }
@@ -231,12 +235,11 @@ impl Provider for ProcessProvider {
         self.blocking(move |state| {
             state.reap_holders();
             let operation = format!("inspect {kind} {id}");
-            let Some(resource) = resource_of_object(&id) else { return Ok(None) };
+            let resource = checked(kind, &id, &operation)?;
             let records = state.records(&operation)?;
             match kind {
-                Kind::Process => observe::process(&records, &resource),
                 Kind::Directory => observe::directory(&records, &resource),
-                _ => Ok(None),
+                _ => observe::process(&records, &resource),
             }
             .map_err(|error| io_failure(&operation, &error))
         })

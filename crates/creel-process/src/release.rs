@@ -18,8 +18,8 @@ use super::directory::{self, DirectoryRefusal};
 use super::group::{self, GroupRecord};
 use super::inode::Inode;
 use super::observe;
-use super::sidecar::{SidecarDirectory, resource_of_object, write_whole};
-use super::state::{ProviderState, failure, io_failure};
+use super::sidecar::{SidecarDirectory, write_whole};
+use super::state::{ProviderState, checked, failure, io_failure};
 use super::tree::{self, ProcessCensus, Roles, StillThere};
 
 /// How long killed processes may take to disappear.
@@ -30,15 +30,13 @@ impl ProviderState {
     pub(super) fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         self.reap_holders();
         let operation = format!("release {kind} {id}");
-        let Some((records, resource)) = self.locate(id, &operation)? else {
-            return Ok(Released::AlreadyGone);
-        };
+        let resource = checked(kind, id, &operation)?;
+        let records = self.records(&operation)?;
         match kind {
-            Kind::Process => self.release_process(&records, &resource, mode, &operation),
             Kind::Directory => {
                 release_directory(&records, &resource, mode.expected.as_ref(), &operation)
             }
-            _ => Ok(Released::AlreadyGone),
+            _ => self.release_process(&records, &resource, mode, &operation),
         }
     }
 
@@ -50,9 +48,9 @@ impl ProviderState {
         if kind != Kind::Process {
             return Err(failure(&operation, ErrorClass::Invalid, format!("a {kind} does not run")));
         }
-        let located = self.locate(id, &operation)?;
+        let resource = checked(kind, id, &operation)?;
+        let records = self.records(&operation)?;
         let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
-        let (records, resource) = located.ok_or_else(gone)?;
         observe::process(&records, &resource).map_err(wrong)?.ok_or_else(gone)?;
         let record = records.read(&resource).map_err(wrong)?;
         stop_politely(&resource, record.groups(), timeout).map_err(wrong)?;
@@ -65,11 +63,6 @@ impl ProviderState {
             write_whole(&records.ending_file(&resource), &text).map_err(wrong)?;
         }
         Ok(())
-    }
-
-    fn locate(&self, id: &str, operation: &str) -> Result<Option<(SidecarDirectory, ResourceId)>> {
-        let Some(resource) = resource_of_object(id) else { return Ok(None) };
-        Ok(Some((self.records(operation)?, resource)))
     }
 
     fn release_process(

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use creel_model::provider::{ErrorClass, ProviderError, ProviderName, Result};
+use creel_model::id::ResourceId;
+use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName, Result};
 use serde::{Deserialize, Serialize};
 
 use super::channel::Containment;
-use super::sidecar::SidecarDirectory;
+use super::sidecar::{SidecarDirectory, resource_of_object};
 
 /// The program that runs as holder and as init.
 ///
@@ -92,6 +93,20 @@ impl ProviderState {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Both collections are consistent at every moment, so a panic elsewhere does no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the resource of an id, for a kind that this provider has.
+///
+/// Any other kind or id is an error: "absent" would count as proof that an object is gone.
+pub(super) fn checked(kind: Kind, id: &str, operation: &str) -> Result<ResourceId> {
+    let refused = |message| Err(failure(operation, ErrorClass::Invalid, message));
+    if !matches!(kind, Kind::Process | Kind::Directory) {
+        return refused(format!("this machine has no objects of the kind {kind}"));
+    }
+    match resource_of_object(id) {
+        Some(resource) => Ok(resource),
+        None => refused(format!("`{id}` is not the id of one")),
+    }
 }
 
 /// Creates an error of this provider.

@@ -65,6 +65,10 @@ impl Provider for FakeProvider {
         "provider".to_owned()
     }
 
+    fn other_account_hint(&self) -> &'static str {
+        "use the other fake"
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         &[Kind::Container]
     }

@@ -119,6 +119,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the address of this provider, for messages.
     fn address(&self) -> String;
 
+    /// Returns how to use another account or server of this provider, as a hint for users.
+    fn other_account_hint(&self) -> &'static str;
+
     /// Returns the kinds of object that this provider has.
     fn kinds(&self) -> &'static [Kind];
 

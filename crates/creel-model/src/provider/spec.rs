@@ -201,3 +201,37 @@ pub struct Limits {
     /// Processes and threads.
     pub processes: Option<u64>,
 }
+
+impl Limits {
+    /// The least part of a processor that kernels can limit.
+    const LEAST_CPUS: f64 = 0.01;
+
+    /// Returns why these limits cannot be enforced, if they cannot.
+    ///
+    /// A limit that rounds to zero would mean "unlimited" to an engine.
+    pub fn mistake(&self) -> Option<String> {
+        if self.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus < Self::LEAST_CPUS) {
+            return Some(format!("a limit on processors must be at least {}", Self::LEAST_CPUS));
+        }
+        let zero = [("memory", self.memory), ("processes", self.processes)];
+        let zero = zero.into_iter().find(|(_, limit)| *limit == Some(0));
+        zero.map(|(name, _)| format!("a limit on {name} must be more than zero"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_rounds_to_zero_is_a_mistake() {
+        let with = |cpus| Limits { cpus: Some(cpus), ..Limits::default() }.mistake();
+        for cpus in [0.0, -1.0, 1e-10, 0.009, f64::NAN, f64::INFINITY] {
+            assert!(with(cpus).is_some(), "{cpus}");
+        }
+        assert_eq!((with(0.01), with(1.5)), (None, None));
+        assert!(Limits { memory: Some(0), ..Limits::default() }.mistake().is_some());
+        assert!(Limits { processes: Some(0), ..Limits::default() }.mistake().is_some());
+        assert_eq!(Limits::default().mistake(), None);
+    }
+}

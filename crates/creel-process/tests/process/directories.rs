@@ -20,6 +20,7 @@ tests![
     a_directory_with_a_running_tree_is_in_use,
     a_record_without_a_directory_is_lost_and_released,
     a_record_that_was_never_finished_is_found_and_released,
+    other_kinds_and_malformed_ids_are_refused_and_never_absent,
 ];
 
 fn release(bench: &Bench, id: &str) -> creel_model::provider::Result<Released> {
@@ -193,4 +194,27 @@ fn a_record_that_was_never_finished_is_found_and_released() {
         assert_eq!(wait(bench.provider.find(&marks)).expect("readable"), [], "{kind}");
         bench.assert_empty();
     }
+}
+
+fn other_kinds_and_malformed_ids_are_refused_and_never_absent() {
+    let bench = Bench::new();
+    let (id, _) = create(&bench);
+    let wrong = [
+        (Kind::Container, id.as_str()),
+        (Kind::Volume, id.as_str()),
+        (Kind::Sandbox, id.as_str()),
+        (Kind::Directory, "creel-not-an-id"),
+        (Kind::Directory, ""),
+        (Kind::Directory, "../outside"),
+        (Kind::Process, "12"),
+    ];
+    for (kind, id) in wrong {
+        let inspected = wait(bench.provider.inspect(kind, id)).map(drop);
+        let released = wait(bench.provider.release(kind, id, ReleaseMode::AT_ONCE)).map(drop);
+        for result in [inspected, released] {
+            let error = result.expect_err("it is refused");
+            assert_eq!(error.class, ErrorClass::Invalid, "{kind} {id}: {error}");
+        }
+    }
+    assert!(wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable").is_some());
 }

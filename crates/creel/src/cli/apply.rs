@@ -79,7 +79,8 @@ async fn check_providers(
 ) -> Result<Listing, Failure> {
     let mut listing = Listing::default();
     for world in worlds {
-        let identity = match providers.get(world.provider)?.identity().await {
+        let provider = providers.get(world.provider)?;
+        let identity = match provider.identity().await {
             Ok(identity) => identity,
             Err(error) => {
                 listing.unreachable.push(error);
@@ -92,10 +93,7 @@ async fn check_providers(
                 world.provider, world.address
             );
             return Err(Failure::new(Code::OtherEngine, Exit::Refused, message)
-                .hint(match world.provider {
-                    ProviderName::Daytona => "set DAYTONA_API_URL and a key of that organisation",
-                    _ => "point DOCKER_HOST or the context there",
-                })
+                .hint(provider.other_account_hint())
                 .hint("or make a new plan"));
         }
     }

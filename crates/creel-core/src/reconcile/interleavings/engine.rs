@@ -624,6 +624,10 @@ impl Provider for EngineModel {
         "model".to_owned()
     }
 
+    fn other_account_hint(&self) -> &'static str {
+        "use the other model"
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         KINDS
     }

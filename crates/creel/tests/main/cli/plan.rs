@@ -113,6 +113,27 @@ fn a_plan_for_another_engine_is_refused() {
 }
 
 #[test]
+fn the_hint_for_another_account_is_that_of_the_provider() {
+    let bench = Bench::new();
+    bench.exited("-a");
+    let path = keep(&bench);
+    for (provider, variable) in [("docker", "DOCKER_HOST"), ("process", "CREEL_HOME")] {
+        let mut plan = read_json(path.as_ref());
+        plan["worlds"] = json!([{
+            "provider": provider, "identity": "of-another", "address": "elsewhere",
+        }]);
+        fs::write(&path, plan.to_string()).unwrap();
+        let output = bench.run(&format!("apply {path}")).expect_code(4);
+        assert!(output.stderr.contains(variable), "{output}");
+        let others = ["DOCKER_HOST", "CREEL_HOME"].into_iter().filter(|other| *other != variable);
+        for other in others {
+            assert!(!output.stderr.contains(other), "{output}");
+        }
+    }
+    assert_eq!(bench.there(), ["c-a"]);
+}
+
+#[test]
 fn protection_that_came_after_the_plan_still_protects() {
     let bench = Bench::new();
     bench.volume("-a");
