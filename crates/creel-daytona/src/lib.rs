@@ -35,6 +35,7 @@ mod provider;
 mod read;
 mod release;
 mod rest;
+mod sandbox;
 mod state;
 pub mod toolbox;
 
@@ -49,4 +50,5 @@ pub use api::{BuildInfo, DaytonaApi, DaytonaResult, ListQuery, NewSandbox, Sandb
 pub use classify::DaytonaError;
 pub use model::{DaytonaSandbox, KeyRights};
 pub use provider::DaytonaProvider;
+pub use sandbox::DaytonaSandboxes;
 pub use state::{STATES, SandboxState};

@@ -35,6 +35,7 @@ mod read;
 mod reference;
 mod release;
 mod rows;
+mod sandbox;
 mod ssh;
 mod states;
 mod steps;
@@ -55,6 +56,7 @@ pub use inside::{Attached, ExecOutput};
 pub use provider::DockerProvider;
 pub use read::step_name;
 pub use reference::{familiar, joined};
+pub use sandbox::DockerSandboxes;
 pub use states::STATES;
 pub use transport::RawStream;
 

@@ -9,6 +9,7 @@
 //! | [`owner`], [`os`], [`clock`] | which process holds a resource, and whether it is still alive |
 //! | [`provider`] | the [`Provider`](provider::Provider) trait, its errors, identities and retries |
 //! | [`run`] | the model of a run: phase, cause, event, state |
+//! | [`sandbox`] | access to a sandbox of any provider, and how a provider makes one |
 //! | [`certificate`] | an object in a leak certificate |
 //! | [`failure`] | error codes, their pages, and the next command to type |
 //! | [`crashpoint`] | the named places at which tests kill the process |
@@ -27,5 +28,6 @@ pub mod os;
 pub mod owner;
 pub mod provider;
 pub mod run;
+pub mod sandbox;
 pub mod size;
 pub mod task;

@@ -66,6 +66,7 @@ mod namespace;
 mod observe;
 mod provider;
 mod release;
+mod sandbox;
 mod sidecar;
 mod state;
 mod terminal;
@@ -80,7 +81,7 @@ pub use channel::{Containment, ProcessEnding};
 pub use cover::SocketCover;
 pub use disk::{SMALLEST_DISK, disk_refusal};
 pub use provider::ProcessProvider;
-pub use state::io_failure;
+pub use sandbox::ProcessSandboxes;
 pub use state::{HolderProgram, ProcessSettings};
 
 /// Every state that this provider reports.

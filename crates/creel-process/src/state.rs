@@ -125,7 +125,7 @@ pub(super) fn failure(
 }
 
 /// Classifies an error of the operating system.
-pub fn io_failure(operation: &str, error: &io::Error) -> ProviderError {
+pub(super) fn io_failure(operation: &str, error: &io::Error) -> ProviderError {
     use io::ErrorKind as K;
     let class = match error.kind() {
         K::PermissionDenied | K::ReadOnlyFilesystem => ErrorClass::Denied,

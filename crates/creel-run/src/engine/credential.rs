@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use creel_daytona::tls;
 use creel_model::clock::now_ms;
 use creel_model::run::CauseClass;
 use creel_sanitise::Diagnostic;
@@ -20,7 +19,7 @@ use crate::workflow::Credential;
 
 use super::checklist::{StepResult, StepSpec, StepVerdict};
 use super::provision::chain;
-use super::{Drive, Stopped};
+use super::{Drive, Stopped, tls};
 
 /// How long obtaining a credential may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -178,7 +177,8 @@ async fn installation_token(
     installation: &str,
     jwt: &SecretString,
 ) -> Result<SecretString, CredentialError> {
-    let tls = tls().map_err(|error| CredentialError::Connection(error.to_string()))?;
+    let tls = tls::trusting_this_machine()
+        .map_err(|error| CredentialError::Connection(error.to_string()))?;
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())

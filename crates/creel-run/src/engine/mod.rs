@@ -25,6 +25,7 @@ mod provision;
 mod resume;
 mod slots;
 mod tail;
+mod tls;
 mod turn_loop;
 mod turns;
 mod workspace;

@@ -67,7 +67,7 @@ impl Drive {
         self.step(step, || {
             let (sandboxes, masker, image) = (sandboxes.clone(), masker.clone(), image.clone());
             async move {
-                match sandboxes.fetch_image(&image).await {
+                match sandboxes.fetch_image(plan, &image).await {
                     Ok(()) => Ok(StepResult::passed(Diagnostic::ours("it was pulled"))),
                     Err(error) if is_final(error.class) => {
                         let found = masker.diagnostic(&error.to_string());

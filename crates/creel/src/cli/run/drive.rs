@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::scope::{AcquireError, Supervisor};
+use creel_daytona::{DaytonaProvider, DaytonaSandboxes};
+use creel_docker::{DockerProvider, DockerSandboxes};
 use creel_ledger::event_log::Journal;
 use creel_ledger::{
     Ledger, LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RecordFilter, RunRecord, WorkflowRecord,
@@ -13,7 +15,9 @@ use creel_model::id::RunId;
 use creel_model::provider::Providers;
 use creel_model::run::RunCommand;
 use creel_model::run::{AttemptFrom, Phase, RunState};
+use creel_model::sandbox::SandboxProvider;
 use creel_model::task;
+use creel_process::ProcessSandboxes;
 use creel_run::RunReport;
 use creel_run::commands::CommandInbox;
 use creel_run::engine::{Drive, DriveError, RunContext, RunInbox};
@@ -78,6 +82,19 @@ pub(super) enum Start {
     Cancel,
 }
 
+/// Returns the providers that have sandboxes and are configured here.
+fn sandbox_providers(
+    app: &App,
+    docker: Option<Arc<DockerProvider>>,
+    daytona: Option<Arc<DaytonaProvider>>,
+) -> Vec<Arc<dyn SandboxProvider>> {
+    let mut all: Vec<Arc<dyn SandboxProvider>> =
+        vec![Arc::new(ProcessSandboxes::new(app.process()))];
+    all.extend(docker.map(|docker| Arc::new(DockerSandboxes::new(docker)) as _));
+    all.extend(daytona.map(|daytona| Arc::new(DaytonaSandboxes::new(daytona)) as _));
+    all
+}
+
 /// The resources that this process needs to drive a run.
 pub(super) struct DriveContext {
     pub(super) ledger: Ledger,
@@ -100,9 +117,7 @@ impl DriveContext {
         let supervisor = Supervisor::new(ledger.clone(), providers.clone(), &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
-        let sandboxes = Sandboxes::new(bridge::PROGRAM, app.process())
-            .with_docker(docker)
-            .with_daytona(daytona);
+        let sandboxes = Sandboxes::new(bridge::PROGRAM, sandbox_providers(app, docker, daytona));
         Ok(Self { ledger, providers, supervisor, sandboxes })
     }
 

@@ -9,10 +9,14 @@ use bytes::Bytes;
 use creel_bridge::event::Stream;
 use creel_bridge::exec::ExecEnding;
 use creel_core::scope::{Held, Supervisor};
+use creel_daytona::DaytonaSandboxes;
+use creel_docker::DockerSandboxes;
 use creel_docker::{DockerProvider, Endpoint};
 use creel_ledger::{Ledger, OnOwnerDeath, RecordFilter};
 use creel_model::id::RunId;
 use creel_model::provider::{Limits, Provider, ProviderName, Providers};
+use creel_model::sandbox::SandboxProvider;
+use creel_process::ProcessSandboxes;
 use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_run::sandbox::{
     BridgeProgram, Command, CreatedSandbox, Finished, Sandbox, SandboxPlan, Sandboxes,
@@ -158,7 +162,11 @@ impl Desk {
         all.extend(daytona.clone().map(|one| one as Arc<dyn Provider>));
         let ledger = Ledger::open(home.path()).await.unwrap();
         let supervisor = Supervisor::new(ledger.clone(), Providers::new(all), "test").unwrap();
-        let sandboxes = Sandboxes::new(PROGRAM, process).with_docker(docker).with_daytona(daytona);
+        let mut with_sandboxes: Vec<Arc<dyn SandboxProvider>> =
+            vec![Arc::new(ProcessSandboxes::new(process))];
+        with_sandboxes.extend(docker.map(|one| Arc::new(DockerSandboxes::new(one)) as _));
+        with_sandboxes.extend(daytona.map(|one| Arc::new(DaytonaSandboxes::new(one)) as _));
+        let sandboxes = Sandboxes::new(PROGRAM, with_sandboxes);
         Self { sandboxes, supervisor, ledger, cloud, home }
     }
 

@@ -12,7 +12,7 @@ use creel_bridge::frame::{Decoder, Frame};
 use super::{Finished, OutputListener};
 
 /// The response to an exec request, as it arrives.
-pub(super) struct ExecResponse<'a> {
+pub struct ExecResponse<'a> {
     decoder: Decoder,
     receiver: FrameReceiver<'a>,
 }
@@ -26,34 +26,34 @@ struct FrameReceiver<'a> {
 
 impl<'a> ExecResponse<'a> {
     /// Creates an empty response that passes output to a listener.
-    pub(super) fn new(listener: OutputListener<'a>) -> Self {
+    pub fn new(listener: OutputListener<'a>) -> Self {
         let receiver = FrameReceiver { newest: 0, finished: None, listener };
         Self { decoder: Decoder::default(), receiver }
     }
 
     /// Takes bytes as they arrive.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed(&mut self, bytes: &[u8]) {
         let Self { decoder, receiver } = self;
         decoder.feed(bytes, |frame| receiver.receive(frame));
     }
 
     /// Starts to read the same response again. Frames that were delivered are not delivered twice.
-    pub(super) fn read_again(&mut self) {
+    pub fn read_again(&mut self) {
         self.decoder = Decoder::default();
     }
 
     /// Returns whether any frame was received.
-    pub(super) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.receiver.newest > 0
     }
 
     /// Returns whether the final frame was received.
-    pub(super) fn is_finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.receiver.finished.is_some()
     }
 
     /// Returns the result, if the final frame was received.
-    pub(super) fn finished(self) -> Option<Finished> {
+    pub fn finished(self) -> Option<Finished> {
         self.receiver.finished
     }
 }

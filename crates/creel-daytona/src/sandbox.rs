@@ -21,10 +21,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::exec::ExecRequest;
-use creel_daytona::DaytonaProvider;
-use creel_daytona::toolbox::{Exec, Executed, SessionCommand, Stream, Toolbox};
 use creel_model::provider::{
-    ErrorClass, Kind, Observed, Provider, ProviderError, ProviderName, Usage,
+    ErrorClass, Kind, Observed, Provider, ProviderError, ProviderName, SandboxSource, SandboxSpec,
+    Spec, Usage,
+};
+use creel_model::sandbox::{
+    BridgeProgram, ExecResponse, PartMaker, Sandbox, SandboxError, SandboxLayout, SandboxOptions,
+    SandboxPart, SandboxParts, SandboxProvider, SandboxStatus, Transport, program_name,
+    with_transport,
 };
 use creel_model::task;
 use secrecy::SecretString;
@@ -32,11 +36,8 @@ use tokio::sync::{Notify, OnceCell};
 use tracing::debug;
 use uuid::Uuid;
 
-use super::BridgeProgram;
-use super::SandboxStatus;
-use super::layout::SandboxLayout;
-use super::response::ExecResponse;
-use super::transport::Transport;
+use super::provider::DaytonaProvider;
+use super::toolbox::{Exec, Executed, SessionCommand, Stream, Toolbox};
 
 /// The interval between two heartbeats.
 const HEARTBEAT_PERIOD: Duration = Duration::from_secs(8);
@@ -49,20 +50,81 @@ const HANG_UP_PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two checks whether it has ended.
 const HANG_UP_PAUSE: Duration = Duration::from_secs(1);
 
+/// The number of bytes in a GiB.
+const GIB: u64 = 1 << 30;
+
+/// The sandboxes of an organisation.
+#[derive(Debug, Clone)]
+pub struct DaytonaSandboxes(Arc<DaytonaProvider>);
+
+impl DaytonaSandboxes {
+    /// Makes sandboxes with a provider.
+    pub fn new(provider: Arc<DaytonaProvider>) -> Self {
+        Self(provider)
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for DaytonaSandboxes {
+    fn name(&self) -> ProviderName {
+        ProviderName::Daytona
+    }
+
+    async fn create(
+        &self,
+        options: &SandboxOptions,
+        program: &BridgeProgram,
+        parts: &mut dyn PartMaker,
+    ) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        options.refuse(ProviderName::Daytona, &["network"])?;
+        let spec = SandboxSpec { source: source(options), ..SandboxSpec::default() };
+        let id = parts.make(SandboxPart::new(Spec::Sandbox(spec))).await?;
+        let transport = DaytonaTransport::new(Arc::clone(&self.0), id, *program);
+        let layout = transport.layout(&program_name(program), options.env.clone()).await?;
+        transport.install(&layout).await?;
+        Ok(with_transport(transport, layout))
+    }
+
+    async fn open(
+        &self,
+        parts: SandboxParts,
+        program: &BridgeProgram,
+        env: BTreeMap<String, SecretString>,
+    ) -> Result<Arc<dyn Sandbox>, ProviderError> {
+        let transport = DaytonaTransport::new(Arc::clone(&self.0), parts.object, *program);
+        let layout = transport.layout(&parts.program, env).await?;
+        Ok(with_transport(transport, layout))
+    }
+}
+
+/// Returns the source of a sandbox. A snapshot has its own size; an image needs one.
+fn source(options: &SandboxOptions) -> SandboxSource {
+    match (&options.snapshot, &options.image) {
+        (Some(snapshot), _) => SandboxSource::Snapshot(snapshot.clone()),
+        (None, Some(image)) => SandboxSource::Image {
+            reference: image.clone(),
+            cpus: options.limits.cpus.map(|cpus| cpus.ceil() as u64),
+            memory_gib: options.limits.memory.map(|bytes| bytes.div_ceil(GIB)),
+            disk_gib: options.disk.map(|bytes| bytes.div_ceil(GIB)),
+        },
+        (None, None) => SandboxSource::Default,
+    }
+}
+
 /// The transport to a cloud sandbox.
 #[derive(Debug)]
-pub(super) struct DaytonaTransport {
-    pub provider: Arc<DaytonaProvider>,
+struct DaytonaTransport {
+    provider: Arc<DaytonaProvider>,
     /// The sandbox's id.
-    pub id: String,
+    id: String,
     /// The program that is uploaded into it.
-    pub program: BridgeProgram,
+    program: BridgeProgram,
     toolbox: OnceCell<Toolbox>,
 }
 
 impl DaytonaTransport {
     /// Returns the transport to a sandbox.
-    pub(super) fn new(provider: Arc<DaytonaProvider>, id: String, program: BridgeProgram) -> Self {
+    fn new(provider: Arc<DaytonaProvider>, id: String, program: BridgeProgram) -> Self {
         Self { provider, id, program, toolbox: OnceCell::new() }
     }
 
@@ -71,7 +133,7 @@ impl DaytonaTransport {
     }
 
     /// Determines the layout of the sandbox.
-    pub(super) async fn layout(
+    async fn layout(
         &self,
         program: &str,
         env: BTreeMap<String, SecretString>,
@@ -81,7 +143,7 @@ impl DaytonaTransport {
     }
 
     /// Creates the directories, and uploads the program unless it is there already.
-    pub(super) async fn install(&self, layout: &SandboxLayout) -> Result<(), ProviderError> {
+    async fn install(&self, layout: &SandboxLayout) -> Result<(), ProviderError> {
         let (creel, program) = (quoted(&layout.creel_directory), quoted(&layout.bridge_path));
         let workspace = quoted(&layout.workspace_root);
         let make = format!(

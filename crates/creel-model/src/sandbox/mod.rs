@@ -8,11 +8,8 @@
 //! A crash in the middle leaves what the ledger records: the sandbox itself, with
 //! everything in it.
 
-mod create;
-mod daytona;
-mod docker;
 mod layout;
-mod process;
+mod making;
 mod request;
 mod response;
 mod transport;
@@ -25,13 +22,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::event::Stream;
 use creel_bridge::exec::ExecEnding;
-use creel_model::provider::{ProviderError, ProviderName};
 use secrecy::SecretString;
 
-pub(crate) use layout::CREEL_DIRECTORY;
+use crate::provider::{ProviderError, ProviderName, Usage};
 
-pub use create::{CreatedSandbox, SandboxPlan, Sandboxes};
-pub use creel_model::provider::Usage;
+pub use layout::{CREEL_DIRECTORY, SandboxLayout, WORKSPACE, program_name};
+pub use making::{
+    PartMaker, PartNotMade, SandboxError, SandboxOptions, SandboxPart, SandboxParts,
+    SandboxProvider, no_sandbox,
+};
+pub use response::ExecResponse;
+pub use transport::{Transport, with_transport};
 
 /// The embedded bridge program for sandboxes.
 #[derive(Clone, Copy)]

@@ -22,24 +22,30 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use creel_bridge::exec::ExecRequest;
 use creel_bridge::file;
 use creel_model::provider::{
-    ErrorClass, Kind, Limits, ProcessSpec, Provider, ProviderError, ProviderName, Usage,
+    ErrorClass, Kind, Limits, ProcessSpec, Provider, ProviderError, ProviderName, Spec, Usage,
 };
-use creel_process::{ProcessEnding, ProcessProvider, RESOURCE_VARIABLE};
+use creel_model::sandbox::{
+    BridgeProgram, CREEL_DIRECTORY, ExecResponse, PartMaker, Sandbox, SandboxError, SandboxLayout,
+    SandboxOptions, SandboxPart, SandboxParts, SandboxProvider, SandboxStatus, Transport,
+    WORKSPACE, no_sandbox, program_name, with_transport,
+};
+use creel_model::task;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use super::SandboxStatus;
-use super::layout::{CREEL_DIRECTORY, SandboxLayout, WORKSPACE};
-use super::response::ExecResponse;
-use super::transport::Transport;
+use super::RESOURCE_VARIABLE;
+use super::channel::ProcessEnding;
+use super::provider::ProcessProvider;
+use super::state::io_failure;
 
 /// The holder's socket, in creel's own directory.
 const SOCKET: &str = "hold.sock";
@@ -52,32 +58,90 @@ const START_PATIENCE: Duration = Duration::from_secs(15);
 /// The pause between two checks whether it does.
 const START_PAUSE: Duration = Duration::from_millis(10);
 
+/// The sandboxes on this machine.
+#[derive(Debug, Clone)]
+pub struct ProcessSandboxes(ProcessProvider);
+
+impl ProcessSandboxes {
+    /// Makes sandboxes with a provider.
+    pub fn new(provider: ProcessProvider) -> Self {
+        Self(provider)
+    }
+
+    /// Returns the directories of a sandbox.
+    fn home(&self, directory: &str) -> Result<SandboxHome, ProviderError> {
+        let wrong = || no_sandbox(ProviderName::Process, "its directory is not on record");
+        let root = self.0.directory(directory).ok_or_else(wrong)?;
+        let work = self.0.work_directory(directory).ok_or_else(wrong)?;
+        Ok(SandboxHome { root, work })
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for ProcessSandboxes {
+    fn name(&self) -> ProviderName {
+        ProviderName::Process
+    }
+
+    async fn create(
+        &self,
+        options: &SandboxOptions,
+        program: &BridgeProgram,
+        parts: &mut dyn PartMaker,
+    ) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        options.refuse(ProviderName::Process, &["image", "network", "snapshot"])?;
+        let name = program_name(program);
+        let directory = options.disk.map_or(Spec::Directory, |bytes| Spec::Disk { bytes });
+        let directory = parts.make(SandboxPart::new(directory)).await?;
+        let home = self.home(&directory)?;
+        let installed = {
+            let (home, name, bytes) = (home.clone(), name.clone(), program.bytes);
+            task::blocking(move || install(&home, &name, bytes)).await
+        };
+        installed.map_err(|error| io_failure("furnish a directory", &error))?;
+        let layout = home.layout(&name, options.env.clone());
+        let spec = tree_spec(&home, &layout.bridge_path, options.limits.clone());
+        let tree = parts.make(SandboxPart::new(Spec::Process(spec))).await?;
+        let transport = ProcessTransport { provider: self.0.clone(), tree, home };
+        transport.until_ready().await?;
+        Ok(with_transport(transport, layout))
+    }
+
+    async fn open(
+        &self,
+        parts: SandboxParts,
+        _: &BridgeProgram,
+        env: BTreeMap<String, SecretString>,
+    ) -> Result<Arc<dyn Sandbox>, ProviderError> {
+        let home = self.home(parts.directory.as_deref().unwrap_or_default())?;
+        let layout = home.layout(&parts.program, env);
+        let transport = ProcessTransport { provider: self.0.clone(), tree: parts.object, home };
+        Ok(with_transport(transport, layout))
+    }
+}
+
 /// The transport to a process sandbox.
 #[derive(Debug)]
-pub(super) struct ProcessTransport {
-    pub provider: ProcessProvider,
+struct ProcessTransport {
+    provider: ProcessProvider,
     /// The id of the process tree.
-    pub tree: String,
+    tree: String,
     /// The directories of the sandbox.
-    pub home: SandboxHome,
+    home: SandboxHome,
 }
 
 /// The directories of a process sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SandboxHome {
+struct SandboxHome {
     /// The directory that holds everything, including creel's own files.
-    pub root: PathBuf,
+    root: PathBuf,
     /// The directory for the workload's files: the same directory, or its disk.
-    pub work: PathBuf,
+    work: PathBuf,
 }
 
 impl SandboxHome {
     /// Returns the layout for the commands in it.
-    pub(super) fn layout(
-        &self,
-        program: &str,
-        env: BTreeMap<String, SecretString>,
-    ) -> SandboxLayout {
+    fn layout(&self, program: &str, env: BTreeMap<String, SecretString>) -> SandboxLayout {
         let (root, work) = (self.root.display().to_string(), self.work.display().to_string());
         SandboxLayout::apart(&root, &work, program, env)
     }
@@ -87,7 +151,7 @@ impl SandboxHome {
 ///
 /// Each sandbox has its own copy. A process tree is no security boundary, so one sandbox could
 /// change a shared program for the others.
-pub(super) fn install(home: &SandboxHome, name: &str, program: &[u8]) -> io::Result<()> {
+fn install(home: &SandboxHome, name: &str, program: &[u8]) -> io::Result<()> {
     let own = home.root.join(CREEL_DIRECTORY);
     let theirs = ["home", "tmp", WORKSPACE].map(|name| home.work.join(name));
     for directory in std::iter::once(&own).chain(&theirs) {
@@ -97,7 +161,7 @@ pub(super) fn install(home: &SandboxHome, name: &str, program: &[u8]) -> io::Res
 }
 
 /// Returns the spec of the sandbox's process tree.
-pub(super) fn tree_spec(home: &SandboxHome, program: &str, limits: Limits) -> ProcessSpec {
+fn tree_spec(home: &SandboxHome, program: &str, limits: Limits) -> ProcessSpec {
     let command =
         [program, "hold", "--lease-file", "lease", "--lease-ms", ENDLESS_MS, "--socket", SOCKET];
     let below = |name: &str| home.work.join(name).display().to_string();
@@ -113,7 +177,7 @@ pub(super) fn tree_spec(home: &SandboxHome, program: &str, limits: Limits) -> Pr
 
 impl ProcessTransport {
     /// Waits until the holder listens.
-    pub(super) async fn until_ready(&self) -> Result<(), ProviderError> {
+    async fn until_ready(&self) -> Result<(), ProviderError> {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             match self.connect().await {

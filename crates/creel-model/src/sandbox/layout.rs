@@ -7,15 +7,15 @@ use secrecy::SecretString;
 use super::BridgeProgram;
 
 /// The name of creel's own directory in a sandbox.
-pub(crate) const CREEL_DIRECTORY: &str = ".creel";
+pub const CREEL_DIRECTORY: &str = ".creel";
 /// The name of the base directory of relative workspace paths.
-pub(super) const WORKSPACE: &str = "workspace";
+pub const WORKSPACE: &str = "workspace";
 /// How many digits of the digest are in the program's name.
 const DIGEST_DIGITS: usize = 12;
 
 /// The layout of a sandbox, and the variables of every command in it.
 #[derive(Debug, Clone)]
-pub(super) struct SandboxLayout {
+pub struct SandboxLayout {
     /// Creel's own directory.
     pub creel_directory: String,
     /// The base directory of relative workspace paths.
@@ -28,16 +28,12 @@ pub(super) struct SandboxLayout {
 
 impl SandboxLayout {
     /// Lays out a sandbox below one directory.
-    pub(super) fn below(
-        directory: &str,
-        program: &str,
-        env: BTreeMap<String, SecretString>,
-    ) -> Self {
+    pub fn below(directory: &str, program: &str, env: BTreeMap<String, SecretString>) -> Self {
         Self::apart(directory, directory, program, env)
     }
 
     /// Lays out a sandbox below two directories: one for creel's own files, one for the workspace.
-    pub(super) fn apart(
+    pub fn apart(
         directory: &str,
         work: &str,
         program: &str,
@@ -54,7 +50,7 @@ impl SandboxLayout {
     }
 
     /// Returns the absolute form of a path. A relative path is relative to the workspace root.
-    pub(super) fn absolute(&self, path: &str) -> String {
+    pub fn absolute(&self, path: &str) -> String {
         match path {
             "" | "." => self.workspace_root.clone(),
             path if path.starts_with('/') => path.to_owned(),
@@ -66,7 +62,7 @@ impl SandboxLayout {
 /// Returns the file name of a program in sandboxes.
 ///
 /// The name depends on the content, so different versions have different names.
-pub(super) fn program_name(program: &BridgeProgram) -> String {
+pub fn program_name(program: &BridgeProgram) -> String {
     let digits = program.digest.get(..DIGEST_DIGITS).unwrap_or(program.digest);
     format!("creel-bridge-{digits}")
 }

@@ -13,14 +13,15 @@
 //! unreachable one is not.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::provider::{ErrorClass, ProviderError, ProviderName, Usage};
 use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::event::Stream;
 use creel_bridge::exec::{ExecEnding, ExecRequest};
 use creel_bridge::file::FileError;
-use creel_model::provider::{ErrorClass, ProviderError, ProviderName, Usage};
 use tokio::time::timeout;
 
 use super::layout::SandboxLayout;
@@ -44,7 +45,7 @@ const STDERR_LIMIT: usize = 400;
 
 /// The transport to the sandboxes of one provider.
 #[async_trait]
-pub(super) trait Transport: Send + Sync + fmt::Debug {
+pub trait Transport: Send + Sync + fmt::Debug {
     /// Returns the provider.
     fn provider(&self) -> ProviderName;
 
@@ -83,11 +84,19 @@ pub(super) trait Transport: Send + Sync + fmt::Debug {
     async fn renew(&self) -> Result<(), ProviderError>;
 }
 
+/// Returns a sandbox that is reached by a transport.
+pub fn with_transport<W: Transport + 'static>(
+    transport: W,
+    layout: SandboxLayout,
+) -> Arc<dyn Sandbox> {
+    Arc::new(TransportSandbox { transport, layout })
+}
+
 /// A sandbox that is reached by a transport.
 #[derive(Debug)]
-pub(super) struct TransportSandbox<W> {
-    pub transport: W,
-    pub layout: SandboxLayout,
+struct TransportSandbox<W> {
+    transport: W,
+    layout: SandboxLayout,
 }
 
 impl<W: Transport> TransportSandbox<W> {
@@ -124,7 +133,7 @@ impl<W: Transport> TransportSandbox<W> {
             }
             Err(_) => {
                 let message =
-                    format!("there was no answer within {}", creel_model::duration::show(limit));
+                    format!("there was no answer within {}", crate::duration::show(limit));
                 self.failure(what, ErrorClass::Unreachable, message)
             }
         };

@@ -19,48 +19,112 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::exec::ExecRequest;
-use creel_docker::{DockerProvider, ExecOutput};
 use creel_model::provider::{
-    ContainerSpec, ErrorClass, Init, Kind, Placed, Provider, ProviderError, ProviderName, Usage,
+    ContainerSpec, ErrorClass, Init, Kind, Placed, Provider, ProviderError, ProviderName, Spec,
+    Usage,
+};
+use creel_model::sandbox::{
+    BridgeProgram, ExecResponse, PartMaker, Sandbox, SandboxError, SandboxLayout, SandboxOptions,
+    SandboxPart, SandboxParts, SandboxProvider, SandboxStatus, Transport, no_sandbox, program_name,
+    with_transport,
 };
 use secrecy::SecretString;
 
-use super::BridgeProgram;
-use super::SandboxStatus;
-use super::create::SandboxPlan;
-use super::layout::SandboxLayout;
-use super::response::ExecResponse;
-use super::transport::Transport;
+use super::inside::ExecOutput;
+use super::provider::DockerProvider;
 
 /// The maximum number of error output bytes to keep when there is no response.
 const STDERR_LIMIT: usize = 400;
 
+/// The sandboxes of an engine.
+#[derive(Debug, Clone)]
+pub struct DockerSandboxes(Arc<DockerProvider>);
+
+impl DockerSandboxes {
+    /// Makes sandboxes on the engine of a provider.
+    pub fn new(provider: Arc<DockerProvider>) -> Self {
+        Self(provider)
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for DockerSandboxes {
+    fn name(&self) -> ProviderName {
+        ProviderName::Docker
+    }
+
+    async fn missing_image(
+        &self,
+        options: &SandboxOptions,
+    ) -> Result<Option<String>, ProviderError> {
+        let Some(image) = &options.image else { return Ok(None) };
+        let known = self.0.inspect(Kind::Image, image).await?;
+        Ok(known.is_none().then(|| image.clone()))
+    }
+
+    async fn fetch_image(&self, image: &str) -> Result<(), ProviderError> {
+        self.0.pull(image).await
+    }
+
+    async fn create(
+        &self,
+        options: &SandboxOptions,
+        program: &BridgeProgram,
+        parts: &mut dyn PartMaker,
+    ) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        options.refuse(ProviderName::Docker, &["snapshot"])?;
+        let refused = |message: &str| no_sandbox(ProviderName::Docker, message);
+        let image = options.image.as_deref();
+        let image = image.ok_or_else(|| refused("a container needs an image"))?;
+        if self.missing_image(options).await?.is_some() {
+            let message = format!("the engine has no image {image}; `docker pull {image}` gets it");
+            return Err(refused(&message).into());
+        }
+        let layout = layout(&program_name(program), options.env.clone());
+        let spec = Spec::Container(container(options, image, &layout, program));
+        let part = SandboxPart { spec, lease_file: Some(lease_file(&layout)) };
+        let id = parts.make(part).await?;
+        Ok(with_transport(DockerTransport { provider: Arc::clone(&self.0), id }, layout))
+    }
+
+    async fn open(
+        &self,
+        parts: SandboxParts,
+        _: &BridgeProgram,
+        env: BTreeMap<String, SecretString>,
+    ) -> Result<Arc<dyn Sandbox>, ProviderError> {
+        let layout = layout(&parts.program, env);
+        let provider = Arc::clone(&self.0);
+        Ok(with_transport(DockerTransport { provider, id: parts.object }, layout))
+    }
+}
+
 /// The transport to a container.
 #[derive(Debug)]
-pub(super) struct DockerTransport {
-    pub provider: Arc<DockerProvider>,
+struct DockerTransport {
+    provider: Arc<DockerProvider>,
     /// The container's id.
-    pub id: String,
+    id: String,
 }
 
 /// Returns the layout of a container.
-pub(super) fn layout(program: &str, env: BTreeMap<String, SecretString>) -> SandboxLayout {
+fn layout(program: &str, env: BTreeMap<String, SecretString>) -> SandboxLayout {
     SandboxLayout::below("/", program, env)
 }
 
 /// Returns the file whose change shows the holder in a container that its owner is alive.
-pub(super) fn lease_file(layout: &SandboxLayout) -> String {
+fn lease_file(layout: &SandboxLayout) -> String {
     format!("{}/lease", layout.creel_directory)
 }
 
 /// Returns the spec of a sandbox's container.
-pub(super) fn container(
-    plan: &SandboxPlan,
+fn container(
+    options: &SandboxOptions,
     image: &str,
     layout: &SandboxLayout,
     program: &BridgeProgram,
 ) -> ContainerSpec {
-    let lease = plan.lease.as_millis().to_string();
+    let lease = options.lease.as_millis().to_string();
     let lease_file = lease_file(layout);
     let holder = [&layout.bridge_path, "hold", "--lease-file", &lease_file, "--lease-ms", &lease];
     let directory = |path: &str, mode| Placed { path: path.to_owned(), mode, content: None };
@@ -75,9 +139,9 @@ pub(super) fn container(
             file(&lease_file, 0o644, Some(Bytes::new())),
             directory(&layout.workspace_root, 0o755),
         ],
-        network: plan.network.clone(),
-        limits: plan.limits.clone(),
-        disk_gib: plan.disk.map(|bytes| bytes.div_ceil(1 << 30)),
+        network: options.network.clone(),
+        limits: options.limits.clone(),
+        disk_gib: options.disk.map(|bytes| bytes.div_ceil(1 << 30)),
         ..ContainerSpec::default()
     }
 }
@@ -191,16 +255,11 @@ impl Transport for DockerTransport {
 
 #[cfg(test)]
 mod tests {
-    use creel_ledger::OnOwnerDeath;
-    use creel_model::id::RunId;
-
     use super::*;
 
     #[test]
     fn nothing_of_the_environment_is_in_the_container() {
-        let plan = SandboxPlan {
-            run: RunId::new(),
-            provider: ProviderName::Docker,
+        let options = SandboxOptions {
             image: Some("image".to_owned()),
             snapshot: None,
             env: BTreeMap::from([("TOKEN".to_owned(), "hush".into())]),
@@ -208,11 +267,10 @@ mod tests {
             disk: None,
             network: None,
             lease: Duration::from_secs(60),
-            on_owner_death: OnOwnerDeath::Release,
         };
         let program = BridgeProgram { bytes: b"program", digest: "00" };
-        let layout = layout("creel-bridge-00", plan.env.clone());
-        let spec = container(&plan, "image", &layout, &program);
+        let layout = layout("creel-bridge-00", options.env.clone());
+        let spec = container(&options, "image", &layout, &program);
         assert!(spec.env.is_empty() && !format!("{spec:?}").contains("hush"));
         assert_eq!(spec.entry_point[..2], ["/.creel/creel-bridge-00", "hold"]);
         assert_eq!(spec.entry_point.last().map(String::as_str), Some("60000"));
