@@ -144,7 +144,7 @@ async fn put(
     ledger.place_command(&NewCommand { key: key.clone(), run, command }).await?;
     let poked = poke(ledger.home(), record.owner.owner.process).await;
     if let Err(error) = &poked {
-        debug!(run_id = %run, %error, "the owner could not be poked");
+        debug!(run_id = %run, %error, "the owner could not be notified");
     }
     Ok(Receipt { key, poked: poked.is_ok() })
 }

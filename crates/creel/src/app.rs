@@ -331,8 +331,9 @@ fn no_daytona() -> Failure {
 
 /// Returns the failure for a missing engine, with a hint.
 pub(crate) fn no_docker() -> Failure {
-    Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here")
-        .hint("set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for")
+    Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here").hint(
+        "set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was tried",
+    )
 }
 
 /// Returns every state that some provider reports.

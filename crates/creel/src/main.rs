@@ -1,4 +1,4 @@
-//! creel: every agent run ends with a known outcome, and everything it took is released.
+//! creel: every agent run ends with a known outcome, and everything it created is released.
 //!
 //! This crate is the command line. It reads the environment, opens the ledger and the providers,
 //! calls `creel-core`, prints, and maps the result to an exit code. Everything that does not depend

@@ -133,7 +133,7 @@ impl CommandOutput {
             }
             Finished::Ended(ExecEnding::TimedOut) => Diagnostic::ours("killed at its time limit"),
             Finished::Ended(ExecEnding::Silent) => {
-                Diagnostic::ours("killed because it said nothing for too long")
+                Diagnostic::ours("killed because it wrote nothing for too long")
             }
             Finished::NotStarted(reason) => masker.diagnostic(&format!("not started: {reason}")),
         }

@@ -116,8 +116,7 @@ impl Drive {
         if self.journal.state().cause().is_none() {
             return Ok(());
         }
-        let cause =
-            self.cause(CauseClass::SandboxLost, "the sandbox was lost while it was given back");
+        let cause = self.cause(CauseClass::SandboxLost, "the sandbox was lost during its release");
         self.record(RunEvent::CauseLatched { cause }).await
     }
 
@@ -216,7 +215,7 @@ impl Drive {
         // In the order of the list: a process tree comes before the directory it runs in.
         for held in std::mem::take(&mut self.held) {
             if let Err(error) = self.context.supervisor.release(held).await {
-                warn!(%error, "not given back at the first try");
+                warn!(%error, "the first try of a release failed");
             }
         }
         let (mut deadline, mut pause) = (None, FIRST_PAUSE);
@@ -306,7 +305,7 @@ pub async fn certify(
                     .map(CertificateEntry::of),
             ),
             Err(error) => {
-                warn!(%error, "what is left could not be looked for");
+                warn!(%error, "what is left could not be listed");
                 all_listed = false;
             }
         }

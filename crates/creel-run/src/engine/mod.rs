@@ -247,7 +247,7 @@ impl Drive {
         match ended {
             WorkEnd::ByItself(Ok(result)) => result,
             WorkEnd::ByItself(Err(_)) => {
-                error!("the engine panicked; what it took is given back");
+                error!("the engine panicked; its resources are released");
                 Err(self
                     .stopped(CauseClass::HubError, "creel itself failed while it drove the run"))
             }

@@ -37,7 +37,7 @@ pub(super) async fn acquire(home: &Path) -> ReleaseSlot {
             Ok(Some(lock)) => return ReleaseSlot { _lock: Some(lock) },
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(error) => {
-                warn!(%error, "turns at giving back cannot be taken");
+                warn!(%error, "release slots cannot be acquired");
                 break;
             }
         }

@@ -78,7 +78,9 @@ impl Drive {
                 for (path, text) in files.iter() {
                     sandbox.upload(path, Bytes::from(text.clone()), FILE_MODE).await?;
                 }
-                Ok(StepResult::passed(masker.diagnostic(&format!("{} files written", files.len()))))
+                let plural = if files.len() == 1 { "" } else { "s" };
+                let found = format!("{} file{plural} written", files.len());
+                Ok(StepResult::passed(masker.diagnostic(&found)))
             }
         })
         .await

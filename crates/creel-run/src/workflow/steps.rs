@@ -90,7 +90,7 @@ impl Resolved {
             let step = PlannedStep::new(
                 StepKind::Credential,
                 format!("credential {name}"),
-                "it is at hand",
+                "it is available",
             );
             step.optional(!required)
         }));

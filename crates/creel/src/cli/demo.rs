@@ -164,9 +164,10 @@ impl DemoSupervisor {
         let stdout = self.child.stdout.take().expect("stdout was asked for as a pipe");
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line);
-        read.map_err(|error| Failure::internal("the supervisor said nothing", &error))?;
-        serde_json::from_str(&line)
-            .map_err(|error| Failure::internal("the supervisor could not take everything", &error))
+        read.map_err(|error| Failure::internal("the supervisor printed nothing", &error))?;
+        serde_json::from_str(&line).map_err(|error| {
+            Failure::internal("the supervisor could not create everything", &error)
+        })
     }
 
     /// Kills it with SIGKILL: no handler runs, nothing is flushed.
@@ -223,7 +224,7 @@ fn print_held(app: &App, held: &HeldJson) {
 async fn wait_until_all_is_released(ledger: &Ledger, killed: Instant) -> Result<(), Failure> {
     while !ledger.records(&RecordFilter::open()).await?.is_empty() {
         if killed.elapsed() > PATIENCE {
-            let message = "the watchdog did not give everything back in time";
+            let message = "the watchdog did not release everything in time";
             return Err(Failure::new(Code::NotGone, Exit::Unverified, message)
                 .hint("its log is watchdog.log in the demo's directory"));
         }

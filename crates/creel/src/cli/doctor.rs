@@ -260,7 +260,7 @@ async fn daytona(app: &App) -> DoctorCheck {
             NAME,
             Exit::Provider,
             format!("the key lacks {}", missing.join(" and ")),
-            "make a key with the scopes write:sandboxes and delete:sandboxes: without the second, nothing that is made can be given back",
+            "make a key with the scopes write:sandboxes and delete:sandboxes: without the second, sandboxes cannot be deleted",
         ),
         Err(error) => {
             let failure = Failure::from(error);

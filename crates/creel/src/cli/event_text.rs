@@ -53,17 +53,17 @@ pub(crate) fn event_text(event: &RunEvent) -> String {
         RunEvent::MessageTaken { key } => format!("took {key}"),
         RunEvent::TurnEnded { turn, how } => format!("turn {turn} {}", outcome(how)),
         RunEvent::CauseLatched { cause } => format!("{}: {}", cause.class, cause.message),
-        RunEvent::CancelRequested => "a user asked for its end".to_owned(),
+        RunEvent::CancelRequested => "a user requested cancellation".to_owned(),
         RunEvent::TeardownEnded { name, found } => format!("teardown {name}: {found}"),
         RunEvent::Kept { until_ms } => {
             let until = jiff::Timestamp::from_millisecond(*until_ms).unwrap_or_default();
             format!("its sandbox is kept until {until}")
         }
         RunEvent::Released { certificate } if certificate.verified => {
-            "everything was given back, and that was verified".to_owned()
+            "everything was released and verified gone".to_owned()
         }
         RunEvent::Released { certificate } => {
-            format!("given back, but {} left or not verified", certificate.left.len())
+            format!("released, but {} left or not verified", certificate.left.len())
         }
     }
 }
@@ -86,8 +86,8 @@ fn outcome(how: &TurnOutcome) -> String {
         TurnOutcome::Exited { code: 0 } => "ended".to_owned(),
         TurnOutcome::Exited { code } => format!("ended with exit code {code}"),
         TurnOutcome::Killed { signal } => format!("was ended by signal {signal}"),
-        TurnOutcome::TimedOut => "was cut off at its limit".to_owned(),
-        TurnOutcome::Silent => "was cut off: it said nothing for too long".to_owned(),
+        TurnOutcome::TimedOut => "was stopped at its limit".to_owned(),
+        TurnOutcome::Silent => "was stopped: it wrote nothing for too long".to_owned(),
         TurnOutcome::Cancelled => "was cancelled".to_owned(),
         TurnOutcome::NotStarted { reason } => format!("could not be started: {reason}"),
     }

@@ -206,7 +206,7 @@ impl Finder<'_> {
         }
         let message = format!("{} {} is held by an owner that is {liveness}", seen.kind, seen.name);
         Err(Failure::new(Code::Held, Exit::Refused, message)
-            .hint("end that process, or take it away with --force"))
+            .hint("end that process, or release it anyway with --force"))
     }
 
     /// Refuses what is protected or held by an owner that may be alive.

@@ -157,7 +157,7 @@ impl LedgerCommand {
                 records: shown,
             });
         } else if records.is_empty() {
-            app.printer.say("nothing is on record that is still to be given back");
+            app.printer.say("no open records: nothing is left to release");
         } else {
             app.printer.data(&table::render(&records_table(&records)));
         }

@@ -156,7 +156,7 @@ impl Ls {
         unfinished::mention(app, &unfinished);
         // Reading never deletes; it only reports how much there is to release.
         if ledger.is_some() && orphans > 0 {
-            app.printer.say(&format!("{orphans} orphaned; give them back with: creel reconcile"));
+            app.printer.say(&format!("{orphans} orphaned; release them with: creel reconcile"));
         }
         listing.failure().map_or(Ok(Exit::Done), Err)
     }
@@ -233,7 +233,7 @@ fn print_table(app: &App, rows: Vec<ListedResource>, now: Timestamp, complete: b
     if rows.is_empty() {
         // An empty list is conclusive only if every provider responded.
         if complete {
-            app.printer.say("nothing is there that fits");
+            app.printer.say("nothing matches");
         }
         return;
     }

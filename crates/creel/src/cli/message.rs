@@ -41,7 +41,7 @@ impl Message {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let text = if self.text == "-" { read_input().await? } else { self.text };
         if text.trim().is_empty() {
-            return Err(Failure::usage("there is nothing to say").hint("creel message RUN TEXT"));
+            return Err(Failure::usage("the message is empty").hint("creel message RUN TEXT"));
         }
         place_message(app, &self.run, &text, self.request.as_deref()).await
     }

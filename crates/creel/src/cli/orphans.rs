@@ -22,7 +22,8 @@ pub(crate) async fn release_orphans_first(
     let Ok(reconciler) = app.reconciler(ledger, providers) else { return Ok(()) };
     let status = reconciler.finish().await?;
     if status.released() > 0 {
-        app.printer.say(&format!("also gave back {} orphaned", status.released()));
+        let plural = if status.released() == 1 { "" } else { "s" };
+        app.printer.say(&format!("also released {} orphaned resource{plural}", status.released()));
     }
     for item in status.items.iter().filter(|item| is_kept(item)) {
         let reason = item.reason.as_deref().unwrap_or_default();

@@ -81,7 +81,7 @@ fn head(run: &RunRecord) -> String {
         facts.push(("driver", driver(run)));
     }
     if !state.phase.is_final() && run.owner_liveness() == Liveness::Dead {
-        let hints = "creel resume goes on with a detached one; creel reconcile ends any other";
+        let hints = "creel resume continues a detached run; creel reconcile ends any other";
         facts.push(("to go on", hints.to_owned()));
     }
     if let Some(open) = &state.request {

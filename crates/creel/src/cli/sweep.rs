@@ -338,7 +338,7 @@ async fn keep(
     let worlds = app.identities(providers, is_used).await?;
     let plan = plan::examine(plan.clone(), providers).await?;
     Plan { worlds, ..plan }.write(path)?;
-    app.printer.say(&format!("plan kept; carry it out with: creel apply {}", path.display()));
+    app.printer.say(&format!("plan saved; apply it with: creel apply {}", path.display()));
     Ok(())
 }
 
@@ -383,7 +383,7 @@ async fn confirm(app: &App, count: usize, cancel: &CancellationToken) -> Result<
     let unconfirmed = |message: &str| Failure::new(Code::Unconfirmed, Exit::Refused, message);
     if !std::io::stdin().is_terminal() {
         return Err(unconfirmed("--all means everything, and there is no terminal to confirm it")
-            .hint("look at the plan without --apply, then add --yes"));
+            .hint("review the plan without --apply, then add --yes"));
     }
     app.printer.warn(&format!("To be released, also what creel did not make: {count}"));
     let mut stderr = std::io::stderr();

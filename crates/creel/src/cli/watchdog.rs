@@ -16,7 +16,7 @@ use crate::output::{Exit, Failure};
 /// The byte that reports that the watch has begun.
 const READY: &[u8] = b"w";
 
-/// ProcessWatch a supervisor (started by creel itself)
+/// Watch a supervisor (started by creel itself)
 #[derive(Debug, Args)]
 pub(crate) struct WatchdogCommand {
     /// The owner to watch

@@ -250,15 +250,16 @@ impl From<RunCommandError> for Failure {
             RunCommandError::Ledger(error) => return error.into(),
             RunCommandError::Text(_) => {
                 return Self::of(Code::File, Exit::Usage, &error)
-                    .hint("look at the room and the rights of CREEL_HOME: creel doctor");
+                    .hint("check the free space and permissions of CREEL_HOME: creel doctor");
             }
             RunCommandError::Over { .. } => (Code::RunOver, "creel show RUN shows how it ended"),
             RunCommandError::OwnerDead { on_owner_death: OnOwnerDeath::Release, .. } => {
-                (Code::DriverDead, "creel reconcile gives back what it held, and closes it")
+                (Code::DriverDead, "creel reconcile releases what it held and closes the run")
             }
-            RunCommandError::OwnerDead { on_owner_death: OnOwnerDeath::Hold, .. } => {
-                (Code::DriverDead, "creel resume RUN takes it up; its lease ends it otherwise")
-            }
+            RunCommandError::OwnerDead { on_owner_death: OnOwnerDeath::Hold, .. } => (
+                Code::DriverDead,
+                "creel resume RUN continues it; otherwise it ends with its lease",
+            ),
         };
         Self::of(code, Exit::Refused, &error).hint(hint)
     }
@@ -361,7 +362,7 @@ impl From<PlanFileError> for Failure {
 impl From<CapExceeded> for Failure {
     fn from(error: CapExceeded) -> Self {
         Self::of(Code::Cap, Exit::Refused, &error)
-            .hint("look at the plan without --apply; if it is right, raise --max or --max-percent")
+            .hint("review the plan without --apply; if it is right, raise --max or --max-percent")
     }
 }
 

@@ -108,7 +108,7 @@ impl Daytona {
             pid: std::process::id(),
         });
         shutdown.requested().await;
-        app.printer.say("giving back all sandboxes; press Ctrl-C again to stop at once");
+        app.printer.say("releasing all sandboxes; press Ctrl-C again to stop at once");
         tokio::select! {
             () = running.stop() => {}
             () = shutdown.requested() => exit_at_once(),

@@ -104,7 +104,7 @@ struct HoldContext<'a> {
 }
 
 fn interrupted() -> Failure {
-    Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before everything was taken")
+    Failure::new(Code::Interrupted, Exit::Interrupted, "interrupted before everything was created")
 }
 
 impl Hold {
@@ -275,7 +275,7 @@ fn print_held(app: &App, watchdog: Option<u32>, run: RunId, held: &[Held]) {
 async fn release_all(app: &App, supervisor: &Supervisor) -> Result<(), Failure> {
     let status = supervisor.release_all().await?;
     if status.released() > 0 {
-        app.printer.say(&format!("gave back {}", status.released()));
+        app.printer.say(&format!("released {}", status.released()));
     }
     // What a failed create left and cannot be released is quarantined before this begins.
     if status.is_settled() && status.quarantined == 0 {

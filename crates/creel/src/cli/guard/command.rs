@@ -58,7 +58,7 @@ async fn start(
     let held = held.await.map_err(|error| match error {
         AcquireError::Provider(error) if error.class == ErrorClass::Gone => {
             Failure::new(Code::Usage, Exit::Guard, format!("there is no program `{program}`"))
-                .hint("check the words after --")
+                .hint("check the command after --")
         }
         other => other.into(),
     })?;

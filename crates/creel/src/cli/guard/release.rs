@@ -62,7 +62,7 @@ pub(super) async fn release(mut end: ReleaseContext<'_>) -> Result<(), Failure> 
     let gone = ended.report.count(Outcome::Gone);
     let left: Vec<ItemReport> =
         ended.report.items.iter().filter(|item| item.result != Outcome::Gone).cloned().collect();
-    app.printer.say(&format!("gave back {gone} in {:.1}s", started.elapsed().as_secs_f64()));
+    app.printer.say(&format!("released {gone} in {:.1}s", started.elapsed().as_secs_f64()));
     if !left.is_empty() {
         app.printer.say(&table::render(&items_table(&left)));
     }

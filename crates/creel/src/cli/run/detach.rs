@@ -34,7 +34,7 @@ pub(super) fn start(app: &App, path: &Path, inputs: &[(String, String)]) -> Resu
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).map_err(internal)?;
     let Ok(run) = line.trim().parse::<RunId>() else {
-        let hint = format!("its words are at the end of {}", home.join("runs.log").display());
+        let hint = format!("its output is at the end of {}", home.join("runs.log").display());
         let gone = std::io::Error::other("the driver ended before its run was on record");
         return Err(Failure::internal("cannot start in the background", &gone).hint(&hint));
     };

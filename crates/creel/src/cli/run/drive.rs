@@ -235,7 +235,7 @@ fn receive_requests(
                 Ok(placed) => placed,
                 Err(error) => {
                     // A busy ledger is available again later.
-                    warn!(%error, "orders could not be looked for");
+                    warn!(%error, "pending commands could not be read");
                     tokio::time::sleep(RETRY_DELAY).await;
                     continue;
                 }

@@ -129,8 +129,8 @@ fn ending(how: &TurnOutcome) -> String {
         TurnOutcome::Exited { code: 0 } => "done".to_owned(),
         TurnOutcome::Exited { code } => format!("ended with code {code}"),
         TurnOutcome::Killed { signal } => format!("was ended by signal {signal}"),
-        TurnOutcome::TimedOut => "was cut off at its limit".to_owned(),
-        TurnOutcome::Silent => "was cut off because it said nothing".to_owned(),
+        TurnOutcome::TimedOut => "was stopped at its limit".to_owned(),
+        TurnOutcome::Silent => "was stopped because it wrote nothing".to_owned(),
         TurnOutcome::Cancelled => "was cancelled".to_owned(),
         TurnOutcome::NotStarted { reason } => format!("could not start: {reason}"),
     }
@@ -150,12 +150,12 @@ pub(super) fn summarise(app: &App, run: RunId, state: &RunState, hints: &[String
     }
     if let Some(until_ms) = state.kept_until_ms {
         let until = Timestamp::from_millisecond(until_ms).map(|at| at.to_string());
-        printer.say(&format!("  kept: the sandbox stands until {}", until.unwrap_or_default()));
+        printer.say(&format!("  kept: the sandbox exists until {}", until.unwrap_or_default()));
         hints.iter().for_each(|hint| printer.say(&format!("        {hint}")));
     }
     match &state.certificate {
         Some(certificate) if certificate.verified => {
-            printer.say("  left: nothing; everything it took is verified gone");
+            printer.say("  left: nothing; everything it created is verified gone");
         }
         Some(certificate) => {
             for entry in &certificate.left {

@@ -229,14 +229,14 @@ fn released_kinds(provider: ProviderName) -> &'static [Kind] {
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut page =
-            PlanText(vec![format!("the workflow {} is right; a run of it would be:", self.name)]);
+            PlanText(vec![format!("the workflow {} is valid; a run would be:", self.name)]);
         page.add("sandbox", self.sandbox_lines());
         page.add("workspace", self.workspace_lines());
         page.add("credentials", self.credentials.iter().map(CredentialPlan::line));
         page.add("checklist", self.checklist_lines());
         page.add("runtime", self.runtime_lines());
         page.add("limits", [self.limits_line()]);
-        page.add("given back", self.ending_lines());
+        page.add("released", self.ending_lines());
         page.add("note", self.notes.iter().cloned());
         f.write_str(&page.0.join("\n"))
     }
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn people_see_what_a_run_would_do() {
         assert_snapshot!(plan(WORKFLOW).to_string(), @"
-        the workflow fix is right; a run of it would be:
+        the workflow fix is valid; a run would be:
           sandbox      docker registry.example/***:1 (isolation: container), lease 30m
                        memory 512 MiB
                        env API_KEY, GREETING
@@ -476,7 +476,7 @@ mod tests {
           checklist    1. sandbox         it runs a program
                        2. setup tools     exit code 0 (optional)
                        3. workspace       the directory with 1 file
-                       4. credential git  it is at hand
+                       4. credential git  it is available
                        5. clone app       exit code 0
                        6. verify app      the path, `.git`, HEAD at `main`
                        7. capabilities    what the agent may do is known
@@ -486,7 +486,7 @@ mod tests {
                        2 turns, prompt by stdin
                        model acme/large, then acme/small
           limits       5 turns, 2h in all, a pause after every turn
-          given back   container, verified gone, on every path
+          released     container, verified gone, on every path
                        before that: 1 teardown script
                        after a failure it is kept for 10m
         ");
@@ -497,7 +497,7 @@ mod tests {
         let text = "name = \"n\"\n[runtime]\nkind = \"command\"\ncommand = [\"sh\"]\n\
                     [task]\nprompt = \"p\"";
         assert_snapshot!(plan(text).to_string(), @"
-        the workflow n is right; a run of it would be:
+        the workflow n is valid; a run would be:
           sandbox      process (isolation: none), lease 30m
           workspace    work
           checklist    1. sandbox       it runs a program
@@ -508,7 +508,7 @@ mod tests {
           runtime      command: sh
                        1 turn, prompt by stdin
           limits       none but the lease
-          given back   process and directory, verified gone, on every path
+          released     process and directory, verified gone, on every path
         ");
     }
 

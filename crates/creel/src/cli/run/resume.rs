@@ -46,7 +46,7 @@ impl Resume {
                     return Err(refused(&format!("the run is {}, not paused", record.state.phase)));
                 }
                 let _ = orders::place(&ledger, record.id, RunCommand::Resume).await?;
-                app.printer.say("asked its driver to go on");
+                app.printer.say("asked its driver to continue");
                 Ok(Exit::Done)
             }
         }
@@ -56,10 +56,9 @@ impl Resume {
 /// Continues a run whose driver died.
 async fn take_over(app: &App, record: RunRecord) -> Result<Exit, Failure> {
     if record.on_owner_death == OnOwnerDeath::Release {
-        let message = "its driver died, and what it held is being given back";
-        return Err(
-            refused(message).hint("creel reconcile finishes that; creel retry begins again")
-        );
+        let message = "its driver died, and what it held is being released";
+        return Err(refused(message)
+            .hint("creel reconcile finishes that; creel retry starts another attempt"));
     }
     inherit(app, record, Start::Continue).await
 }

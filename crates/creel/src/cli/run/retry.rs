@@ -68,14 +68,14 @@ impl Retry {
         match state.phase {
             Phase::Succeeded => Err(refused("the run succeeded; there is nothing to try again")),
             phase if !phase.is_final() => {
-                let hint = "creel cancel ends it; creel resume takes it up if its driver died";
+                let hint = "creel cancel ends it; creel resume continues it if its driver died";
                 Err(refused(&format!("the run is still {phase}")).hint(hint))
             }
             _ => match state.cause() {
                 Some(cause) if !cause.retryable && !self.force => {
                     let message =
                         format!("{} does not go away by itself: {}", cause.class, cause.message);
-                    Err(refused(&message).hint(cause.action()).hint("--force tries all the same"))
+                    Err(refused(&message).hint(cause.action()).hint("--force retries anyway"))
                 }
                 _ => self.refuse_without_sandbox(record),
             },
@@ -85,8 +85,8 @@ impl Retry {
     fn refuse_without_sandbox(&self, record: &RunRecord) -> Result<(), Failure> {
         let wants_kept = matches!(self.from, From::Bootstrap);
         if wants_kept && record.state.kept_until_ms.is_none() {
-            let message = "the run's sandbox was given back; only a new one is left";
-            return Err(refused(message).hint("leave --from away"));
+            let message = "the run's sandbox was released; another attempt needs a new one";
+            return Err(refused(message).hint("omit --from"));
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ fn caps_refuse_before_the_first_delete_and_all_needs_a_yes() {
     for flags in ["--all --apply", "--all --apply --kind volume", "--all --apply --force"] {
         let output = bench.run(&format!("sweep {flags}")).expect_code(4);
         assert!(output.stderr.starts_with("error[CR0032]: "), "{output}");
-        assert!(output.stderr.contains("hint: look at the plan without --apply"), "{output}");
+        assert!(output.stderr.contains("hint: review the plan without --apply"), "{output}");
     }
     assert_eq!(bench.there(), ["c-4", "n-net", "v-vol"]);
     let plan = bench.run("sweep --all --json").expect_code(0).json();

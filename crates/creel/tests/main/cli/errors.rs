@@ -111,12 +111,12 @@ fn a_refusal_says_why_and_what_would_do() {
     assert_told!(bench, bench.run(&format!("sweep --label {label} --apply --max 1")), 4, @"
     error[CR0031]: the plan would release 2 resources, more than the cap of 1
 
-    hint: look at the plan without --apply; if it is right, raise --max or --max-percent
+    hint: review the plan without --apply; if it is right, raise --max or --max-percent
     ");
     assert_told!(bench, bench.run(&format!("sweep --all --label {label} --apply")), 4, @"
     error[CR0032]: --all means everything, and there is no terminal to confirm it
 
-    hint: look at the plan without --apply, then add --yes
+    hint: review the plan without --apply, then add --yes
     ");
     let spec = ContainerSpec::exiting(&bench.named("-db")).label("dev.creel.protect", "");
     bench.docker().create(&spec).unwrap();
@@ -129,7 +129,7 @@ fn a_refusal_says_why_and_what_would_do() {
     assert_told!(bench, bench.run(&format!("rm {}", hold.id("volume"))), 4, @"
     error[CR0034]: volume [object] is held by an owner that is alive
 
-    hint: end that process, or take it away with --force
+    hint: end that process, or release it anyway with --force
     ");
     assert_told!(bench, bench.run("rm absent"), 2, @"
     error[CR0037]: there is no resource `absent`
@@ -162,7 +162,7 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
     assert_told!(bench, run(&bench.creel_without_docker(), "sweep --provider docker --owned"), 7, @"
     error[CR0022]: no Docker Engine is configured here
 
-    hint: set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was looked for
+    hint: set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was tried
     ");
     assert_told!(bench, bench.run("dev hold --container absent:1"), 3, @"
     error[CR0024]: docker could not create container [object]: no such image: absent:1

@@ -114,7 +114,7 @@ fn a_full_disk_stops_creates_and_loses_no_record() {
     let filler = disk.fill();
     let refused = refused_hold(&bench, "CR0012").expect_code(1);
     // What a dead owner left is released all the same, with the space that is kept for that.
-    assert!(refused.stderr.contains("also gave back 1 orphaned"), "{refused}");
+    assert!(refused.stderr.contains("also released 1 orphaned"), "{refused}");
     bench.run("ls").expect_code(0);
     let line = format!("sweep --json --apply --name {}-*", bench.name);
     let output = bench.run(&line);

@@ -25,7 +25,7 @@ fn prove(bench: &Bench, creel: &Creel, engine: &Engine) {
     let owned = run(creel, "ls --json --owned").expect_code(0).json();
     assert_eq!(owned["resources"].as_array().unwrap().len(), 3, "{owned}");
     let ended = hold.end();
-    assert!(ended.stderr.contains("gave back 3"), "{ended}");
+    assert!(ended.stderr.contains("released 3"), "{ended}");
     assert!(docker.inspect_container(&id).unwrap().is_none());
 
     let hold = Hold::start(creel, "--container IMAGE --network --volume --no-watchdog");

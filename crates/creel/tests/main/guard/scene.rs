@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::{Home, PATIENCE, text_of};
 
 /// What a guard says on standard error besides what its command says.
-const OWN_WORDS: [&str; 3] = ["gave back ", "asked the command to end", "also gave back "];
+const OWN_WORDS: [&str; 3] = ["released ", "asked the command to end", "also released "];
 
 /// How long one script may take on a loaded machine.
 const SCRIPT_PATIENCE: Duration = Duration::from_secs(60);

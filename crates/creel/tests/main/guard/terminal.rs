@@ -81,7 +81,7 @@ fn one_interrupt_asks_and_a_second_one_kills() {
         ["expect", "once more kills it"],
         ["send", INTERRUPT],
         ["expect", "killing the command"],
-        ["expect", "gave back"],
+        ["expect", "released"],
     ]);
     sit(&scene, &steps, &[&GUARD[..], &["sh", "-c", stubborn]].concat()).expect_code(137);
     scene.assert_nothing_left();
@@ -105,7 +105,7 @@ fn a_suspended_command_gives_the_shell_its_terminal_back() {
         ["expect", "guard -- sh"],
         ["send", "one more word\n"],
         ["expect", "got one more word"],
-        ["expect", "gave back"],
+        ["expect", "released"],
         ["send", "exit 6\n"],
     ]);
     sit(&scene, &steps, &["bash", "--norc", "--noprofile", "-i"]).expect_code(6);

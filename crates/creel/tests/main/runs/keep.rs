@@ -29,7 +29,7 @@ fn what_a_failed_run_kept_is_entered_as_told_and_given_back_as_told() {
     for world in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
         let stage = Stage::set(world);
         let failed = fail_and_keep(&stage, "10m", "echo kept >found; exit 1");
-        assert!(failed.stderr.contains("kept: the sandbox stands until 20"), "{failed}");
+        assert!(failed.stderr.contains("kept: the sandbox exists until 20"), "{failed}");
         let shown = stage.home.creel.run(["show", "last"]).expect_code(0);
         let way = after(&shown.stdout, "enter it:");
         assert_eq!(way, after(&failed.stderr, "enter it:"));

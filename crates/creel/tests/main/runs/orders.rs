@@ -219,7 +219,7 @@ fn another_attempt_is_refused_where_it_cannot_help() {
     assert!(refused.stderr.contains("--force"), "{refused}");
     stage.run(5, &agent("exit 1"));
     let refused = stage.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(4);
-    assert!(refused.stderr.contains("was given back"), "{refused}");
+    assert!(refused.stderr.contains("was released"), "{refused}");
     let sleep = unique_sleep();
     let cell = stage.start("10m", &Moment::Turn.workflow(&sleep));
     cell.await_moment(Moment::Turn, &sleep);

@@ -232,7 +232,7 @@ fn events_are_lines_of_json_or_words_and_begin_where_they_are_asked_to() {
     assert_eq!(lines[9]["phase"], "failed");
     let rest = home.creel.run(["events", "last", "--from", "9"]).expect_code(0);
     assert_eq!(rest.stdout.lines().count(), 2, "{rest}");
-    assert!(rest.stdout.contains("everything was given back, and that was verified"), "{rest}");
+    assert!(rest.stdout.contains("everything was released and verified gone"), "{rest}");
 }
 
 #[test]

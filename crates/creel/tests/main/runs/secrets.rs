@@ -238,7 +238,7 @@ fn a_sandbox_that_is_kept_has_no_spool_and_no_prompt_any_more() {
         let mark = unique("left-by-the-agent");
         let path = stage.workflow("10m", &printing_secrets(&mark));
         let failed = stage.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
-        assert!(failed.stderr.contains("kept: the sandbox stands until"), "{failed}");
+        assert!(failed.stderr.contains("kept: the sandbox exists until"), "{failed}");
         // The first search happens before the second attempt changes anything.
         let assert_clean = |output: &Output| {
             assert_silent(output, &secrets);
