@@ -11,13 +11,13 @@
 //! use std::time::Duration;
 //!
 //! use creel_core::cleanup::Cleanup;
-//! use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
-//! use creel_core::provider::{Kind, Provider};
+//! use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
+//! use creel_model::provider::{Kind, Provider};
 //! use creel_core::reap::Outcome;
 //! use creel_core::select::Selector;
-//! # use creel_core::id::ResourceId;
-//! # use creel_core::labels::Labels;
-//! # use creel_core::provider::{CreateRequest, Spec};
+//! # use creel_model::id::ResourceId;
+//! # use creel_model::labels::Labels;
+//! # use creel_model::provider::{CreateRequest, Spec};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,8 +68,8 @@
 //! use std::time::Duration;
 //!
 //! use creel_core::cleanup::Cleanup;
-//! use creel_core::provider::Kind;
-//! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+//! use creel_model::provider::Kind;
+//! use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 //! use creel_core::reap::Outcome;
 //! # use creel_daytona_server::{Scenario, Server, Settings};
 //!

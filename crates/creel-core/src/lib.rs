@@ -17,24 +17,18 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`ledger`] | the durable record of every resource, and its state machine |
-//! | [`provider`] | the providers that resources live in: Docker, Daytona, processes |
-//! | [`owner`] | who holds a resource, and whether it is still alive |
 //! | [`select`] | which resources a command selects: selectors, presets, protection |
 //! | [`recipe`] | what a harness leaves behind, and what proves it finished |
 //! | [`plan`] | what would be released and why, bound to the objects that were observed |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
 //! | [`reconcile`] | makes the ledger and the providers agree again after a crash |
-//! | [`workflow`] | the file that specifies a run; it is valid as a whole or rejected |
-//! | [`run`] | executes a workflow from its start to a known outcome |
-//! | [`sandbox`] | access to a sandbox of any provider |
-//! | [`sanitise`] | which parts of external text may be stored or shown |
 //! | [`scope`] | creates or adopts, and releases on every path |
 //! | [`cleanup`] | the cleanup commands as a library |
-//! | [`guard`] | stands between a command and the providers, and owns what the command creates |
 //! | [`watchdog`] | releases what a killed supervisor held |
 //! | [`config`] | typed settings; `config/defaults.toml` documents them |
-//! | [`failure`] | error codes, their pages, and the next command to type |
+//!
+//! The ledger is `creel-ledger`. The `Provider` trait, ids and owners are `creel-model`. Each provider
+//! is a crate of its own. Runs and guards are built on this crate: `creel-run`, `creel-guard`.
 //!
 //! # Vocabulary
 //!

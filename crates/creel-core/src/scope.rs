@@ -14,9 +14,9 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use creel_core::ledger::{Ledger, RecordFilter};
-//! use creel_core::provider::process::{HolderProgram, ProcessProvider, ProcessSettings};
-//! use creel_core::provider::{Kind, Provider, ProviderName, Providers, Spec};
+//! use creel_ledger::{Ledger, RecordFilter};
+//! use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
+//! use creel_model::provider::{Kind, Provider, ProviderName, Providers, Spec};
 //! use creel_core::scope::{Request, ScopeError, Supervisor};
 //! use futures::FutureExt;
 //!
@@ -73,8 +73,8 @@
 //! }
 //!
 //! // Something that exists already is adopted by its id.
-//! # let resource = creel_core::id::ResourceId::new();
-//! # let id = processes.create(&creel_core::provider::CreateRequest {
+//! # let resource = creel_model::id::ResourceId::new();
+//! # let id = processes.create(&creel_model::provider::CreateRequest {
 //! #     resource,
 //! #     name: resource.object_name(),
 //! #     labels: Default::default(),
@@ -94,9 +94,9 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use creel_core::ledger::{Ledger, RecordFilter};
-//! use creel_core::provider::daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
-//! use creel_core::provider::{Kind, Provider, ProviderName, Providers, SandboxSpec, Spec};
+//! use creel_ledger::{Ledger, RecordFilter};
+//! use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
+//! use creel_model::provider::{Kind, Provider, ProviderName, Providers, SandboxSpec, Spec};
 //! use creel_core::scope::{Request, Supervisor};
 //! use futures::FutureExt;
 //! # use creel_daytona_server::{Scenario, Server, Settings};

@@ -66,7 +66,7 @@ pub fn is_invisible(one: char) -> bool {
 /// Returns a foreign name for display on one terminal line, with invisible characters escaped.
 ///
 /// ```
-/// # use creel_core::names::visible;
+/// # use creel_model::names::visible;
 /// assert_eq!(visible("a\nb\u{202e}c"), "a\\nb\\u{202e}c");
 /// assert_eq!(visible("größe 日本"), "größe 日本");
 /// ```

@@ -68,7 +68,7 @@ impl Masker {
     /// Makes a diagnostic from our own text with external text in it.
     ///
     /// ```
-    /// # use creel_core::sanitise::{Masker, Secrets};
+    /// # use creel_sanitise::{Masker, Secrets};
     /// # let masker = Masker::new(&Secrets::new());
     /// let error = "no such host";
     /// let text = masker.sentence(format_args!("the clone failed: {error}"));

@@ -434,7 +434,7 @@ pub(super) fn assert_page_has(mark: &str, table: &str) {
     assert!(
         fresh == text,
         "docs/reference/sanitiser.md is stale: \
-         CREEL_WRITE_PAGES=1 cargo test -p creel-core --lib the_page_has_the_table"
+         CREEL_WRITE_PAGES=1 cargo test -p creel-sanitise --lib the_page_has_the_table"
     );
 }
 

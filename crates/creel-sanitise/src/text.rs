@@ -51,7 +51,7 @@ impl Masked {
 /// The field is private, so a value of this type cannot hold text that was not masked:
 ///
 /// ```compile_fail
-/// # use creel_core::sanitise::Masked;
+/// # use creel_sanitise::Masked;
 /// let text = Masked(String::from("anything"));
 /// ```
 impl From<&str> for Masked {
@@ -110,7 +110,7 @@ impl Diagnostic {
     /// Appends a part that is safe by its type, and truncates the result if it is too long.
     ///
     /// ```
-    /// # use creel_core::sanitise::Diagnostic;
+    /// # use creel_sanitise::Diagnostic;
     /// let text = Diagnostic::ours("it ended with ").and(7).and(" after ").and(3).and(" tries");
     /// assert_eq!(text.as_str(), "it ended with 7 after 3 tries");
     /// ```
@@ -118,7 +118,7 @@ impl Diagnostic {
     /// External text is not such a part:
     ///
     /// ```compile_fail
-    /// # use creel_core::sanitise::Diagnostic;
+    /// # use creel_sanitise::Diagnostic;
     /// let heard = String::from("anything");
     /// let text = Diagnostic::ours("it said ").and(heard.as_str());
     /// ```

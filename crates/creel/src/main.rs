@@ -1,8 +1,8 @@
 //! creel: every agent run ends with a known outcome, and everything it created is released.
 //!
 //! This crate is the command line. It reads the environment, opens the ledger and the providers,
-//! calls `creel-core`, prints, and maps the result to an exit code. Everything that does not depend
-//! on a terminal is in `creel-core`.
+//! calls the libraries, prints, and maps the result to an exit code. Everything that does not depend
+//! on a terminal is in `creel-core`, `creel-run` and `creel-guard`.
 
 mod app;
 mod bridge;

@@ -66,7 +66,7 @@ mod tests {
         let recorded: Option<Value> = serde_json::from_str(recorded).ok();
         assert!(
             recorded.as_ref() == Some(schema()),
-            "write it anew: cargo run -p creel-core --example workflow_schema > \
+            "write it anew: cargo run -p creel-run --example workflow_schema > \
              docs/reference/workflow.schema.json"
         );
     }
