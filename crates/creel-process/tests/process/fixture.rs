@@ -1,4 +1,4 @@
-//! What the tests share: a root of their own, requests, and waits with a deadline.
+//! Shared test helpers: a separate root, requests, and waits with a deadline.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,19 +21,19 @@ use creel_process::{Containment, HolderProgram, ProcessProvider, ProcessSettings
 use rustix::process::{Signal, getpid, kill_process};
 use tempfile::TempDir;
 
-/// A provider with a root of its own.
-pub(crate) struct Bench {
+/// A provider with its own root.
+pub(crate) struct ProcessFixture {
     home: TempDir,
     pub(crate) provider: ProcessProvider,
 }
 
-impl Bench {
-    /// Makes a provider that uses the best containment.
+impl ProcessFixture {
+    /// Creates a provider that uses the best containment.
     pub(crate) fn new() -> Self {
         Self::with(None)
     }
 
-    /// Makes a provider that uses this containment.
+    /// Creates a provider that uses this containment.
     pub(crate) fn with(containment: Option<Containment>) -> Self {
         let home = tempfile::tempdir().expect("a directory can be made");
         let provider = provider_at(&home.path().join("sandboxes"), containment);
@@ -45,7 +45,7 @@ impl Bench {
         self.home.path().join("sandboxes")
     }
 
-    /// Returns a place outside of the root.
+    /// Returns a path outside of the root.
     pub(crate) fn outside(&self) -> PathBuf {
         self.home.path().join("outside")
     }
@@ -133,18 +133,18 @@ pub(crate) fn process_of(request: &mut CreateRequest) -> &mut ProcessSpec {
     }
 }
 
-/// Returns a number of seconds to sleep that no other process on this machine sleeps.
+/// Returns a number of seconds that no other process on this machine sleeps for.
 pub(crate) fn odd_seconds() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}.{}", 70_000 + COUNT.fetch_add(1, Ordering::SeqCst), getpid().as_raw_pid())
 }
 
-/// Returns how many processes sleep for exactly so long.
+/// Returns how many processes sleep for exactly this many seconds.
 pub(crate) fn sleeper_count(seconds: &str) -> usize {
     sleepers(seconds).len()
 }
 
-/// Returns the processes that sleep for exactly so long.
+/// Returns the processes that sleep for exactly this many seconds.
 pub(crate) fn sleepers(seconds: &str) -> Vec<i32> {
     let expected = format!("sleep\0{seconds}\0").into_bytes();
     let pids = os::all_pids().expect("procfs is mounted");
@@ -155,7 +155,7 @@ pub(crate) fn sleepers(seconds: &str) -> Vec<i32> {
     pids.into_iter().filter(sleeps).collect()
 }
 
-/// Waits until a condition holds, and fails loudly when it does not in time.
+/// Waits until a condition holds, and panics after the deadline.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
@@ -164,7 +164,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the control groups of this name, wherever they are.
+/// Returns the control groups with this name in all hierarchies.
 pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
     let output =
         Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", name]).output();
@@ -172,23 +172,23 @@ pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).collect()
 }
 
-/// Returns whether this process has the right to mount.
+/// Returns whether this process may mount.
 pub(crate) fn may_mount() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Starts a supervisor in a process of its own, which makes something, gives it back where the
-/// point is on that way, and is killed.
-pub(crate) fn die_while_making(bench: &Bench, request: &CreateRequest, point: &str) {
+/// Starts a supervisor in its own process. It creates a resource, releases it if the crashpoint is
+/// part of a release, and is killed.
+pub(crate) fn die_during_create(fixture: &ProcessFixture, request: &CreateRequest, point: &str) {
     let what = match &request.spec {
         Spec::Process(spec) => spec.command.last().expect("the script's sleep").clone(),
         Spec::Directory => "directory".to_owned(),
         Spec::Disk { bytes } => format!("disk={bytes}"),
-        other => panic!("{other:?} is not of this world"),
+        other => panic!("{other:?} is not a process resource"),
     };
     let status = Command::new(std::env::current_exe().expect("procfs is mounted"))
-        .args(["supervisor", &bench.root().display().to_string()])
+        .args(["supervisor", &fixture.root().display().to_string()])
         .args([request.resource.to_string(), format!("{point}:{what}")])
         .stdin(Stdio::null())
         .status()
@@ -196,7 +196,7 @@ pub(crate) fn die_while_making(bench: &Bench, request: &CreateRequest, point: &s
     assert!(!status.success(), "the supervisor must have been killed");
 }
 
-/// The part of a supervisor: makes something, and dies by SIGKILL.
+/// The supervisor role: creates a resource, and dies by SIGKILL.
 pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
     let (point, what) = point.split_once(':').expect("a point and what to make");
     if let Ok(place) = point.parse::<Crashpoint>() {

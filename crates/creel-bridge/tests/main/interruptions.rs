@@ -25,7 +25,7 @@ fn a_program_dies_with_its_bridge_and_its_turn_is_ended_by_the_next_one() {
     let bridge = Bridge::start("cat; echo $$ > pid; sleep 1000");
     bridge.turn("1", "on\n");
     let command = pid_in(&bridge.home.path().join("pid"));
-    bridge.log_when("the first word", |log| log.text_of(1, Stream::Output) == "on\n");
+    bridge.log_when("the first output", |log| log.text_of(1, Stream::Output) == "on\n");
     bridge.kill();
     until("the death of the program", || !is_alive(command));
     assert_eq!(bridge.log().signs, [Sign::Ended { newest: 5 }]);
@@ -157,7 +157,7 @@ fn a_crash_between_the_event_and_the_renaming_does_not_take_a_command_twice() {
 }
 
 #[test]
-fn half_a_line_is_not_printed_and_the_next_bridge_cuts_it_off() {
+fn an_incomplete_line_is_not_printed_and_the_next_bridge_truncates_it() {
     let bridge = Bridge::start("cat");
     bridge.turn("1", "on");
     let before = bridge.log_after_turn(1);
@@ -209,7 +209,7 @@ fn a_tail_ends_without_a_reader() {
 }
 
 #[test]
-fn signs_of_life_come_while_nothing_happens() {
+fn signs_of_life_are_sent_while_idle() {
     let bridge = Bridge::start("cat");
     let tail = bridge.follow(3);
     std::thread::sleep(Duration::from_millis(1100));

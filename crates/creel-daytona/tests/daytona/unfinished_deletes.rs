@@ -1,4 +1,4 @@
-//! Deletes that the service accepts and does not carry out: what is reported about them, and when.
+//! Deletes that the service accepts but does not carry out: what is reported, and when.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use creel_model::provider::{Kind, Provider, Providers};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::bench::{Bench, options, sandbox};
+use crate::fixture::{DaytonaFixture, options, sandbox};
 
 const REASON: &str = "the runner is lost";
 
-/// Sweeps everything in error away, as a command with a ledger does.
-async fn sweep(bench: &Bench, ledger: &Ledger) -> Report {
-    let provider: Arc<dyn Provider> = bench.provider.clone();
+/// Sweeps all sandboxes in error, as a command with a ledger does.
+async fn sweep(fixture: &DaytonaFixture, ledger: &Ledger) -> Report {
+    let provider: Arc<dyn Provider> = fixture.provider.clone();
     let failed = |state: &str| matches!(state, "error" | "build_failed");
-    let seen = bench.list().await.into_iter().filter(|seen| failed(&seen.state));
+    let seen = fixture.list().await.into_iter().filter(|seen| failed(&seen.state));
     let item = |seen| PlanItem {
         seen,
         rule: "test".to_owned(),
@@ -44,9 +44,9 @@ async fn sweep(bench: &Bench, ledger: &Ledger) -> Report {
     reaper.run(&plan, &options(), &()).await
 }
 
-async fn round(bench: &Bench, ledger: &Ledger) -> Status {
+async fn round(fixture: &DaytonaFixture, ledger: &Ledger) -> Status {
     let me = OwnerRecord::this_process("test").unwrap();
-    bench.reconciler(ledger, me).round().await.unwrap()
+    fixture.reconciler(ledger, me).round().await.unwrap()
 }
 
 fn days_from_now(until: Timestamp) -> i64 {
@@ -64,14 +64,14 @@ fn only(report: Report) -> ItemReport {
 }
 
 #[tokio::test]
-async fn one_in_error_is_kept_with_the_services_reason_and_date() {
-    let bench = Bench::start().await;
+async fn a_sandbox_in_error_is_kept_with_the_services_reason_and_date() {
+    let fixture = DaytonaFixture::start().await;
     let home = tempfile::tempdir().unwrap();
     let ledger = open(home.path()).await;
     for (state, days) in [("error", 7), ("build_failed", 1)] {
         let seed = json!({"count": 1, "state": state, "error_reason": REASON});
-        let id = bench.seed(seed).await.remove(0);
-        let report = sweep(&bench, &ledger).await;
+        let id = fixture.seed(seed).await.remove(0);
+        let report = sweep(&fixture, &ledger).await;
         let item = report.items.iter().find(|item| item.id == id).unwrap();
         assert_eq!((item.result, item.is_failure()), (Outcome::Accepted, true), "{item:?}");
         assert_eq!(days_from_now(item.kept_until.unwrap()), days, "{item:?}");
@@ -79,91 +79,92 @@ async fn one_in_error_is_kept_with_the_services_reason_and_date() {
         assert!(reason.starts_with("accepted, kept by the service until 20"), "{reason}");
         assert!(reason.ends_with(&format!(": {REASON}")), "{reason}");
         assert_eq!(json!(item)["kept_until"], json!(item.kept_until));
-        assert!(bench.there().await.contains(&id), "it is there all the same");
+        assert!(fixture.there().await.contains(&id), "it is there all the same");
     }
-    assert_eq!(bench.list().await.len(), 2, "and it is listed");
-    bench.stop().await;
+    assert_eq!(fixture.list().await.len(), 2, "and it is listed");
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn it_is_a_failure_once_then_listed_and_a_failure_again_after_its_date() {
-    let bench = Bench::start().await;
+async fn a_kept_sandbox_fails_once_then_is_listed_and_fails_again_after_its_date() {
+    let fixture = DaytonaFixture::start().await;
     let home = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(SystemClock.now().wall_ms));
     let shared: Arc<dyn Clock> = Arc::clone(&clock) as Arc<dyn Clock>;
     let ledger = Ledger::open_with_clock(home.path(), shared).await.unwrap();
-    let id = bench.seed(json!({"count": 1, "state": "error"})).await.remove(0);
-    let first = only(sweep(&bench, &ledger).await);
+    let id = fixture.seed(json!({"count": 1, "state": "error"})).await.remove(0);
+    let first = only(sweep(&fixture, &ledger).await);
     assert!(first.is_failure() && !first.is_settled(), "{first:?}");
 
-    let again = only(sweep(&bench, &ledger).await);
+    let again = only(sweep(&fixture, &ledger).await);
     assert_eq!((again.result, again.is_failure()), (Outcome::Accepted, false), "{again:?}");
     assert_eq!(again.kept_until, first.kept_until);
-    let status = round(&bench, &ledger).await;
+    let status = round(&fixture, &ledger).await;
     assert!(status.is_settled(), "{status:?}");
     assert_eq!((status.unfinished.len(), status.overdue), (1, 0), "listed all the same");
     assert_eq!((&status.unfinished[0].id, status.quarantined), (&id, 0));
-    // A home that has no access any more waits for the date too.
+    // A state directory without access also waits for the date.
     let me = OwnerRecord::this_process("test").unwrap();
     let alone = Reconciler::new(ledger.clone(), Providers::default(), me);
     let status = alone.round().await.unwrap();
     assert_eq!((status.unreachable.len(), status.unfinished.len()), (0, 1), "{status:?}");
 
     clock.advance(Duration::from_secs(8 * 24 * 3600));
-    assert!(only(sweep(&bench, &ledger).await).is_failure(), "its date has passed");
-    let status = round(&bench, &ledger).await;
+    assert!(only(sweep(&fixture, &ledger).await).is_failure(), "its date has passed");
+    let status = round(&fixture, &ledger).await;
     assert_eq!((status.overdue, status.is_settled()), (1, false), "{status:?}");
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn what_the_service_dropped_is_forgotten() {
+async fn a_sandbox_that_the_service_purged_is_forgotten() {
     let mut settings = Settings::hollow();
     settings.delays.minute = Duration::from_millis(6);
     settings.delays.timer_period = Duration::from_millis(50);
-    let bench = Bench::with(settings).await;
+    let fixture = DaytonaFixture::with(settings).await;
     let home = tempfile::tempdir().unwrap();
     let ledger = open(home.path()).await;
-    let id = bench.seed(json!({"count": 1, "state": "build_failed"})).await.remove(0);
-    assert!(only(sweep(&bench, &ledger).await).is_failure());
+    let id = fixture.seed(json!({"count": 1, "state": "build_failed"})).await.remove(0);
+    assert!(only(sweep(&fixture, &ledger).await).is_failure());
     assert_eq!(ledger.unfinished_deletes().await.unwrap().len(), 1);
     // A day of this server takes nine seconds.
-    while bench.there().await.contains(&id) {
+    while fixture.there().await.contains(&id) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let status = round(&bench, &ledger).await;
+    let status = round(&fixture, &ledger).await;
     assert_eq!((status.converged, status.unfinished.len()), (1, 0), "{status:?}");
     assert!(ledger.unfinished_deletes().await.unwrap().is_empty());
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_foreign_delete_that_gets_stuck_is_remembered_until_it_has_finished() {
-    let bench = Bench::start().await;
+    let fixture = DaytonaFixture::start().await;
     let home = tempfile::tempdir().unwrap();
     let ledger = open(home.path()).await;
-    let id = bench.seed(json!({"count": 1, "state": "error", "recoverable": true})).await.remove(0);
+    let id =
+        fixture.seed(json!({"count": 1, "state": "error", "recoverable": true})).await.remove(0);
     let fault = json!({"at": "delete", "fault": "stuck_destroying", "seconds": 7});
-    bench.fault(fault).await;
-    let item = only(sweep(&bench, &ledger).await);
+    fixture.fault(fault).await;
+    let item = only(sweep(&fixture, &ledger).await);
     assert_eq!((item.result, item.kept_until), (Outcome::Accepted, None), "{item:?}");
-    let status = round(&bench, &ledger).await;
+    let status = round(&fixture, &ledger).await;
     assert_eq!((status.overdue, status.is_settled()), (1, false), "no date to wait for");
-    while bench.there().await.contains(&id) {
+    while fixture.there().await.contains(&id) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let status = round(&bench, &ledger).await;
+    let status = round(&fixture, &ledger).await;
     assert_eq!((status.converged, status.is_settled()), (1, true), "{status:?}");
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn our_own_one_is_quarantined_on_record_and_counted_once() {
-    let bench = Bench::start().await;
-    let (supervisor, ledger, _home) = bench.supervisor().await;
+async fn our_own_kept_sandbox_is_quarantined_and_counted_once() {
+    let fixture = DaytonaFixture::start().await;
+    let (supervisor, ledger, _home) = fixture.supervisor().await;
     let held = supervisor.create(sandbox()).await.unwrap();
     let id = held.id.clone();
-    bench.fault(json!({"at": "delete", "fault": "errored_deleted"})).await;
+    fixture.fault(json!({"at": "delete", "fault": "errored_deleted"})).await;
     let ScopeError::NotReleased { reason, .. } = supervisor.release(held).await.unwrap_err() else {
         panic!("it is not released");
     };
@@ -171,60 +172,60 @@ async fn our_own_one_is_quarantined_on_record_and_counted_once() {
     let open = ledger.records(&RecordFilter::open()).await.unwrap();
     assert_eq!(open[0].state.name(), StateName::Quarantined);
     for _ in 0..2 {
-        let status = round(&bench, &ledger).await;
+        let status = round(&fixture, &ledger).await;
         assert_eq!((status.quarantined, status.unfinished.len()), (0, 1), "{status:?}");
         assert_eq!(status.unfinished[0].id, id);
-        assert!(status.is_settled(), "it was said when it was released: {status:?}");
+        assert!(status.is_settled(), "it was reported when it was released: {status:?}");
     }
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn one_that_can_be_recovered_is_recovered_and_then_goes_for_good() {
-    let bench = Bench::start().await;
+async fn a_recoverable_sandbox_is_recovered_and_then_released() {
+    let fixture = DaytonaFixture::start().await;
     let ours = json!({"count": 1, "state": "error", "recoverable": true});
-    let id = bench.seed(ours.clone()).await.remove(0);
-    let decoys = bench.seed(json!({"count": 2, "state": "error", "recoverable": true})).await;
-    let report = bench.release(&id).await;
+    let id = fixture.seed(ours.clone()).await.remove(0);
+    let decoys = fixture.seed(json!({"count": 2, "state": "error", "recoverable": true})).await;
+    let report = fixture.release(&id).await;
     assert_eq!(report.result, Outcome::Gone, "{report:?}");
-    assert!(bench.inspect(&id).await.is_none());
-    assert_eq!(bench.requests("POST /sandbox/{s}/recover").await, 1);
+    assert!(fixture.inspect(&id).await.is_none());
+    assert_eq!(fixture.requests("POST /sandbox/{s}/recover").await, 1);
     for decoy in decoys {
-        assert_eq!(bench.inspect(&decoy).await.unwrap().state, "error");
+        assert_eq!(fixture.inspect(&decoy).await.unwrap().state, "error");
     }
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_failed_create_that_cannot_be_recovered_is_kept_and_reported() {
-    let bench = Bench::start().await;
-    let (supervisor, ledger, _home) = bench.supervisor().await;
+    let fixture = DaytonaFixture::start().await;
+    let (supervisor, ledger, _home) = fixture.supervisor().await;
     let fault = json!({"at": "create", "fault": "create_fails_after_alloc", "count": 1,
         "recoverable": false, "message": REASON});
-    bench.fault(fault).await;
+    fixture.fault(fault).await;
     let error = supervisor.create(sandbox()).await.expect_err("the fault makes it fail");
     assert!(error.to_string().contains(REASON), "{error}");
-    bench.every_fault_struck().await;
+    fixture.assert_every_fault_fired().await;
     let status = supervisor.release_all().await.unwrap();
     let noted = ledger.unfinished_deletes().await.unwrap();
     assert_eq!(noted.len(), 1, "{status:?}");
     assert!(noted[0].reason.as_str().contains(REASON) && noted[0].resource.is_some(), "{noted:?}");
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_pending_stop_is_waited_for_before_a_delete() {
     let mut settings = Settings::hollow();
     settings.delays.pending = Duration::from_millis(900);
-    let bench = Bench::with(settings).await;
-    let id = bench.one().await;
-    let other = bench.another();
+    let fixture = DaytonaFixture::with(settings).await;
+    let id = fixture.one().await;
+    let other = fixture.another();
     other.api().stop(&id, creel_daytona::StopMode::Polite).await.unwrap();
-    let seen = bench.inspect(&id).await.unwrap();
+    let seen = fixture.inspect(&id).await.unwrap();
     assert_eq!((seen.state.as_str(), seen.desired.as_deref()), ("started", Some("stopped")));
-    let report = bench.release(&id).await;
+    let report = fixture.release(&id).await;
     assert_eq!(report.result, Outcome::Gone, "{report:?}");
-    assert!(bench.requests("DELETE /sandbox/{s}").await <= 3);
-    assert_eq!(bench.provider.inspect(Kind::Sandbox, &id).await.unwrap(), None);
-    bench.stop().await;
+    assert!(fixture.requests("DELETE /sandbox/{s}").await <= 3);
+    assert_eq!(fixture.provider.inspect(Kind::Sandbox, &id).await.unwrap(), None);
+    fixture.stop().await;
 }

@@ -24,13 +24,13 @@ use crate::client::{Request, Response, send};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server, with helpers to send requests.
-pub(crate) struct Bench {
+pub(crate) struct ServerFixture {
     runtime: Runtime,
     running: Option<Running>,
     home: Option<tempfile::TempDir>,
 }
 
-impl Bench {
+impl ServerFixture {
     /// Starts a server whose sandboxes are records, after a change to its settings.
     pub(crate) fn hollow(change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings::hollow();
@@ -205,7 +205,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for ServerFixture {
     fn drop(&mut self) {
         self.stop();
     }
@@ -250,7 +250,7 @@ pub(crate) fn serve_until_killed(home: &str) -> ExitCode {
     let running = runtime.block_on(Server::start(settings)).expect("loopback has a free port");
     let ready = json!({ "url": running.url(), "api_key": running.api_key() });
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{ready}").and_then(|()| stdout.flush()).expect("somebody reads this");
+    writeln!(stdout, "{ready}").and_then(|()| stdout.flush()).expect("the test reads stdout");
     std::thread::sleep(Duration::from_secs(3600));
     runtime.block_on(running.stop());
     ExitCode::SUCCESS

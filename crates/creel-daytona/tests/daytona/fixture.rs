@@ -15,15 +15,15 @@ use creel_model::provider::retry::RetryPolicy;
 use creel_model::provider::{Kind, Observed, Provider, ProviderName, Providers, SandboxSpec, Spec};
 use serde_json::{Value, json};
 
-/// A server and a provider that speaks to it.
-pub(crate) struct Bench {
+/// A server and a provider connected to it.
+pub(crate) struct DaytonaFixture {
     server: Running,
     admin: reqwest::Client,
     pub(crate) provider: Arc<DaytonaProvider>,
 }
 
-impl Bench {
-    /// Starts a server without processes, in which nothing takes long.
+impl DaytonaFixture {
+    /// Starts a server without processes, whose operations complete quickly.
     pub(crate) async fn start() -> Self {
         Self::with(Settings::hollow()).await
     }
@@ -36,7 +36,7 @@ impl Bench {
             ..DaytonaEnvironment::default()
         };
         let provider = Arc::new(connect(&environment));
-        // Made after the provider, which brings the cryptography that both use.
+        // Created after the provider, which installs the cryptography that both use.
         let admin = reqwest::Client::builder().no_proxy().tls_backend_preconfigured(no_tls());
         Self { server, admin: admin.build().unwrap(), provider }
     }
@@ -76,17 +76,17 @@ impl Bench {
         self.post("faults", body).await;
     }
 
-    /// Checks that every fault struck, and disarms all.
-    pub(crate) async fn every_fault_struck(&self) {
+    /// Asserts that every fault fired, and disarms all.
+    pub(crate) async fn assert_every_fault_fired(&self) {
         let faults = self.get("faults").await;
         for fault in faults["faults"].as_array().unwrap() {
-            assert!(fault["fired"].as_u64().unwrap() > 0, "did not strike: {fault}");
+            assert!(fault["fired"].as_u64().unwrap() > 0, "did not fire: {fault}");
         }
         self.disarm().await;
     }
 
-    /// Returns how often the faults have struck.
-    pub(crate) async fn struck(&self) -> u64 {
+    /// Returns how often the faults have fired.
+    pub(crate) async fn fired(&self) -> u64 {
         let faults = self.get("faults").await;
         let faults = faults["faults"].as_array().unwrap().iter();
         faults.map(|fault| fault["fired"].as_u64().unwrap()).sum()
@@ -97,7 +97,7 @@ impl Bench {
         self.admin.delete(url).send().await.unwrap();
     }
 
-    /// Makes sandboxes without a process; returns their ids.
+    /// Creates sandboxes without a process, and returns their ids.
     pub(crate) async fn seed(&self, spec: Value) -> Vec<String> {
         let ids = self.post("seed", spec).await;
         let ids = ids["ids"].as_array().unwrap().iter();
@@ -108,24 +108,24 @@ impl Bench {
         self.seed(json!({"count": 1})).await.remove(0)
     }
 
-    /// Sets what the key may do.
+    /// Sets the permissions of the key.
     pub(crate) async fn permit(&self, permissions: &[&str]) {
         let url = format!("{}/permissions", self.server.admin_url());
         self.admin.put(url).body(json!(permissions).to_string()).send().await.unwrap();
     }
 
-    /// Returns how many requests came, by route.
+    /// Returns how many requests were received, by route.
     pub(crate) async fn requests(&self, route: &str) -> u64 {
         let counts = self.get("requests").await;
         counts["by_route"][route].as_u64().unwrap_or(0)
     }
 
-    /// Returns what the server counted.
+    /// Returns the server's counters.
     pub(crate) async fn counts(&self) -> Value {
         self.get("requests").await
     }
 
-    /// Releases one sandbox by its id and says what came of it.
+    /// Releases one sandbox by its id, and returns the report on it.
     pub(crate) async fn release(&self, id: &str) -> ItemReport {
         self.cleanup().release(Kind::Sandbox, id).await.unwrap()
     }
@@ -135,7 +135,7 @@ impl Bench {
         Cleanup::new(provider).with_options(options())
     }
 
-    /// Returns what a fresh provider sees of this id.
+    /// Returns this id as a fresh provider observes it.
     pub(crate) async fn inspect(&self, id: &str) -> Option<Observed> {
         self.disarm().await;
         self.another().inspect(Kind::Sandbox, id).await.unwrap()
@@ -146,25 +146,25 @@ impl Bench {
         self.another().list(&[Kind::Sandbox]).await.unwrap()
     }
 
-    /// Returns the ids of everything that is not gone, hidden records too, as the server itself
-    /// sees it.
+    /// Returns the ids of everything that is not gone, hidden records included, from the server's
+    /// own state.
     pub(crate) async fn there(&self) -> BTreeSet<String> {
         let rows = self.rows().await;
         rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns everything that is not gone, as the server itself sees it.
+    /// Returns everything that is not gone, from the server's own state.
     pub(crate) async fn rows(&self) -> Vec<Value> {
         self.get("sandboxes").await["sandboxes"].as_array().unwrap().clone()
     }
 
-    /// Makes a reconciler that acts as another process would, after its owner's end.
+    /// Creates a reconciler that acts as another process would after the owner's end.
     pub(crate) fn reconciler(&self, ledger: &Ledger, me: OwnerRecord) -> Reconciler {
         let provider: Arc<dyn Provider> = self.provider.clone();
         Reconciler::new(ledger.clone(), Providers::new(vec![provider]), me).with_options(options())
     }
 
-    /// Makes a supervisor with a ledger of its own.
+    /// Creates a supervisor with its own ledger.
     pub(crate) async fn supervisor(&self) -> (Supervisor, Ledger, tempfile::TempDir) {
         let home = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(home.path()).await.unwrap();
@@ -184,7 +184,7 @@ pub(crate) fn sandbox() -> Request {
     Request::new(ProviderName::Daytona, Spec::Sandbox(SandboxSpec::default()))
 }
 
-/// Retries as usual, but sooner.
+/// Returns the usual retry options with shorter delays.
 pub(crate) fn options() -> ReapOptions {
     ReapOptions {
         retry: RetryPolicy {
@@ -201,7 +201,7 @@ fn connect(environment: &DaytonaEnvironment) -> DaytonaProvider {
     DaytonaProvider::connect(environment, settings).unwrap()
 }
 
-/// The admin routes are plain HTTP; the client asks for some cryptography all the same.
+/// Returns a TLS configuration. The admin routes are plain HTTP, but the client requires one.
 pub(crate) fn no_tls() -> tokio_rustls::rustls::ClientConfig {
     use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
