@@ -1,26 +1,26 @@
-//! `creel dev daytona`: it serves, and however it ends it leaves nothing.
+//! `creel dev daytona`: it serves, and leaves nothing behind however it ends.
 
 use std::time::Duration;
 
 use creel_testkit::creel::{Creel, Running};
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
+use creel_testkit::inventory::Kind;
 use creel_testkit::wait::eventually;
-use creel_testkit::world::Kind;
 use serde_json::json;
 
 use crate::support::{Home, PATIENCE, assert_killed};
 
 use super::cloud::{ask, serve};
 
-/// What a test finds a daemon by: its own session, no environment, no parent.
+/// A daemon that a test can find: its own session, no environment, no parent.
 const DAEMON: &str = "(env -i MARK=6161 setsid sleep 6161 </dev/null >/dev/null 2>&1 &)";
 
-/// Starts a server and a sandbox with a daemon in it that tries to get away.
+/// Starts a server, and a sandbox with a daemon that tries to escape.
 fn start(creel: &Creel, flags: &[&str]) -> Running {
-    let (running, told) = serve(creel, &[&["--fast"], flags].concat());
-    let (url, key) = (told["url"].as_str().unwrap(), told["api_key"].as_str().unwrap());
-    assert!(told["admin_url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
+    let (running, ready) = serve(creel, &[&["--fast"], flags].concat());
+    let (url, key) = (ready["url"].as_str().unwrap(), ready["api_key"].as_str().unwrap());
+    assert!(ready["admin_url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
     assert_eq!(running.stdout().lines().count(), 1, "one line and no more");
     let (status, made) = ask("POST", &format!("{url}/sandbox"), key, &json!({}));
     assert_eq!((status, &made["state"]), (200, &json!("started")));
@@ -31,7 +31,7 @@ fn start(creel: &Creel, flags: &[&str]) -> Running {
     running
 }
 
-/// Returns whether a process works below the home's sandboxes.
+/// Returns whether a process runs below the home's sandboxes.
 fn any_process(home: &Home) -> bool {
     let root = home.creel.state().join("sandboxes");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -60,7 +60,7 @@ fn a_signal_ends_the_server_and_all_its_sandboxes() {
 }
 
 #[test]
-fn a_killed_server_is_cleaned_up_after_by_its_watchdog() {
+fn the_watchdog_of_a_killed_server_cleans_up() {
     let home = Home::on(&Engine::from_env());
     let running = start(&home.creel, &[]);
     assert!(eventually(PATIENCE, || any_process(&home)));
@@ -68,13 +68,13 @@ fn a_killed_server_is_cleaned_up_after_by_its_watchdog() {
     assert_nothing_left(&home);
 }
 
-/// Returns how many containers of this home's ledger the engine has.
+/// Returns how many containers of this home's ledger exist on the engine.
 fn containers(home: &Home, engine: &Engine) -> usize {
     home.on_engine(engine).of_kind(Kind::Container).len()
 }
 
 #[test]
-fn containers_as_sandboxes_go_with_the_server_however_it_ends() {
+fn containers_as_sandboxes_end_with_the_server_however_it_ends() {
     let engine = Engine::from_env();
     let home = Home::on(&engine);
     let flags = ["--docker", "--image", image::REFERENCE];
@@ -94,7 +94,7 @@ fn containers_as_sandboxes_go_with_the_server_however_it_ends() {
 }
 
 #[test]
-fn containers_need_an_engine_that_answers() {
+fn containers_require_an_engine_that_responds() {
     let home = Home::on(&Engine::from_env());
     let creel = home.creel.clone().deadline(Duration::from_secs(20));
     let nowhere = creel.clone().env("DOCKER_HOST", "unix:///nowhere/docker.sock");

@@ -1,4 +1,4 @@
-//! The other ways to an engine: Podman, ssh, TCP with TLS, contexts.
+//! The other transports to an engine: Podman, ssh, TCP with TLS, contexts.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use creel_testkit::podman::Podman;
 use creel_testkit::sshd::Sshd;
 use serde_json::json;
 
-use super::bench::{Bench, Hold, run, text};
+use super::fixture::{CliFixture, Hold, run, text};
 
 /// Lists, creates and sweeps through `creel`, which reaches `engine`.
-fn prove(bench: &Bench, creel: &Creel, engine: &Engine) {
+fn prove(fixture: &CliFixture, creel: &Creel, engine: &Engine) {
     let docker = engine.docker();
-    let foreign = bench.exited("-foreign");
+    let foreign = fixture.exited("-foreign");
     let listed = run(creel, "ls --json").expect_code(0);
     assert!(listed.stdout.contains(&foreign), "{listed}");
 
@@ -31,10 +31,10 @@ fn prove(bench: &Bench, creel: &Creel, engine: &Engine) {
     let hold = Hold::start(creel, "--container IMAGE --network --volume --no-watchdog");
     let (id, volume) = (hold.id("container"), hold.name("volume"));
     hold.kill();
-    let line = format!("sweep --json --apply --label {}", bench.label());
+    let line = format!("sweep --json --apply --label {}", fixture.label());
     assert_eq!(run(creel, &line).expect_code(0).json()["gone"], 1);
     assert!(docker.inspect_container(&foreign).unwrap().is_none());
-    // The sweep gave back the orphans on the way.
+    // The sweep also released the orphans.
     assert!(docker.inspect_container(&id).unwrap().is_none());
     assert!(docker.inspect_volume(&volume).unwrap().is_none());
     let left = run(creel, "ledger --json").expect_code(0).json();
@@ -44,23 +44,23 @@ fn prove(bench: &Bench, creel: &Creel, engine: &Engine) {
 #[test]
 fn podman_lists_creates_and_sweeps() {
     let podman = Podman::start().unwrap();
-    let bench = Bench::on(podman.engine());
-    prove(&bench, &bench.creel(), &podman.engine());
-    let doctor = bench.run("doctor").expect_code(0);
+    let fixture = CliFixture::on(podman.engine());
+    prove(&fixture, &fixture.creel(), &podman.engine());
+    let doctor = fixture.run("doctor").expect_code(0);
     assert!(doctor.stdout.contains("Podman"), "{doctor}");
 }
 
 #[test]
 fn an_engine_behind_ssh_lists_creates_and_sweeps() {
-    let bench = Bench::new();
-    let sshd = Sshd::start(bench.engine()).unwrap();
-    let creel = bench.creel().env("DOCKER_HOST", sshd.host()).path_first(&sshd.path_first());
-    prove(&bench, &creel, bench.engine());
+    let fixture = CliFixture::new();
+    let sshd = Sshd::start(fixture.engine()).unwrap();
+    let creel = fixture.creel().env("DOCKER_HOST", sshd.host()).path_first(&sshd.path_first());
+    prove(&fixture, &creel, fixture.engine());
     let doctor = run(&creel, "doctor").expect_code(0);
     assert!(doctor.stdout.contains(&sshd.host()), "{doctor}");
 }
 
-/// Makes a certificate that an authority signed, as an engine or a client needs it.
+/// Creates a certificate signed by an authority, for an engine or a client.
 fn sign(directory: &Path, name: &str, usage: &str) {
     let script = format!(
         "openssl req -newkey rsa:2048 -nodes -keyout {name}-key.pem -out {name}.csr \
@@ -78,7 +78,7 @@ fn shell(directory: &Path, script: &str) {
 }
 
 #[test]
-fn an_engine_behind_tls_asks_for_a_certificate_and_then_lists_creates_and_sweeps() {
+fn an_engine_behind_tls_requires_a_certificate_and_then_lists_creates_and_sweeps() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let authority = "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca-key.pem -out ca.pem \
@@ -103,14 +103,14 @@ fn an_engine_behind_tls_asks_for_a_certificate_and_then_lists_creates_and_sweeps
     ];
     let options = EngineOptions { arguments: arguments.to_vec(), ..EngineOptions::default() };
     let private = PrivateEngine::start_temporary(options).unwrap();
-    let bench = Bench::on(private.engine());
-    let plain = bench
+    let fixture = CliFixture::on(private.engine());
+    let plain = fixture
         .creel()
         .env("DOCKER_HOST", "tcp://127.0.0.1:2376")
         .env("DOCKER_TLS_VERIFY", "1")
         .within(private.namespace());
     let trusted = plain.clone().env("DOCKER_CERT_PATH", &client);
-    prove(&bench, &trusted, &private.engine());
+    prove(&fixture, &trusted, &private.engine());
 
     // Without the client's certificate, and with an authority that did not sign the engine's.
     let output = run(&plain, "ls --json");
@@ -123,9 +123,9 @@ fn an_engine_behind_tls_asks_for_a_certificate_and_then_lists_creates_and_sweeps
 
 #[test]
 fn a_context_selects_the_engine() {
-    let bench = Bench::new();
-    bench.exited("-a");
-    let config = bench.path(".docker");
+    let fixture = CliFixture::new();
+    fixture.exited("-a");
+    let config = fixture.path(".docker");
     // The directory is named by the digest of the context's name.
     let digest = Command::new("sh")
         .args(["-c", "printf %s elsewhere | sha256sum | cut -c1-64"])
@@ -137,20 +137,20 @@ fn a_context_selects_the_engine() {
     let meta = json!({
         "Name": "elsewhere",
         "Metadata": {},
-        "Endpoints": { "docker": { "Host": bench.engine().host(), "SkipTLSVerify": false } },
+        "Endpoints": { "docker": { "Host": fixture.engine().host(), "SkipTLSVerify": false } },
     });
     fs::write(place.join("meta.json"), meta.to_string()).unwrap();
-    let creel = bench.creel_without_docker();
-    let line = format!("ls --json --label {}", bench.label());
+    let creel = fixture.creel_without_docker();
+    let line = format!("ls --json --label {}", fixture.label());
     let count = |creel: &Creel| {
         let output = run(creel, &line).expect_code(0);
         output.json()["resources"].as_array().unwrap().len()
     };
-    assert_eq!(count(&creel), 0, "a context nobody chose is not used");
+    assert_eq!(count(&creel), 0, "a context that was not selected is not used");
     assert_eq!(count(&creel.clone().env("DOCKER_CONTEXT", "elsewhere")), 1);
     fs::write(config.join("config.json"), r#"{"currentContext":"elsewhere"}"#).unwrap();
     assert_eq!(count(&creel), 1);
-    let elsewhere = creel.clone().env("DOCKER_CONFIG", bench.path("empty"));
+    let elsewhere = creel.clone().env("DOCKER_CONFIG", fixture.path("empty"));
     assert_eq!(count(&elsewhere), 0);
     let output = run(&creel.env("DOCKER_CONTEXT", "nowhere"), "ls").expect_code(2);
     assert!(output.stderr.starts_with("error[CR0023]: "), "{output}");
@@ -158,13 +158,13 @@ fn a_context_selects_the_engine() {
 }
 
 #[test]
-fn an_address_in_the_settings_is_used_where_the_environment_names_none() {
-    let bench = Bench::new();
-    bench.exited("-a");
-    bench.configure(&format!("[docker]\nhost = \"{}\"\n", bench.engine().host()));
-    let line = format!("ls --json --label {}", bench.label());
-    let output = run(&bench.creel_without_docker(), &line).expect_code(0);
+fn an_address_in_the_settings_is_used_if_the_environment_names_none() {
+    let fixture = CliFixture::new();
+    fixture.exited("-a");
+    fixture.configure(&format!("[docker]\nhost = \"{}\"\n", fixture.engine().host()));
+    let line = format!("ls --json --label {}", fixture.label());
+    let output = run(&fixture.creel_without_docker(), &line).expect_code(0);
     assert_eq!(output.json()["resources"].as_array().unwrap().len(), 1);
-    let elsewhere = bench.creel().env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    let elsewhere = fixture.creel().env("DOCKER_HOST", "unix:///nowhere/docker.sock");
     run(&elsewhere, &line).expect_code(7);
 }

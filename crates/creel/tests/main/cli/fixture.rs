@@ -1,4 +1,4 @@
-//! What every test here needs: a state directory, an engine, a name of its own.
+//! Shared fixture of the command-line tests: a state directory, an engine, a unique name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,33 +10,33 @@ use creel_testkit::decoys::Lookalike;
 use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
+use creel_testkit::inventory::{Inventory, Kind, Object};
 use creel_testkit::wait::eventually_some;
-use creel_testkit::world::{Kind, Object, World};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// The binary under test.
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_creel");
 
-/// How long `dev hold` may take until it holds everything.
+/// The time limit for `dev hold` to acquire everything.
 const HOLD_DEADLINE: Duration = Duration::from_secs(30);
 
-/// One test's surroundings; what it made on the engine goes with it.
+/// The fixture of one test. The objects it created on the engine are removed on drop.
 #[derive(Debug)]
-pub(super) struct Bench {
+pub(super) struct CliFixture {
     home: TempDir,
     engine: Engine,
     /// The prefix of every name and the value of every label of this test.
     pub(super) name: String,
 }
 
-impl Bench {
-    /// Works on the engine that the suite shares.
+impl CliFixture {
+    /// Uses the engine that the suite shares.
     pub(super) fn new() -> Self {
         Self::on(Engine::from_env())
     }
 
-    /// Works on another engine.
+    /// Uses another engine.
     pub(super) fn on(engine: Engine) -> Self {
         let home = tempfile::tempdir().unwrap();
         Self { home, engine, name: unique_name() }
@@ -65,7 +65,7 @@ impl Bench {
         Creel::new(BINARY, self.home.path(), self.engine.host())
     }
 
-    /// Returns the binary with no engine named.
+    /// Returns the binary without a configured engine.
     pub(super) fn creel_without_docker(&self) -> Creel {
         Creel::without_docker(BINARY, self.home.path())
     }
@@ -87,56 +87,56 @@ impl Bench {
         format!("test.{}", self.name)
     }
 
-    /// Returns the test's label as `--label` takes it.
+    /// Returns the test's label in the format of `--label`.
     pub(super) fn label(&self) -> String {
         format!("{}={}", self.key(), self.name)
     }
 
-    /// Returns the test's label as an engine takes it.
+    /// Returns the test's label in the format of an engine.
     pub(super) fn labels(&self) -> Labels {
         Labels::from([(self.key(), self.name.clone())])
     }
 
-    /// Returns what decoys should resemble.
+    /// Returns the description of the objects that decoys resemble.
     pub(super) fn lookalike(&self) -> Lookalike {
         let (label_key, label_value) = (self.key(), self.name.clone());
         Lookalike { name: self.name.clone(), label_key, label_value }
     }
 
-    /// Returns a name of this test's.
+    /// Returns a name with the test's prefix.
     pub(super) fn named(&self, suffix: &str) -> String {
         format!("{}{suffix}", self.name)
     }
 
-    /// Makes a running container with the test's label.
+    /// Creates a running container with the test's label.
     pub(super) fn running(&self, suffix: &str) -> String {
         let spec = ContainerSpec::sleeping(&self.named(suffix)).labels(&self.labels());
         self.docker().run(&spec).unwrap()
     }
 
-    /// Makes an exited container with the test's label.
+    /// Creates an exited container with the test's label.
     pub(super) fn exited(&self, suffix: &str) -> String {
         let spec = ContainerSpec::exiting(&self.named(suffix)).labels(&self.labels());
         self.docker().run_to_exit(&spec).unwrap()
     }
 
-    /// Makes a container with the test's label and never starts it.
+    /// Creates a container with the test's label, and never starts it.
     pub(super) fn created(&self, suffix: &str) -> String {
         let spec = ContainerSpec::exiting(&self.named(suffix)).labels(&self.labels());
         self.docker().create(&spec).unwrap()
     }
 
-    /// Makes a network with the test's label.
+    /// Creates a network with the test's label.
     pub(super) fn network(&self, suffix: &str) -> String {
         self.docker().create_network(&self.named(suffix), &self.labels()).unwrap()
     }
 
-    /// Makes a volume with the test's label.
+    /// Creates a volume with the test's label.
     pub(super) fn volume(&self, suffix: &str) -> String {
         self.docker().create_volume(&self.named(suffix), &self.labels()).unwrap()
     }
 
-    /// Makes an image with the test's label.
+    /// Creates an image with the test's label.
     pub(super) fn image(&self, suffix: &str) -> String {
         let source = self.created("-source");
         let id = self.docker().commit(&source, &self.named(suffix), "latest").unwrap();
@@ -144,10 +144,10 @@ impl Bench {
         id
     }
 
-    /// Returns the names of what is on the engine under this test's name, with a letter for
+    /// Returns the names of the objects on the engine with this test's name, each with a letter for
     /// the kind, sorted.
     pub(super) fn there(&self) -> Vec<String> {
-        let inventory = World::snapshot(&self.engine).unwrap();
+        let inventory = Inventory::snapshot(&self.engine).unwrap();
         let mine = inventory.filter(|object| object.name.starts_with(&self.name));
         let mut names: Vec<String> = mine.objects().map(|object| self.short(object)).collect();
         names.sort();
@@ -170,14 +170,14 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for CliFixture {
     fn drop(&mut self) {
-        let Ok(inventory) = World::snapshot(&self.engine) else { return };
+        let Ok(inventory) = Inventory::snapshot(&self.engine) else { return };
         let (key, docker) = (self.key(), self.docker());
         let mine = inventory.filter(|object| {
             object.name.starts_with(&self.name) || object.labels.get(&key) == Some(&self.name)
         });
-        // Containers first: they hold the others. The engine is thrown away after the suite.
+        // Containers first, because they use the others. The engine is discarded after the suite.
         for object in mine.objects() {
             let _ = match object.kind {
                 Kind::Container => docker.remove_container(&object.id),
@@ -195,57 +195,57 @@ pub(super) fn run(creel: &Creel, line: &str) -> Output {
     creel.run(line.split_whitespace())
 }
 
-/// A running `creel dev hold`; it gives everything back on drop.
+/// A running `creel dev hold`. It releases everything on drop.
 #[derive(Debug)]
 pub(super) struct Hold {
     running: Option<Running>,
-    /// What it printed when it held everything.
-    pub(super) answer: Value,
+    /// Its output when it held everything.
+    pub(super) report: Value,
 }
 
 impl Hold {
     pub(super) fn start(creel: &Creel, flags: &str) -> Self {
         let image = flags.replace("IMAGE", image::REFERENCE);
-        let words = ["dev", "hold"].into_iter().chain(image.split_whitespace());
-        let mut running = creel.spawn(words);
-        let answer = eventually_some(HOLD_DEADLINE, || {
-            let told = serde_json::from_str(&running.stdout()).ok();
-            told.or_else(|| running.has_ended().then_some(Value::Null))
+        let args = ["dev", "hold"].into_iter().chain(image.split_whitespace());
+        let mut running = creel.spawn(args);
+        let report = eventually_some(HOLD_DEADLINE, || {
+            let report = serde_json::from_str(&running.stdout()).ok();
+            report.or_else(|| running.has_ended().then_some(Value::Null))
         });
-        let answer = answer.unwrap_or_default();
-        assert!(answer.is_object(), "dev hold: {} {}", running.stdout(), running.stderr());
-        Self { running: Some(running), answer }
+        let report = report.unwrap_or_default();
+        assert!(report.is_object(), "dev hold: {} {}", running.stdout(), running.stderr());
+        Self { running: Some(running), report }
     }
 
-    /// Returns the provider's id of the one thing of a kind.
+    /// Returns the provider's id of the only resource of a kind.
     pub(super) fn id(&self, kind: &str) -> String {
         self.field(kind, "id")
     }
 
-    /// Returns the resource id of the one thing of a kind.
+    /// Returns the resource id of the only resource of a kind.
     pub(super) fn resource(&self, kind: &str) -> String {
         self.field(kind, "resource")
     }
 
-    /// Returns the name of the one thing of a kind.
+    /// Returns the name of the only resource of a kind.
     pub(super) fn name(&self, kind: &str) -> String {
         self.field(kind, "name")
     }
 
     fn field(&self, kind: &str, field: &str) -> String {
-        let held = self.answer["held"].as_array().unwrap();
+        let held = self.report["held"].as_array().unwrap();
         let item = held.iter().find(|item| item["kind"] == kind).unwrap();
         item[field].as_str().unwrap().to_owned()
     }
 
-    /// Ends it as Ctrl-C does and returns what it said.
+    /// Ends it as Ctrl-C does, and returns its output.
     pub(super) fn end(mut self) -> Output {
         let running = self.running.take().unwrap();
         running.signal("INT");
         running.wait()
     }
 
-    /// Kills it with SIGKILL, only it.
+    /// Kills only this process with SIGKILL.
     pub(super) fn kill(mut self) {
         self.running.take().unwrap().kill();
     }
@@ -260,7 +260,7 @@ impl Drop for Hold {
     }
 }
 
-/// Returns the items of an answer with this result, as `kind name`, in order.
+/// Returns the items of a report with this result, as `kind name`, in sequence.
 pub(super) fn results(output: &Output, result: &str) -> Vec<String> {
     let json = output.json();
     let items = json["items"].as_array().unwrap_or_else(|| panic!("no items\n{output}"));
@@ -268,7 +268,7 @@ pub(super) fn results(output: &Output, result: &str) -> Vec<String> {
     wanted.map(|item| format!("{} {}", text(item, "kind"), text(item, "name"))).collect()
 }
 
-/// Returns the reason of the one item of that name.
+/// Returns the reason of the only item with that name.
 pub(super) fn reason(output: &Output, name: &str) -> String {
     let json = output.json();
     let items = json["items"].as_array().unwrap_or_else(|| panic!("no items\n{output}"));
@@ -282,12 +282,12 @@ pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// Returns the keys of a JSON object, in order.
+/// Returns the keys of a JSON object, sorted.
 pub(super) fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// Reads a file of JSON.
+/// Reads a JSON file.
 pub(super) fn read_json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }

@@ -6,62 +6,62 @@ use std::time::{Duration, Instant};
 
 use creel_testkit::docker::concurrently;
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
+use creel_testkit::inventory::Inventory;
 use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
-use creel_testkit::world::World;
 
-use crate::crash::Taken;
+use crate::crash::HeldKind;
 use crate::support::{Home, PATIENCE, text_of};
 
-/// How many creates are cut.
+/// The number of interrupted creates.
 const CREATES: u32 = 80;
-/// How many are under way at once.
+/// The number of concurrent creates.
 const AT_ONCE: usize = 8;
-/// How long nothing may appear any more before it counts as nothing.
+/// How long nothing may appear before the engine counts as quiet.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Counts what an engine makes, as its own events tell.
-struct Census {
+/// Counts the objects that an engine creates, by its own events.
+struct CreateCounter {
     listener: Child,
-    heard: std::path::PathBuf,
+    events: std::path::PathBuf,
 }
 
-impl Census {
+impl CreateCounter {
     fn start(engine: &Engine, home: &Home) -> Self {
-        let heard = home.path("events");
-        // History included: it does not matter when the listener is connected.
+        let events = home.path("events");
+        // With history, so it does not matter when the subscription is established.
         let arguments = ["events", "--since", "0", "--filter", "event=create", "--format"];
         let listener = Command::new("docker")
             .args(arguments)
             .arg("{{.Type}} {{.Actor.ID}}")
             .env("DOCKER_HOST", engine.host())
             .stdin(Stdio::null())
-            .stdout(File::create(&heard).unwrap())
+            .stdout(File::create(&events).unwrap())
             .spawn();
-        Self { listener: listener.unwrap(), heard }
+        Self { listener: listener.unwrap(), events }
     }
 
     fn count(mut self) -> usize {
         self.listener.kill().unwrap();
         self.listener.wait().unwrap();
-        text_of(&self.heard).lines().count()
+        text_of(&self.events).lines().count()
     }
 }
 
-/// Takes one thing through a wire that cuts the create, and kills the supervisor as soon as the
-/// engine has it. The wire is still the watchdog's way to the engine.
+/// Acquires one resource through a wire that cuts the create, and kills the supervisor as soon as
+/// the engine has it. The watchdog still reaches the engine through the wire.
 fn cut_and_kill(home: &Home, engine: &Engine, number: u32) -> Wire {
     // From half a millisecond to twelve.
     let after = Duration::from_micros(500 + u64::from(number) * 11_500 / u64::from(CREATES - 1));
     let wire = Wire::start(engine, u64::from(number)).unwrap();
     let cut = wire.add(Rule::new("/create", Fault::CutAfterSend { after }).method("POST"));
-    let taken = [Taken::Container, Taken::Network, Taken::Volume][number as usize % 3];
+    let held_kind = [HeldKind::Container, HeldKind::Network, HeldKind::Volume][number as usize % 3];
     // Every other one has a watchdog; the rest is left to reconcile.
     let alone: &[&str] = if number.is_multiple_of(2) { &["--no-watchdog"] } else { &[] };
     let creel = home.creel.clone().env("DOCKER_HOST", wire.host());
-    let mut running = creel.spawn([&["dev", "hold"], alone, taken.flags()].concat());
+    let mut running = creel.spawn([&["dev", "hold"], alone, held_kind.flags()].concat());
     let started_at = Instant::now();
-    // Not by polling at leisure: the kill must fall into the first milliseconds of the create.
+    // In a busy loop, because the kill must happen in the first milliseconds of the create.
     while cut.fired() == 0 && !running.has_ended() && started_at.elapsed() < PATIENCE {
         std::hint::spin_loop();
     }
@@ -75,25 +75,25 @@ fn cut_and_kill(home: &Home, engine: &Engine, number: u32) -> Wire {
 }
 
 #[test]
-fn of_eighty_creates_whose_client_is_cut_and_killed_no_ghost_remains() {
+fn of_eighty_creates_whose_client_is_cut_and_killed_nothing_remains() {
     let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
     let engine = private.engine();
     let home = Home::on(&engine);
     home.configure("[ledger]\nintent_window = \"15s\"\n");
-    let baseline = World::snapshot(&engine).unwrap();
-    let census = Census::start(&engine, &home);
+    let baseline = Inventory::snapshot(&engine).unwrap();
+    let census = CreateCounter::start(&engine, &home);
     let numbers = Vec::from_iter(0..CREATES);
     let wires = concurrently(&numbers, AT_ONCE, |number| Ok(cut_and_kill(&home, &engine, *number)));
     let wires = wires.unwrap();
 
-    let settled = eventually(Duration::from_secs(60), || {
+    let converged = eventually(Duration::from_secs(60), || {
         home.reconcile_or_wait();
         home.open_records().is_empty()
     });
-    assert!(settled, "{:#?}", home.open_records());
+    assert!(converged, "{:#?}", home.open_records());
     home.await_quiet();
     drop(wires);
-    let left = || World::snapshot(&engine).unwrap().minus(&baseline);
+    let left = || Inventory::snapshot(&engine).unwrap().minus(&baseline);
     let ghost = eventually(QUIET, || !left().is_empty());
     assert!(!ghost, "a ghost appeared: {:#?}", left());
     let made = census.count();
@@ -103,7 +103,7 @@ fn of_eighty_creates_whose_client_is_cut_and_killed_no_ghost_remains() {
     });
     println!(
         "report: {CREATES} creates cut after 0.5 to 12 ms: the engine made {made}, {} were found \
-         and given back, 0 left",
+         and released, 0 left",
         found.count()
     );
     assert!(made >= 40, "the engine made only {made}: too few to prove anything");

@@ -1,4 +1,4 @@
-//! States that a real engine does not hold still for, from an engine that follows a script.
+//! States that a real engine does not keep, from an engine that follows a script.
 
 use creel_testkit::creel::Output;
 use creel_testkit::fake_engine::{
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::Home;
 
-/// An engine with containers whose answers are scripted.
+/// An engine with containers whose responses are scripted.
 struct Script {
     engine: FakeEngine,
     rows: Vec<Value>,
@@ -19,7 +19,7 @@ impl Script {
         Self { engine: FakeEngine::start().unwrap(), rows: Vec::new() }
     }
 
-    /// Adds a container that is seen so many times before it is absent.
+    /// Adds a container that is observed this many times before it is absent.
     fn container(mut self, state: &str, deletes: Vec<Reply>, seen: Option<usize>) -> Self {
         let number = self.rows.len();
         self.rows.push(container_row(number, state));
@@ -27,14 +27,14 @@ impl Script {
         let path = format!("/containers/{}", container_id(number));
         let there = Reply::Json(200, container_detail(number, state));
         let gone = Reply::error(404, &format!("No such container: {}", container_id(number)));
-        let mut looks = vec![there; seen.unwrap_or(1)];
-        looks.extend(seen.map(|_| gone));
-        self.engine.route("GET", &format!("{path}/json"), looks);
+        let mut inspections = vec![there; seen.unwrap_or(1)];
+        inspections.extend(seen.map(|_| gone));
+        self.engine.route("GET", &format!("{path}/json"), inspections);
         self.engine.route("DELETE", &format!(r"{path}(\?|$)"), deletes);
         self
     }
 
-    /// Adds a container that goes as it should.
+    /// Adds a container that is removed normally.
     fn ordinary(self) -> Self {
         self.container("exited", vec![Reply::Empty(204)], Some(1))
     }
@@ -46,7 +46,7 @@ impl Script {
         home.creel.run([&sweep[..], &retry].concat())
     }
 
-    /// Returns where in the order of all requests the last one of this kind came.
+    /// Returns the index of the last request of this kind among all requests.
     fn last(&self, method: &str, number: usize) -> usize {
         let fits = |request: &String| {
             request.starts_with(method) && request.contains(&container_id(number))
@@ -55,7 +55,7 @@ impl Script {
     }
 }
 
-/// Returns result and number of tries of a container.
+/// Returns the result and the number of attempts for a container.
 fn item(output: &Output, number: usize) -> (String, u64, String) {
     let report = output.json();
     let items = report["items"].as_array().unwrap();
@@ -69,7 +69,7 @@ fn in_progress() -> Reply {
 }
 
 #[test]
-fn a_container_stuck_in_removing_is_accepted_and_delays_nobody() {
+fn a_container_stuck_in_removing_is_accepted_and_delays_no_other() {
     let script =
         Script::new().container("removing", vec![in_progress()], None).ordinary().ordinary();
     let swept = script.sweep().expect_code(3);
@@ -87,14 +87,14 @@ fn a_dead_container_is_removed() {
 }
 
 #[test]
-fn a_removal_that_somebody_else_finishes_counts_as_gone() {
+fn a_removal_finished_by_another_client_counts_as_gone() {
     let script = Script::new().container("running", vec![in_progress()], Some(4));
     let swept = script.sweep().expect_code(0);
     assert_eq!(item(&swept, 0).0, "gone", "{swept}");
 }
 
 #[test]
-fn a_busy_engine_is_asked_again_until_it_works() {
+fn a_request_to_a_busy_engine_is_retried_until_it_succeeds() {
     let busy =
         Reply::error(500, "driver failed to remove root filesystem: device or resource busy");
     let deletes = vec![busy.clone(), busy, Reply::Empty(204)];
@@ -104,7 +104,7 @@ fn a_busy_engine_is_asked_again_until_it_works() {
 }
 
 #[test]
-fn a_busy_engine_that_stays_busy_is_given_up_after_the_retries() {
+fn a_request_to_a_permanently_busy_engine_fails_after_the_retries() {
     let busy =
         Reply::error(500, "driver failed to remove root filesystem: device or resource busy");
     let script = Script::new().container("exited", vec![busy], None).ordinary();
@@ -116,7 +116,7 @@ fn a_busy_engine_that_stays_busy_is_given_up_after_the_retries() {
 }
 
 #[test]
-fn a_refusal_is_not_tried_again_and_its_reason_is_told() {
+fn a_refusal_is_not_retried_and_its_reason_is_reported() {
     let refusal = Reply::error(403, "authorization denied by plugin guard");
     let script = Script::new().container("exited", vec![refusal], None).ordinary();
     let swept = script.sweep().expect_code(3);
@@ -146,7 +146,7 @@ fn a_volume_in_use_fails_with_its_reason() {
 }
 
 #[test]
-fn a_state_nobody_knows_does_not_break_the_list() {
+fn an_unknown_state_does_not_break_the_list() {
     let script = Script::new().container("hibernating", vec![Reply::Empty(204)], Some(1));
     let home = Home::on(&script.engine.engine());
     let listed = home.creel.run(["ls", "--provider", "docker", "--json"]).expect_code(0).json();
@@ -154,9 +154,9 @@ fn a_state_nobody_knows_does_not_break_the_list() {
     script.sweep().expect_code(0);
 }
 
-/// The list before the sweep has a bystander; the one after it fails, or is no list.
+/// The list before the sweep has a bystander. The one after it fails, or is not a list.
 #[test]
-fn a_certificate_does_not_say_vanished_of_what_was_not_listed_again() {
+fn a_certificate_does_not_report_unlisted_objects_as_vanished() {
     for broken in [Reply::error(500, "the store is locked"), Reply::Json(200, json!("busy"))] {
         let script = Script::new().ordinary();
         let bystander = json!([{ "Id": "b".repeat(64), "Name": "bystander", "Driver": "bridge" }]);

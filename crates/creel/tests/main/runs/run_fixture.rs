@@ -1,4 +1,4 @@
-//! Where runs are tried: one world, one home, and the means to strike at every moment of a run.
+//! Fixture for runs of one provider in one home, with faults at every moment of a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use serde_json::{Value, json};
 use crate::cli::cloud::Cloud;
 use crate::support::{Home, LEDGER_LABEL, PATIENCE, assignments_of, kill, unique};
 
-/// The settings under which nothing is waited for longer than a test can.
+/// Settings with waits that are short enough for a test.
 const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\n[ledger]\nintent_window = \"2s\"\n";
-/// How long one run may take on a loaded machine.
+/// The time limit of one run on a loaded machine.
 const RUN_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Counts the runs of this process, so that what each one runs is nobody else's.
-static CELLS: AtomicU32 = AtomicU32::new(0);
+/// Counts the runs of this process, so that each one runs unique commands.
+static RUNS_STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// Where a run is when something strikes.
+/// The state of a run when a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     /// In the middle of a step of the checklist.
@@ -36,7 +36,7 @@ pub(super) enum Moment {
     Question,
     /// While a pause rule holds it.
     Pause,
-    /// In the middle of the teardown of a run that went well.
+    /// In the middle of the teardown of a successful run.
     Teardown,
 }
 
@@ -44,7 +44,7 @@ impl Moment {
     pub(super) const ALL: [Self; 5] =
         [Self::Setup, Self::Turn, Self::Question, Self::Pause, Self::Teardown];
 
-    /// Returns the phase in which the run is then.
+    /// Returns the phase of the run at this moment.
     pub(super) fn phase(self) -> &'static str {
         match self {
             Self::Setup => "bootstrapping",
@@ -55,7 +55,7 @@ impl Moment {
         }
     }
 
-    /// Returns a workflow that comes to this moment, and stays there as long as `sleep N` does.
+    /// Returns a workflow that reaches this moment, and stays there as long as `sleep N` does.
     pub(super) fn workflow(self, sleep: &str) -> String {
         match self {
             Self::Setup => format!(
@@ -74,7 +74,7 @@ impl Moment {
         }
     }
 
-    /// Returns whether something sleeps at this moment.
+    /// Returns whether a `sleep` runs at this moment.
     fn sleeps(self) -> bool {
         matches!(self, Self::Setup | Self::Turn | Self::Teardown)
     }
@@ -93,29 +93,29 @@ pub(super) fn agent_twice(script: &str, second: &str) -> String {
     format!("{}follow_ups = [\"{second}\"]\n", agent(script))
 }
 
-/// A world, and a home in it.
-pub(super) struct Stage {
-    pub(super) world: ProviderName,
+/// A provider, and a home that uses it.
+pub(super) struct RunFixture {
+    pub(super) provider: ProviderName,
     pub(super) home: Home,
     pub(super) cloud: Option<Cloud>,
     pub(super) engine: Option<Engine>,
-    /// What workflows say of their sandbox beside the provider and the lease.
+    /// More keys of the sandbox table, besides the provider and the lease.
     pub(super) sandbox: String,
-    strangers: Strangers,
+    foreign: ForeignObjects,
 }
 
-/// What is not ours, and must stand when everything of ours is gone.
+/// Objects that are not ours, and must be unchanged when all of ours are gone.
 #[derive(Default)]
-struct Strangers {
-    /// Look-alikes on the engine.
+struct ForeignObjects {
+    /// Decoys on the engine.
     on_engine: Option<Decoys>,
-    /// Look-alikes in the cloud, as they were, by id.
+    /// Decoys in the cloud with their original state, by id.
     in_cloud: Vec<(String, Value)>,
-    /// A process that looks like one of a sandbox.
+    /// A process that resembles one of a sandbox.
     process: Option<Child>,
 }
 
-impl Drop for Strangers {
+impl Drop for ForeignObjects {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
             // It may have ended by itself, which the test has noticed.
@@ -125,11 +125,11 @@ impl Drop for Strangers {
     }
 }
 
-impl Stage {
-    /// Sets up a world.
-    pub(super) fn set(world: ProviderName) -> Self {
-        let engine = (world == ProviderName::Docker).then(Engine::from_env);
-        let cloud = (world == ProviderName::Daytona).then(|| Cloud::with(&["--fast"]));
+impl RunFixture {
+    /// Sets up a provider.
+    pub(super) fn set(provider: ProviderName) -> Self {
+        let engine = (provider == ProviderName::Docker).then(Engine::from_env);
+        let cloud = (provider == ProviderName::Daytona).then(|| Cloud::with(&["--fast"]));
         let mut home = match &engine {
             Some(engine) => Home::on(engine),
             None => Home::without_engine(),
@@ -140,141 +140,141 @@ impl Stage {
         }
         home.creel = creel;
         home.configure(SETTINGS);
-        let sandbox = match world {
+        let sandbox = match provider {
             ProviderName::Docker => {
                 format!("image = \"{}\"\nnetwork = \"none\"\n", image::REFERENCE)
             }
             ProviderName::Process | ProviderName::Daytona => String::new(),
         };
-        Self { world, home, cloud, engine, sandbox, strangers: Strangers::default() }
+        Self { provider, home, cloud, engine, sandbox, foreign: ForeignObjects::default() }
     }
 
-    /// Plants look-alikes of what runs have in this world.
+    /// Plants decoys of the resources of runs.
     pub(super) fn plant(&mut self, name: &str) {
         let ledger = self.home.ledger_id();
-        let look_alike = format!("{ledger}x");
+        let decoy_id = format!("{ledger}x");
         if let Some(engine) = &self.engine {
             let original = Lookalike {
                 name: unique(name),
                 label_key: LEDGER_LABEL.to_owned(),
                 label_value: ledger,
             };
-            self.strangers.on_engine = Some(Decoys::plant(engine, &original).unwrap());
+            self.foreign.on_engine = Some(Decoys::plant(engine, &original).unwrap());
         }
         if let Some(cloud) = &self.cloud {
-            for labels in [json!({}), json!({ LEDGER_LABEL: look_alike })] {
-                let id = cloud.plant("creel-stranger", json!({ "labels": labels }));
+            for labels in [json!({}), json!({ LEDGER_LABEL: decoy_id })] {
+                let id = cloud.plant("creel-foreign", json!({ "labels": labels }));
                 let row = cloud.sandbox(&id);
-                self.strangers.in_cloud.push((id, row));
+                self.foreign.in_cloud.push((id, row));
             }
         }
         let mut process = std::process::Command::new("sleep");
-        process.arg("100000").env("CREEL_RESOURCE", look_alike);
-        self.strangers.process = Some(process.spawn().unwrap());
+        process.arg("100000").env("CREEL_RESOURCE", decoy_id);
+        self.foreign.process = Some(process.spawn().unwrap());
     }
 
-    /// Checks that every look-alike stands as it stood.
+    /// Asserts that every decoy is unchanged.
     #[track_caller]
-    pub(super) fn assert_strangers_untouched(&mut self) {
-        if let Some(decoys) = &self.strangers.on_engine {
+    pub(super) fn assert_foreign_untouched(&mut self) {
+        if let Some(decoys) = &self.foreign.on_engine {
             decoys.assert_untouched();
         }
-        for (id, planted) in &self.strangers.in_cloud {
+        for (id, planted) in &self.foreign.in_cloud {
             let there = self.cloud.as_ref().unwrap().sandbox(id);
-            assert_eq!(&there, planted, "a look-alike was touched");
+            assert_eq!(&there, planted, "a decoy was touched");
         }
-        let process = self.strangers.process.as_mut().expect("look-alikes were planted");
-        assert!(process.try_wait().unwrap().is_none(), "a stranger's process was ended");
+        let process = self.foreign.process.as_mut().expect("decoys were planted");
+        assert!(process.try_wait().unwrap().is_none(), "a foreign process was ended");
     }
 
-    /// Writes a workflow for this world, with this lease.
+    /// Writes a workflow for this provider, with this lease.
     pub(super) fn workflow(&self, lease: &str, body: &str) -> PathBuf {
         let text = format!(
             "name = \"cell\"\n[sandbox]\nprovider = \"{}\"\nlease = \"{lease}\"\n{}{body}",
-            self.world, self.sandbox
+            self.provider, self.sandbox
         );
-        let number = CELLS.fetch_add(1, Ordering::SeqCst);
+        let number = RUNS_STARTED.fetch_add(1, Ordering::SeqCst);
         let path = self.home.path(&format!("workflow-{number}.toml"));
         fs::write(&path, text).unwrap();
         path
     }
 
     /// Starts a run in the foreground, and waits until it is on record.
-    pub(super) fn start(&self, lease: &str, body: &str) -> Cell<'_> {
+    pub(super) fn start(&self, lease: &str, body: &str) -> TestRun<'_> {
         self.start_by(&self.home.creel, lease, body)
     }
 
-    /// As [`Stage::start`], with another environment.
-    pub(super) fn start_by(&self, creel: &Creel, lease: &str, body: &str) -> Cell<'_> {
+    /// Like [`RunFixture::start`], with another environment.
+    pub(super) fn start_by(&self, creel: &Creel, lease: &str, body: &str) -> TestRun<'_> {
         let path = self.workflow(lease, body);
         let running = creel.spawn(["run".as_ref(), "--json".as_ref(), path.as_os_str()]);
         let run = eventually_some(PATIENCE, || {
-            let said = running.stderr();
-            // A line may be read before all of it is written.
-            let whole = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            let stderr = running.stderr();
+            // A line may be read before it is complete.
+            let whole = stderr.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
             whole.filter_map(|line| line.strip_prefix("run ")).next().map(str::to_owned)
         });
         let run = run.unwrap_or_else(|| panic!("no run: {}", running.stderr()));
-        Cell { stage: self, run, driver: Some(running) }
+        TestRun { fixture: self, run, driver: Some(running) }
     }
 
     /// Starts a run in the background.
-    pub(super) fn detach(&self, lease: &str, body: &str) -> Cell<'_> {
+    pub(super) fn detach(&self, lease: &str, body: &str) -> TestRun<'_> {
         let path = self.workflow(lease, body);
         let output = self.home.creel.run(["run".as_ref(), "--detach".as_ref(), path.as_os_str()]);
         let run = output.expect_code(0).stdout.trim().to_owned();
-        Cell { stage: self, run, driver: None }
+        TestRun { fixture: self, run, driver: None }
     }
 
-    /// Runs a workflow to its end; returns the code and the last line.
+    /// Runs a workflow to its end, and returns the last line of output.
     #[track_caller]
     pub(super) fn run(&self, code: i32, body: &str) -> Value {
         let path = self.workflow("10m", body);
-        let words = ["run".as_ref(), "--json".as_ref(), path.as_os_str()];
-        self.home.creel.run(words).expect_code(code).json()
+        let args = ["run".as_ref(), "--json".as_ref(), path.as_os_str()];
+        self.home.creel.run(args).expect_code(code).json()
     }
 
-    /// Checks that nothing of any run is left, on record, in the world, or on this machine.
+    /// Asserts that nothing of any run is left: on record, at the provider, or on this machine.
     #[track_caller]
     pub(super) fn assert_nothing_left(&self) {
         let open = self.home.open_records();
         assert!(open.is_empty(), "still open: {open:#?}");
         assert_eq!(self.home.on_machine(), Vec::<String>::new());
         if let Some(engine) = &self.engine {
-            let strangers = self.strangers.on_engine.as_ref().map(Decoys::ids).unwrap_or_default();
+            let foreign = self.foreign.on_engine.as_ref().map(Decoys::ids).unwrap_or_default();
             let left =
-                self.home.on_engine(engine).filter(|one| !strangers.contains(&one.id.as_str()));
+                self.home.on_engine(engine).filter(|one| !foreign.contains(&one.id.as_str()));
             assert!(left.is_empty(), "{left:#?}");
         }
     }
 }
 
-/// Returns a command that sleeps, and that nobody else runs.
+/// Returns a `sleep` command that no other process runs.
 pub(super) fn unique_sleep() -> String {
-    let number = CELLS.fetch_add(1, Ordering::SeqCst);
+    let number = RUNS_STARTED.fetch_add(1, Ordering::SeqCst);
     format!("sleep {}{number:03}", std::process::id())
 }
 
-/// Returns a command that sleeps for a few seconds, and that nobody else runs.
+/// Returns a `sleep` command of a few seconds that no other process runs.
 pub(super) fn short_sleep() -> String {
-    let number = CELLS.fetch_add(1, Ordering::SeqCst);
+    let number = RUNS_STARTED.fetch_add(1, Ordering::SeqCst);
     format!("sleep 4.0{}{number:03}", std::process::id())
 }
 
 /// One run.
-pub(super) struct Cell<'a> {
-    pub(super) stage: &'a Stage,
+pub(super) struct TestRun<'a> {
+    pub(super) fixture: &'a RunFixture,
     pub(super) run: String,
-    /// Whoever drives it in the foreground.
+    /// The process that drives it in the foreground.
     pub(super) driver: Option<Running>,
 }
 
-impl Cell<'_> {
+impl TestRun<'_> {
     fn creel(&self) -> &Creel {
-        &self.stage.home.creel
+        &self.fixture.home.creel
     }
 
-    /// Returns what `creel show` tells.
+    /// Returns the output of `creel show`.
     #[track_caller]
     pub(super) fn show(&self) -> Value {
         self.creel().run(["show", &self.run, "--json"]).expect_code(0).json()
@@ -283,19 +283,19 @@ impl Cell<'_> {
     /// Returns the events.
     #[track_caller]
     pub(super) fn events(&self) -> Vec<Value> {
-        let told = self.creel().run(["events", &self.run, "--json"]).expect_code(0).stdout;
-        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let lines = self.creel().run(["events", &self.run, "--json"]).expect_code(0).stdout;
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Returns what the agent wrote to its standard output, by turn.
-    pub(super) fn words(&self) -> String {
-        let mut words = String::new();
+    /// Returns the standard output of the agent, by turn.
+    pub(super) fn output(&self) -> String {
+        let mut output = String::new();
         for event in self.events().iter().filter(|event| event["event"] == "text") {
             if event["stream"] == "output" {
-                words.push_str(event["text"].as_str().unwrap());
+                output.push_str(event["text"].as_str().unwrap());
             }
         }
-        words
+        output
     }
 
     /// Waits until the run is in a phase.
@@ -306,28 +306,28 @@ impl Cell<'_> {
             last = self.show();
             last["phase"] == phase
         });
-        assert!(came, "not {phase}: {last:#}\n{}", self.said());
+        assert!(came, "not {phase}: {last:#}\n{}", self.stderr());
     }
 
-    /// Waits until the run is at a moment, and what is to be struck runs.
+    /// Waits until the run is at a moment, and the process to be killed runs.
     #[track_caller]
     pub(super) fn await_moment(&self, moment: Moment, sleep: &str) {
         if moment.sleeps() {
             let sleeps = eventually(PATIENCE, || !processes_of(sleep).is_empty());
-            assert!(sleeps, "{moment:?} was not reached: {:#}\n{}", self.show(), self.said());
+            assert!(sleeps, "{moment:?} was not reached: {:#}\n{}", self.show(), self.stderr());
         }
         self.await_phase(moment.phase());
     }
 
-    /// Waits until the agent has written something.
+    /// Waits until the agent has written this text.
     #[track_caller]
-    pub(super) fn await_words(&self, words: &str) {
-        let came = eventually(PATIENCE, || self.words().contains(words));
-        assert!(came, "{words} was not said: {:#?}", self.events());
+    pub(super) fn await_output(&self, text: &str) {
+        let came = eventually(PATIENCE, || self.output().contains(text));
+        assert!(came, "{text} was not written: {:#?}", self.events());
     }
 
-    /// Returns what the driver said so far.
-    pub(super) fn said(&self) -> String {
+    /// Returns the standard error of the driver so far.
+    pub(super) fn stderr(&self) -> String {
         self.driver.as_ref().map(Running::stderr).unwrap_or_default()
     }
 
@@ -339,13 +339,13 @@ impl Cell<'_> {
         i32::try_from(run["owner"]["pid"].as_i64().unwrap()).unwrap()
     }
 
-    /// Waits until whoever was started last drives the run.
+    /// Waits until the last started process drives the run.
     pub(super) fn await_owner(&self) {
         let driver = self.driver.as_ref().unwrap().pid().cast_signed();
-        assert!(eventually(PATIENCE, || self.owner() == driver), "{}", self.said());
+        assert!(eventually(PATIENCE, || self.owner() == driver), "{}", self.stderr());
     }
 
-    /// Kills whoever drives the run, and only that.
+    /// Kills the driver of the run, and only that.
     pub(super) fn kill_driver(&mut self) {
         match self.driver.take() {
             Some(driver) => crate::support::assert_killed(&driver.kill()),
@@ -353,14 +353,14 @@ impl Cell<'_> {
                 let owner = self.owner();
                 kill(owner);
                 let path = format!("/proc/{owner}/cmdline");
-                // A zombie of nobody has no command line any more.
+                // A zombie has no command line any more.
                 let dead = || fs::read(&path).unwrap_or_default().is_empty();
                 assert!(eventually(PATIENCE, dead), "{owner} lives on");
             }
         }
     }
 
-    /// Kills the watchdog of whoever drives the run.
+    /// Kills the watchdog of the driver.
     pub(super) fn kill_watchdog(&self) {
         let driver = self.driver.as_ref().unwrap().pid();
         let children = fs::read_to_string(format!("/proc/{driver}/task/{driver}/children"));
@@ -373,21 +373,21 @@ impl Cell<'_> {
         kill(watchdog.parse().unwrap());
     }
 
-    /// Returns the open record of what runs: a tree, a container, a sandbox.
+    /// Returns the open record of the main resource: a tree, a container, a sandbox.
     pub(super) fn body(&self) -> Value {
         let kinds = ["process", "container", "sandbox"];
         let is_body = |record: &Value| {
             record["run"] == self.run.as_str() && kinds.iter().any(|kind| record["kind"] == *kind)
         };
-        let records = self.stage.home.open_records();
+        let records = self.fixture.home.open_records();
         records.into_iter().find(is_body).expect("a sandbox is on record")
     }
 
-    /// Kills the sandbox, as somebody or something outside would.
+    /// Kills the sandbox from outside.
     pub(super) fn kill_sandbox(&self) {
         let body = self.body();
         let id = body["id"].as_str().unwrap();
-        match self.stage.world {
+        match self.fixture.provider {
             ProviderName::Process => {
                 let marked = assignments_of("CREEL_RESOURCE").into_iter();
                 let ours: Vec<i32> = marked
@@ -398,11 +398,11 @@ impl Cell<'_> {
                 ours.into_iter().for_each(kill);
             }
             ProviderName::Docker => {
-                let docker = self.stage.engine.as_ref().unwrap().docker();
+                let docker = self.fixture.engine.as_ref().unwrap().docker();
                 docker.cli(&["kill", id]).unwrap();
             }
             ProviderName::Daytona => {
-                let cloud = self.stage.cloud.as_ref().unwrap();
+                let cloud = self.fixture.cloud.as_ref().unwrap();
                 let (status, answer) =
                     cloud.ask("DELETE", &format!("sandbox/{id}?force=true"), &json!(null));
                 assert_eq!(status, 200, "{answer}");
@@ -410,7 +410,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Waits until the run is over; returns what is told of it then.
+    /// Waits until the run is over, and returns its final report.
     #[track_caller]
     pub(super) fn await_end(&self) -> Value {
         let mut last = Value::Null;
@@ -418,18 +418,18 @@ impl Cell<'_> {
             last = self.show();
             ["succeeded", "failed", "cancelled"].iter().any(|phase| last["phase"] == *phase)
         });
-        assert!(over, "it goes on: {last:#}\n{}", self.said());
+        assert!(over, "it is not over: {last:#}\n{}", self.stderr());
         last
     }
 
-    /// Waits for the driver's own end; returns its code and its last line.
+    /// Waits for the end of the driver, and returns its last line of output.
     #[track_caller]
     pub(super) fn conclude(mut self, code: i32) -> Value {
         let driver = self.driver.take().expect("it is driven in the foreground");
         driver.wait().expect_code(code).json()
     }
 
-    /// Checks that every event has the next number, and those of the spool come once.
+    /// Asserts that the event numbers have no gaps, and that each event of the spool appears once.
     #[track_caller]
     pub(super) fn assert_events_whole(&self) {
         let events = self.events();
@@ -444,15 +444,15 @@ impl Cell<'_> {
     }
 }
 
-/// Returns the classes of all causes of a run, the first first.
+/// Returns the classes of all causes of a run, in sequence.
 pub(super) fn classes(shown: &Value) -> Vec<&str> {
     shown["causes"].as_array().unwrap().iter().map(|one| one["class"].as_str().unwrap()).collect()
 }
 
-/// Returns the processes that run exactly this, wherever they are.
+/// Returns the processes with exactly this command line.
 pub(super) fn processes_of(line: &str) -> Vec<i32> {
     let wanted: Vec<u8> =
-        line.split(' ').flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+        line.split(' ').flat_map(|argument| [argument.as_bytes(), b"\0"].concat()).collect();
     let names = fs::read_dir("/proc").unwrap().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default() == wanted)
@@ -465,9 +465,9 @@ pub(super) fn tails_below(directory: &Path) -> Vec<i32> {
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_one = |pid: &i32| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<&str> = line.split('\0').collect();
-        words.get(1) == Some(&"tail")
-            && words.iter().any(|word| Path::new(word).starts_with(directory))
+        let args: Vec<&str> = line.split('\0').collect();
+        args.get(1) == Some(&"tail")
+            && args.iter().any(|argument| Path::new(argument).starts_with(directory))
     };
     pids.filter(is_one).collect()
 }

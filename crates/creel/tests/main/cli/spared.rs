@@ -1,128 +1,128 @@
-//! What a sweep leaves alone, and says so.
+//! What a sweep spares, and how it reports that.
 
 use creel_testkit::docker::{ContainerSpec, Labels};
 use creel_testkit::fake_engine::{FakeEngine, container_row};
-use creel_testkit::world::{Kind, World};
+use creel_testkit::inventory::{Inventory, Kind};
 
-use super::bench::{Bench, reason, results};
+use super::fixture::{CliFixture, reason, results};
 use crate::guard::scene::Scene;
 use crate::support::Home;
 
 #[test]
 fn a_protected_object_is_spared_with_its_reason() {
-    let bench = Bench::new();
-    let protected = ContainerSpec::sleeping(&bench.named("-keep"))
-        .labels(&bench.labels())
+    let fixture = CliFixture::new();
+    let protected = ContainerSpec::sleeping(&fixture.named("-keep"))
+        .labels(&fixture.labels())
         .label("dev.creel.protect", "");
-    bench.docker().run(&protected).unwrap();
-    let released = ContainerSpec::sleeping(&bench.named("-go"))
-        .labels(&bench.labels())
+    fixture.docker().run(&protected).unwrap();
+    let released = ContainerSpec::sleeping(&fixture.named("-go"))
+        .labels(&fixture.labels())
         .label("dev.creel.protect", "false");
-    bench.docker().run(&released).unwrap();
-    let line = format!("sweep --json --apply --force --label {}", bench.label());
-    let output = bench.run(&line).expect_code(0);
-    assert_eq!(results(&output, "gone"), [format!("container {}", bench.named("-go"))]);
-    let why = reason(&output, &bench.named("-keep"));
+    fixture.docker().run(&released).unwrap();
+    let line = format!("sweep --json --apply --force --label {}", fixture.label());
+    let output = fixture.run(&line).expect_code(0);
+    assert_eq!(results(&output, "gone"), [format!("container {}", fixture.named("-go"))]);
+    let why = reason(&output, &fixture.named("-keep"));
     assert_eq!(why, "protected by its label dev.creel.protect");
     assert_eq!(output.json()["spared"], 1);
-    assert_eq!(bench.there(), ["c-keep"]);
+    assert_eq!(fixture.there(), ["c-keep"]);
 }
 
 #[test]
-fn rules_in_the_settings_protect_what_fits_all_of_them() {
-    let bench = Bench::new();
+fn rules_in_the_settings_protect_what_matches_all_of_them() {
+    let fixture = CliFixture::new();
     for suffix in ["-db", "-web"] {
-        bench.volume(suffix);
-        bench.exited(suffix);
+        fixture.volume(suffix);
+        fixture.exited(suffix);
     }
-    bench.configure(&format!("[[protect]]\nkind = \"volume\"\nname = \"{}-d*\"\n", bench.name));
-    let line = format!("sweep --json --apply --label {}", bench.label());
-    let output = bench.run(&line).expect_code(0);
-    let why = format!("protected by the rule kind=volume name={}-d*", bench.name);
+    fixture.configure(&format!("[[protect]]\nkind = \"volume\"\nname = \"{}-d*\"\n", fixture.name));
+    let line = format!("sweep --json --apply --label {}", fixture.label());
+    let output = fixture.run(&line).expect_code(0);
+    let why = format!("protected by the rule kind=volume name={}-d*", fixture.name);
     let spared = output.json();
     let spared = spared["items"].as_array().unwrap().iter().find(|item| item["result"] == "spared");
     assert_eq!(spared.unwrap()["reason"], why.as_str());
-    assert_eq!(bench.there(), ["v-db"]);
-    let listed = bench.run(&format!("ls --json --label {}", bench.label())).json();
+    assert_eq!(fixture.there(), ["v-db"]);
+    let listed = fixture.run(&format!("ls --json --label {}", fixture.label())).json();
     assert_eq!(listed["resources"][0]["protected"], true);
 }
 
 #[test]
-fn a_rule_that_cannot_be_judged_protects() {
+fn a_rule_that_cannot_be_evaluated_protects() {
     let fake = FakeEngine::start().unwrap();
     let mut ageless = container_row(1, "exited");
     ageless["Created"] = 0.into();
     fake.list_containers(vec![ageless, container_row(2, "exited")]);
-    let bench = Bench::on(fake.engine());
-    bench.configure("[[protect]]\nyounger_than = \"1h\"\n");
-    let output = bench.run("sweep --json --label dev.example.suite=fake").expect_code(0);
+    let fixture = CliFixture::on(fake.engine());
+    fixture.configure("[[protect]]\nyounger_than = \"1h\"\n");
+    let output = fixture.run("sweep --json --label dev.example.suite=fake").expect_code(0);
     assert_eq!(results(&output, "spared"), ["container fake-1"]);
     assert_eq!(results(&output, "planned"), ["container fake-2"]);
     assert_eq!(reason(&output, "fake-1"), "protected by the rule younger-than=1h");
 }
 
 #[test]
-fn what_a_live_owner_holds_is_spared_and_force_takes_it() {
-    let bench = Bench::new();
-    let hold = bench.hold("--container IMAGE --directory");
-    let (name, pid) = (hold.name("container"), hold.answer["pid"].clone());
-    let output = bench.run("sweep --json --apply --owned").expect_code(0);
+fn resources_of_a_live_owner_are_spared_and_force_releases_them() {
+    let fixture = CliFixture::new();
+    let hold = fixture.hold("--container IMAGE --directory");
+    let (name, pid) = (hold.name("container"), hold.report["pid"].clone());
+    let output = fixture.run("sweep --json --apply --owned").expect_code(0);
     assert_eq!(output.json()["spared"], 2, "{output}");
     let why = format!("held by a live owner: pid {pid} (creel dev hold)");
     assert_eq!(reason(&output, &name), why);
-    // Foreign to another ledger, and alive all the same.
-    let other = Bench::new();
+    // Foreign to another ledger, and still alive.
+    let other = CliFixture::new();
     let output = other.run(&format!("sweep --json --apply --name {name}")).expect_code(0);
     assert!(reason(&output, &name).starts_with("held by a live owner: an owner on ledger"));
     let id = hold.id("container");
-    assert!(bench.docker().inspect_container(&id).unwrap().is_some());
+    assert!(fixture.docker().inspect_container(&id).unwrap().is_some());
 
-    let output = bench.run("sweep --json --apply --owned --force").expect_code(0);
+    let output = fixture.run("sweep --json --apply --owned --force").expect_code(0);
     assert_eq!(output.json()["gone"], 2, "{output}");
-    assert!(bench.docker().inspect_container(&id).unwrap().is_none());
+    assert!(fixture.docker().inspect_container(&id).unwrap().is_none());
     let ended = hold.end();
     assert_eq!(ended.code(), Some(130), "{ended}");
 }
 
 #[test]
-fn what_something_uses_that_stays_is_spared_with_its_name() {
-    let bench = Bench::new();
-    let docker = bench.docker();
-    let network = bench.named("-net");
-    bench.network("-net");
-    bench.volume("-vol");
-    bench.image("-img");
-    // Named apart, so that the sweep does not mean it.
-    let user = ContainerSpec::sleeping(&format!("user-{}", bench.name))
+fn an_object_in_use_is_spared_with_the_name_of_its_user() {
+    let fixture = CliFixture::new();
+    let docker = fixture.docker();
+    let network = fixture.named("-net");
+    fixture.network("-net");
+    fixture.volume("-vol");
+    fixture.image("-img");
+    // Another name, so that the sweep does not select it.
+    let user = ContainerSpec::sleeping(&format!("user-{}", fixture.name))
         .network(&network)
-        .volume(&bench.named("-vol"), "/data")
-        .image(&bench.named("-img"));
+        .volume(&fixture.named("-vol"), "/data")
+        .image(&fixture.named("-img"));
     let user = docker.run(&user).unwrap();
-    let line = format!("sweep --json --apply --name {}-*", bench.name);
-    let output = bench.run(&line).expect_code(0);
-    let why = format!("in use by container user-{}, which stays", bench.name);
+    let line = format!("sweep --json --apply --name {}-*", fixture.name);
+    let output = fixture.run(&line).expect_code(0);
+    let why = format!("in use by container user-{}, which stays", fixture.name);
     for name in ["-net", "-vol", "-img:latest"] {
-        assert_eq!(reason(&output, &bench.named(name)), why, "{output}");
+        assert_eq!(reason(&output, &fixture.named(name)), why, "{output}");
     }
     assert_eq!(output.json()["spared"], 3);
-    assert_eq!(bench.there(), ["i-img:latest", "n-net", "v-vol"]);
+    assert_eq!(fixture.there(), ["i-img:latest", "n-net", "v-vol"]);
     docker.remove_container(&user).unwrap();
-    assert_eq!(bench.run(&line).expect_code(0).json()["gone"], 3);
-    assert_eq!(bench.there(), [""; 0]);
+    assert_eq!(fixture.run(&line).expect_code(0).json()["gone"], 3);
+    assert_eq!(fixture.there(), [""; 0]);
 }
 
 #[test]
-fn what_a_container_that_never_started_needs_is_in_use_too() {
-    let bench = Bench::new();
-    let docker = bench.docker();
-    bench.network("-net");
-    bench.volume("-vol");
-    let user = ContainerSpec::sleeping(&format!("user-{}", bench.name))
-        .network(&bench.named("-net"))
-        .volume(&bench.named("-vol"), "/data");
+fn resources_of_a_container_that_never_started_are_in_use() {
+    let fixture = CliFixture::new();
+    let docker = fixture.docker();
+    fixture.network("-net");
+    fixture.volume("-vol");
+    let user = ContainerSpec::sleeping(&format!("user-{}", fixture.name))
+        .network(&fixture.named("-net"))
+        .volume(&fixture.named("-vol"), "/data");
     let user = docker.create(&user).unwrap();
-    let line = format!("sweep --json --apply --name {}-*", bench.name);
-    let output = bench.run(&line).expect_code(0);
+    let line = format!("sweep --json --apply --name {}-*", fixture.name);
+    let output = fixture.run(&line).expect_code(0);
     assert_eq!(output.json()["spared"], 2, "{output}");
     docker.start(&user).unwrap();
     docker.remove_container(&user).unwrap();
@@ -130,13 +130,13 @@ fn what_a_container_that_never_started_needs_is_in_use_too() {
 
 #[test]
 fn the_engines_own_networks_are_never_released() {
-    let bench = Bench::new();
-    let before = bench.engine().api().get("/networks").unwrap();
-    let output = bench.run("sweep --json --apply --name bridge --name host --name none --force");
+    let fixture = CliFixture::new();
+    let before = fixture.engine().api().get("/networks").unwrap();
+    let output = fixture.run("sweep --json --apply --name bridge --name host --name none --force");
     let output = output.expect_code(0);
     assert_eq!(output.json()["spared"], 3, "{output}");
     assert_eq!(reason(&output, "bridge"), "belongs to the engine itself");
-    let after = bench.engine().api().get("/networks").unwrap();
+    let after = fixture.engine().api().get("/networks").unwrap();
     let ids = |networks: &serde_json::Value| -> Vec<String> {
         let rows = networks.as_array().unwrap().iter();
         let own = rows.filter(|row| ["bridge", "host", "none"].iter().any(|n| row["Name"] == *n));
@@ -150,22 +150,22 @@ fn the_engines_own_networks_are_never_released() {
 }
 
 #[test]
-fn a_container_of_somebody_elses_image_with_our_labels_is_not_ours() {
-    let bench = Bench::new();
-    let docker = bench.docker();
-    let hold = bench.hold("--container IMAGE --no-watchdog");
+fn a_container_that_inherited_our_labels_from_an_image_is_not_ours() {
+    let fixture = CliFixture::new();
+    let docker = fixture.docker();
+    let hold = fixture.hold("--container IMAGE --no-watchdog");
     let id = hold.id("container");
-    // The image takes over the labels of the held container, and its container from it.
-    docker.commit(&id, &bench.named("-heir"), "latest").unwrap();
-    let heir = ContainerSpec::sleeping(&bench.named("-heir")).image(&bench.named("-heir"));
+    // The image inherits the labels of the held container, and its container inherits them too.
+    docker.commit(&id, &fixture.named("-heir"), "latest").unwrap();
+    let heir = ContainerSpec::sleeping(&fixture.named("-heir")).image(&fixture.named("-heir"));
     docker.run(&heir).unwrap();
     hold.kill();
-    let output = bench.run("sweep --json --apply --owned").expect_code(0);
+    let output = fixture.run("sweep --json --apply --owned").expect_code(0);
     assert_eq!(output.json()["gone"], 1, "{output}");
-    assert_eq!(bench.there(), ["c-heir", "i-heir:latest"]);
-    let inherited: Labels = World::snapshot(bench.engine())
+    assert_eq!(fixture.there(), ["c-heir", "i-heir:latest"]);
+    let inherited: Labels = Inventory::snapshot(fixture.engine())
         .unwrap()
-        .named(Kind::Container, &bench.named("-heir"))
+        .named(Kind::Container, &fixture.named("-heir"))
         .unwrap()
         .labels
         .clone();
@@ -173,14 +173,14 @@ fn a_container_of_somebody_elses_image_with_our_labels_is_not_ours() {
 }
 
 #[test]
-fn an_image_goes_only_with_names_that_are_all_selected() {
+fn an_image_is_released_only_if_all_its_names_are_selected() {
     let scene = Scene::set_up();
     let image = "printf 'FROM creel-test\\nENV TWO=names\\n' | DOCKER_BUILDKIT=0 docker build -qt aaa:1 - >/dev/null
         docker tag aaa:1 zzz:precious";
     let names = "docker images --format '{{.Repository}}:{{.Tag}}' | sort | tr '\\n' ' '";
     scene.outside(image);
     let creel = &scene.home.creel;
-    // Every name finds it, and is shown.
+    // Every name matches it, and is shown.
     for name in ["aaa:1", "zzz*"] {
         let listed = creel.run(["ls", "--name", name]).expect_code(0);
         assert!(listed.stdout.contains("aaa:1, zzz:precious"), "{listed}");
@@ -188,7 +188,7 @@ fn an_image_goes_only_with_names_that_are_all_selected() {
         assert!(swept.stdout.contains("which is not selected"), "{swept}");
     }
     assert_eq!(scene.outside(names), "aaa:1 creel-test:latest zzz:precious");
-    // Who names one of them means that name.
+    // A selector for one name selects only that name.
     creel.run(["rm", "zzz:precious"]).expect_code(0);
     assert_eq!(scene.outside(names), "aaa:1 creel-test:latest");
     scene.outside("docker tag aaa:1 zzz:precious");
@@ -203,7 +203,7 @@ fn an_image_goes_only_with_names_that_are_all_selected() {
 }
 
 #[test]
-fn what_a_live_guard_of_another_home_made_is_spared() {
+fn objects_of_a_live_guard_of_another_home_are_spared() {
     let scene = Scene::set_up();
     let script = "docker run -d --init --label bench=1 --name theirs creel-test sleep 1000
         docker volume create --label bench=1 theirs; echo ready >ready

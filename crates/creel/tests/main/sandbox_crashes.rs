@@ -1,9 +1,9 @@
-//! The crash matrix of sandboxes: every named place, and every fault of the service there.
+//! The crash matrix of sandboxes: every crashpoint, and every fault of the service there.
 //!
-//! A cell arms one fault, takes one sandbox, dies at one place, and is followed by recoveries.
-//! What must be true then: nothing of it is left, or what will not go is quarantined by its id
-//! and told by the exit code; look-alikes stand as they stood; the fault is shown to have
-//! struck; the service was not asked more often than declared; and one more recovery changes
+//! A cell arms one fault, acquires one sandbox, dies at one crashpoint, and is followed by
+//! recoveries. Afterwards nothing of it is left, or a failed release is quarantined by its id
+//! and reported by the exit code; decoys are unchanged; the fault has fired; the
+//! service received no more requests than declared; and one more recovery changes
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -21,61 +21,61 @@ use serde_json::{Value, json};
 use crate::daytona::Daytona;
 use crate::support::{Home, PATIENCE, assert_killed};
 
-/// Retries as usual, but sooner; and nothing is waited for longer than a test can.
+/// The usual retries with shorter delays, and waits that are short enough for a test.
 const SETTINGS: &str = "[retry]\ninitial = \"50ms\"\ndeadline = \"5s\"\n\
                         [daytona]\nlongest_wait = \"2s\"\n";
-/// What is added where creates that were not answered count as never made at once.
+/// More settings, under which unanswered creates count as never made at once.
 const NO_WINDOW: &str = "[ledger]\nintent_window = \"0s\"\n";
-/// How many cells run at once: most of the time they wait.
+/// The number of concurrent cells: most of the time they wait.
 const AT_ONCE: usize = 6;
 
-/// The most requests that one cell may cost: one supervisor, two recoveries that find something
-/// to do, and one that finds nothing.
-pub(crate) const MOST_REQUESTS: u64 = 40;
-/// The most deletes that one process may send: one, and as many retries as the settings allow.
-const MOST_DELETES_OF_A_PROCESS: u64 = 4;
+/// The maximum number of requests of one cell: one supervisor, two recoveries with something
+/// to do, and one without.
+pub(crate) const MAX_REQUESTS: u64 = 40;
+/// The maximum number of deletes of one process: one, and all retries that the settings allow.
+const MAX_DELETES_PER_PROCESS: u64 = 4;
 
-/// What becomes of the sandbox in the end.
+/// What finally happens to the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It is given back.
+pub(crate) enum SandboxOutcome {
+    /// It is released.
     Gone,
-    /// It was never made.
+    /// It was never created.
     NeverMade,
-    /// It will not go, and is quarantined.
+    /// Its release fails, and it is quarantined.
     Quarantined,
     /// The service keeps it until a date although its delete was accepted.
     Kept,
 }
 
-/// Something that goes wrong at the service.
+/// A fault of the service.
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct ServiceFault {
     pub(crate) name: &'static str,
-    order: Value,
-    ending: Ending,
-    /// How many recoveries it spoils before it has passed.
+    spec: Value,
+    ending: SandboxOutcome,
+    /// How many recoveries fail before the fault has passed.
     spoils: usize,
-    /// The last place that a supervisor gets to under it.
+    /// The last crashpoint that a supervisor reaches under it.
     last_place: Crashpoint,
 }
 
-impl Fault {
-    /// A fault that passes, and under which everything is given back at once.
-    fn passing(name: &'static str, order: Value) -> Self {
-        let (ending, last_place) = (Ending::Gone, Crashpoint::VerifiedNotClosed);
-        Self { name, order, ending, spoils: 0, last_place }
+impl ServiceFault {
+    /// Returns a transient fault, under which everything is released at once.
+    fn passing(name: &'static str, spec: Value) -> Self {
+        let (ending, last_place) = (SandboxOutcome::Gone, Crashpoint::VerifiedNotClosed);
+        Self { name, spec, ending, spoils: 0, last_place }
     }
 
-    /// A fault under which no sandbox is made.
-    fn preventing(name: &'static str, order: Value) -> Self {
-        let (ending, last_place) = (Ending::NeverMade, Crashpoint::CreatedNotRecorded);
-        Self { ending, last_place, ..Self::passing(name, order) }
+    /// Returns a fault under which no sandbox is created.
+    fn preventing(name: &'static str, spec: Value) -> Self {
+        let (ending, last_place) = (SandboxOutcome::NeverMade, Crashpoint::CreatedNotRecorded);
+        Self { ending, last_place, ..Self::passing(name, spec) }
     }
 
-    /// A fault under which the sandbox stays, and a supervisor gets no further than this.
-    fn lasting(name: &'static str, order: Value, last_place: Crashpoint) -> Self {
-        Self { ending: Ending::Quarantined, last_place, ..Self::passing(name, order) }
+    /// Returns a fault under which the sandbox stays. A supervisor reaches only this crashpoint.
+    fn lasting(name: &'static str, spec: Value, last_place: Crashpoint) -> Self {
+        Self { ending: SandboxOutcome::Quarantined, last_place, ..Self::passing(name, spec) }
     }
 
     /// Returns every fault.
@@ -105,14 +105,17 @@ impl Fault {
     fn of_reads() -> Vec<Self> {
         let at = |at: &str, fault: &str, count: u64| json!({"at": at, "fault": fault, "status": 503, "count": count});
         vec![
-            Self::passing("look, cut before", at("get", "cut_before", 2)),
-            Self::passing("look, half an answer", at("get", "half_body", 2)),
-            Self::passing("look, 503", at("get", "status", 3)),
+            Self::passing("inspect, cut before", at("get", "cut_before", 2)),
+            Self::passing("inspect, half a response", at("get", "half_body", 2)),
+            Self::passing("inspect, 503", at("get", "status", 3)),
             Self {
-                // A supervisor that cannot look leaves the rest to others.
+                // A supervisor that cannot inspect leaves the rest to a recovery.
                 last_place: Crashpoint::CreatedNotRecorded,
                 spoils: 1,
-                ..Self::passing("look, web page", json!({"at": "get", "fault": "html", "count": 1}))
+                ..Self::passing(
+                    "inspect, web page",
+                    json!({"at": "get", "fault": "html", "count": 1}),
+                )
             },
             Self::passing("list, cut before", at("list", "cut_before", 2)),
             Self::passing("list, half an answer", at("list", "half_body", 2)),
@@ -146,7 +149,7 @@ impl Fault {
                 Crashpoint::ReleasedNotVerified,
             ),
             Self {
-                ending: Ending::Kept,
+                ending: SandboxOutcome::Kept,
                 ..Self::lasting(
                     "destroy fails unseen",
                     for_ever("errored_deleted"),
@@ -156,24 +159,28 @@ impl Fault {
         ]
     }
 
-    /// Says whether a supervisor gets to a place under this fault.
+    /// Returns whether a supervisor reaches a crashpoint under this fault.
     fn lets_reach(&self, point: Crashpoint) -> bool {
         place(point) <= place(self.last_place)
     }
 
-    /// Says whether the fault can strike when the supervisor dies there: what it strikes is
-    /// asked for by the supervisor before, or by whoever recovers.
+    /// Returns whether the fault can fire when the supervisor dies there: the affected request is
+    /// sent by the supervisor before, or by a recovery.
     fn strikes(&self, point: Crashpoint) -> bool {
-        match self.order["at"].as_str().unwrap() {
+        match self.spec["at"].as_str().unwrap() {
             "list" => true,
             "get" => place(point) >= place(Crashpoint::AfterIntent),
             _ => place(point) >= place(Crashpoint::CreateSent),
         }
     }
 
-    /// Returns what becomes of a sandbox whose supervisor dies there.
-    fn ending(&self, point: Crashpoint) -> Ending {
-        if place(point) <= place(Crashpoint::AfterIntent) { Ending::NeverMade } else { self.ending }
+    /// Returns what happens to a sandbox whose supervisor dies there.
+    fn ending(&self, point: Crashpoint) -> SandboxOutcome {
+        if place(point) <= place(Crashpoint::AfterIntent) {
+            SandboxOutcome::NeverMade
+        } else {
+            self.ending
+        }
     }
 }
 
@@ -181,71 +188,71 @@ fn place(point: Crashpoint) -> usize {
     Crashpoint::ALL.iter().position(|known| *known == point).unwrap()
 }
 
-/// A home and a service of its own.
-struct Cell<'a> {
+/// A home and its own service.
+struct FaultCell<'a> {
     point: Crashpoint,
-    fault: &'a Fault,
+    fault: &'a ServiceFault,
     home: Home,
     daytona: Daytona,
 }
 
-impl<'a> Cell<'a> {
-    fn set_up(point: Crashpoint, fault: &'a Fault) -> Self {
+impl<'a> FaultCell<'a> {
+    fn set_up(point: Crashpoint, fault: &'a ServiceFault) -> Self {
         let mut settings = Settings::hollow();
-        // A create that gets stuck is answered with the state it has.
+        // A stuck create responds with the current state.
         settings.delays.answer = Duration::from_millis(300);
         let daytona = Daytona::start(settings);
         let mut home = Home::without_engine();
         home.creel = daytona.point(home.creel.clone());
         home.configure(SETTINGS);
         daytona.plant("creel-0198", "res_0198", &home.ledger_id());
-        daytona.arm(&fault.order);
+        daytona.arm(&fault.spec);
         Self { point, fault, home, daytona }
     }
 
     /// Runs the cell.
-    fn run(&self) -> Outcome {
+    fn run(&self) -> CellResult {
         self.crash();
         if let Some(record) = self.home.records().last() {
             let of = |field: &str| record[field].as_str().unwrap();
             self.daytona.plant(of("name"), of("resource"), &self.home.ledger_id());
         }
         self.recover();
-        let settled = self.home.story();
+        let converged = self.home.ledger_state();
         self.home.creel.run(["reconcile"]).expect_code(self.code());
-        assert_eq!(self.home.story(), settled, "one more recovery changed something");
-        self.close_what_never_came();
+        assert_eq!(self.home.ledger_state(), converged, "one more recovery changed something");
+        self.close_unanswered_creates();
 
         let fired = self.daytona.fired();
-        assert_eq!(fired > 0, self.fault.strikes(self.point), "it struck {fired} times");
+        assert_eq!(fired > 0, self.fault.strikes(self.point), "it fired {fired} times");
         self.daytona.assert_decoys_untouched();
         let requests = self.assert_within_bounds();
-        Outcome { fault: self.fault.name, ending: self.ending(), fired, requests }
+        CellResult { fault: self.fault.name, ending: self.ending(), fired, requests }
     }
 
-    /// Returns the code of a recovery: something is quarantined, or a create may still land.
+    /// Returns the exit code of a recovery: a resource is quarantined, or a create may still land.
     fn code(&self) -> i32 {
         let is_waited_for = |record: &Value| record["state"] == "intended";
         let waits = self.home.open_records().iter().any(is_waited_for);
-        if self.ending() == Ending::Quarantined || waits { 3 } else { 0 }
+        if self.ending() == SandboxOutcome::Quarantined || waits { 3 } else { 0 }
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> SandboxOutcome {
         self.fault.ending(self.point)
     }
 
-    /// Takes a sandbox and dies at the place, if the fault lets it come that far.
+    /// Acquires a sandbox and dies at the crashpoint, if the fault lets it get that far.
     fn crash(&self) {
         let (output, reached) = self.home.hold_until(self.point, &["--no-watchdog", "--sandbox"]);
         assert_eq!(reached, self.fault.lets_reach(self.point), "{output}");
         if reached {
             return assert_killed(&output);
         }
-        // It could not do what it was told, and says so.
+        // It could not do its work, and reports that.
         assert!(matches!(output.code(), Some(3 | 7)), "{output}");
     }
 
-    /// Recovers, as often as the fault spoils it, and once more.
+    /// Recovers as often as the fault makes it fail, and once more.
     fn recover(&self) {
         let mut rounds = 0;
         let last = loop {
@@ -254,20 +261,20 @@ impl<'a> Cell<'a> {
             if rounds > self.fault.spoils || output.code() == Some(0) {
                 break output;
             }
-            // What is not gone yet is told, and stays on record for the next one.
+            // A resource that is not gone yet is reported, and stays on record for the next one.
             assert!(matches!(output.code(), Some(3 | 7)), "{output}");
         };
         match self.ending() {
-            Ending::Quarantined => {
+            SandboxOutcome::Quarantined => {
                 self.assert_quarantined(last.expect_code(3).stdout.as_str(), "stuck in ");
             }
-            // The first who meets it fails; a supervisor that was not killed has met it.
-            Ending::Kept => {
+            // The first process that meets it fails. A supervisor that was not killed has met it.
+            SandboxOutcome::Kept => {
                 let code = if self.fault.lets_reach(self.point) { 3 } else { 0 };
-                let told = last.expect_code(code);
-                self.assert_quarantined(&told.stdout, "kept by the service until ");
+                let report = last.expect_code(code);
+                self.assert_quarantined(&report.stdout, "kept by the service until ");
             }
-            Ending::Gone | Ending::NeverMade => {
+            SandboxOutcome::Gone | SandboxOutcome::NeverMade => {
                 let output = last.expect_code(self.code());
                 let left = self.daytona.left();
                 assert!(left.is_empty(), "left: {left:#?}\n{output}");
@@ -275,57 +282,60 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Checks that what is left is one sandbox, on record by its id, with a reason.
-    fn assert_quarantined(&self, told: &str, why: &str) {
+    /// Asserts that one sandbox is left, on record by its id, with a reason.
+    fn assert_quarantined(&self, report: &str, why: &str) {
         let left = self.daytona.left();
         assert_eq!(left.len(), 1, "{left:#?}");
         let open = self.home.open_records();
         assert_eq!(open.len(), 1, "{open:#?}");
         assert_eq!((&open[0]["state"], &open[0]["id"]), (&json!("quarantined"), &left[0]["id"]));
         let reason = open[0]["reason"].as_str().unwrap();
-        assert!(reason.contains(why), "{reason}\n{told}");
+        assert!(reason.contains(why), "{reason}\n{report}");
     }
 
-    /// Lets the time pass in which a create may land, and checks that the ledger is at its end.
-    fn close_what_never_came(&self) {
+    /// Waits until a late create can no longer land, and asserts that the ledger is closed.
+    fn close_unanswered_creates(&self) {
         self.home.configure(&[SETTINGS, NO_WINDOW].concat());
-        let code = if self.ending() == Ending::Quarantined { 3 } else { 0 };
+        let code = if self.ending() == SandboxOutcome::Quarantined { 3 } else { 0 };
         self.home.creel.run(["reconcile"]).expect_code(code);
         let open = self.home.open_records();
-        let expected = usize::from(matches!(self.ending(), Ending::Quarantined | Ending::Kept));
+        let expected = usize::from(matches!(
+            self.ending(),
+            SandboxOutcome::Quarantined | SandboxOutcome::Kept
+        ));
         assert_eq!(open.len(), expected, "still open without a window: {open:#?}");
-        if self.ending() == Ending::NeverMade && self.point != Crashpoint::BeforeIntent {
+        if self.ending() == SandboxOutcome::NeverMade && self.point != Crashpoint::BeforeIntent {
             assert_eq!(self.home.last_events().last().unwrap()["event"], "never_created");
         }
     }
 
     fn assert_within_bounds(&self) -> u64 {
         let total = self.daytona.requests(None);
-        // What stays on record is tried once by each of the later recoveries.
-        let stays = matches!(self.ending(), Ending::Quarantined | Ending::Kept);
+        // Each later recovery tries once to release what stays on record.
+        let stays = matches!(self.ending(), SandboxOutcome::Quarantined | SandboxOutcome::Kept);
         let tries = if stays { 2 } else { 1 };
         let routes = self.daytona.requests_by_route();
-        assert!(total <= MOST_REQUESTS * tries, "{total} requests: {routes:#}");
+        assert!(total <= MAX_REQUESTS * tries, "{total} requests: {routes:#}");
         assert!(self.daytona.requests(Some("POST /sandbox")) <= 1, "a create is sent once");
         let deletes = self.daytona.requests(Some("DELETE /sandbox/{s}"));
         let processes = 4 + self.fault.spoils as u64;
-        assert!(deletes <= MOST_DELETES_OF_A_PROCESS * processes, "{deletes} deletes");
+        assert!(deletes <= MAX_DELETES_PER_PROCESS * processes, "{deletes} deletes");
         total
     }
 }
 
-/// What a cell came to.
+/// The result of a cell.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CellResult {
     pub(crate) fault: &'static str,
-    pub(crate) ending: Ending,
-    /// How often the fault struck.
+    pub(crate) ending: SandboxOutcome,
+    /// How often the fault fired.
     pub(crate) fired: u64,
-    /// How many requests the service got.
+    /// How many requests the service received.
     pub(crate) requests: u64,
 }
 
-/// Runs jobs, several at once; names all that fail.
+/// Runs jobs concurrently, and names all that fail.
 fn at_once<J: Send + Sync, T: Send>(
     jobs: &[J],
     name: impl Fn(&J) -> String + Sync,
@@ -352,13 +362,14 @@ fn at_once<J: Send + Sync, T: Send>(
 }
 
 /// Runs cells.
-pub(crate) fn run_all(cells: &[(Crashpoint, Fault)]) -> Vec<Outcome> {
-    let name = |(point, fault): &(Crashpoint, Fault)| format!("{} at {}", fault.name, point.name());
-    at_once(cells, name, |(point, fault)| Cell::set_up(*point, fault).run())
+pub(crate) fn run_all(cells: &[(Crashpoint, ServiceFault)]) -> Vec<CellResult> {
+    let name =
+        |(point, fault): &(Crashpoint, ServiceFault)| format!("{} at {}", fault.name, point.name());
+    at_once(cells, name, |(point, fault)| FaultCell::set_up(*point, fault).run())
 }
 
-/// Takes three sandboxes while one request in ten goes wrong, ends the supervisor at a random
-/// instant, and recovers while requests go on going wrong; returns the states of the records
+/// Acquires three sandboxes while one request in ten fails, ends the supervisor at a random
+/// instant, and recovers while requests keep failing. Returns the states of the records
 /// that were left open.
 fn end_at_random(seed: u64) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -379,19 +390,19 @@ fn end_at_random(seed: u64) -> Vec<String> {
         let of = |field: &str| record[field].as_str().unwrap();
         daytona.plant(of("name"), of("resource"), &home.ledger_id());
     }
-    let settled = eventually(PATIENCE, || {
-        // It fails truthfully while faults outlast its retries.
+    let converged = eventually(PATIENCE, || {
+        // It fails correctly while faults outlast its retries.
         home.creel.run(["reconcile"]);
         home.open_records().is_empty()
     });
-    assert!(settled, "{:#?}", home.open_records());
+    assert!(converged, "{:#?}", home.open_records());
     let left = daytona.left();
     assert!(left.is_empty(), "left: {left:#?}");
     daytona.assert_decoys_untouched();
     open.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Ends so many supervisors at random instants; returns how often which state was left open.
+/// Ends this many supervisors at random instants. Returns how often each state was left open.
 pub(crate) fn end_many_at_random(count: u64) -> BTreeMap<String, u32> {
     let seeds: Vec<u64> = (0..count).collect();
     let states = at_once(&seeds, |seed| format!("seed {seed}"), |seed| end_at_random(*seed));
@@ -402,15 +413,16 @@ pub(crate) fn end_many_at_random(count: u64) -> BTreeMap<String, u32> {
     found
 }
 
-/// Every fault at one place where it strikes, and over all of them every place.
+/// Every fault at one crashpoint where it fires, and in total every crashpoint.
 #[test]
 fn a_crash_under_every_fault_of_the_service_leaves_no_sandbox() {
-    let cell = |(number, fault): (usize, Fault)| {
+    let cell = |(number, fault): (usize, ServiceFault)| {
         let places: Vec<Crashpoint> =
             Crashpoint::ALL.into_iter().filter(|point| fault.strikes(*point)).collect();
         (places[number % places.len()], fault)
     };
-    let cells: Vec<(Crashpoint, Fault)> = Fault::all().into_iter().enumerate().map(cell).collect();
+    let cells: Vec<(Crashpoint, ServiceFault)> =
+        ServiceFault::all().into_iter().enumerate().map(cell).collect();
     for point in Crashpoint::ALL {
         assert!(cells.iter().any(|(known, _)| *known == point), "{point:?} is in no cell");
     }

@@ -68,28 +68,22 @@ impl fmt::Debug for Inventory {
     }
 }
 
-/// Takes inventories.
-#[derive(Debug)]
-pub struct World;
-
-impl World {
+impl Inventory {
     /// Lists everything on an engine.
     ///
     /// # Errors
     ///
     /// Fails when the engine does not answer.
-    pub fn snapshot(engine: &Engine) -> Result<Inventory> {
+    pub fn snapshot(engine: &Engine) -> Result<Self> {
         let api = engine.api();
         let mut objects = list(&api.get("/containers/json?all=true")?, container);
         objects.extend(list(&api.get("/networks")?, network));
         objects.extend(list(&api.get("/volumes")?["Volumes"], volume));
         objects.extend(list(&api.get("/images/json?all=true")?, image));
         let keyed = objects.into_iter().map(|object| ((object.kind, object.id.clone()), object));
-        Ok(Inventory { objects: keyed.collect() })
+        Ok(Self { objects: keyed.collect() })
     }
-}
 
-impl Inventory {
     /// Returns the objects that are not in the baseline.
     #[must_use]
     pub fn minus(&self, baseline: &Self) -> Self {

@@ -1,4 +1,4 @@
-//! What proofs of runs share: a home, a workflow, and what came of it.
+//! Shared fixture of run tests: a home, a workflow, and the outcome.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use serde_json::Value;
 
 use crate::support::Home;
 
-/// Events that only a complete bootstrap may be followed by.
+/// Events that may only follow a complete bootstrap.
 const STARTED: [&str; 4] = ["bootstrap_ok", "bridge_started", "runtime_ready", "turn_started"];
 
 /// A home with a workflow in it.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct WorkflowFixture {
     pub(super) home: Home,
 }
 
 /// A run that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct FinishedRun {
     pub(super) output: Output,
-    /// The last line that it printed.
+    /// Its last line of output.
     pub(super) report: Value,
     /// Its event log.
     pub(super) events: Vec<Value>,
 }
 
-impl Scene {
-    /// Makes a home that knows process sandboxes only.
+impl WorkflowFixture {
+    /// Creates a home with process sandboxes only.
     pub(super) fn new() -> Self {
         Self { home: Home::without_engine() }
     }
 
-    /// Sets a variable of the environment that creel runs in.
+    /// Sets an environment variable of creel.
     pub(super) fn env(mut self, name: &str, value: &str) -> Self {
         self.home.creel = self.home.creel.clone().env(name, value);
         self
     }
 
-    /// Returns the file that the agent makes as the first thing it does.
+    /// Returns the file that the agent creates first.
     pub(super) fn mark(&self) -> PathBuf {
         self.home.path("agent-ran")
     }
 
-    /// Writes a workflow: these tables, and where they name no runtime an agent that leaves its
-    /// mark and says where every repository stands.
+    /// Writes a workflow with these tables. Unless they name a runtime, its agent creates its
+    /// mark and prints the commit of every repository.
     pub(super) fn write(&self, tables: &str) -> PathBuf {
         let mark = self.mark();
         let runtime = format!(
@@ -71,7 +71,7 @@ impl Scene {
     }
 
     /// Waits for the end of a run.
-    pub(super) fn end(&self, running: Running) -> Ended {
+    pub(super) fn end(&self, running: Running) -> FinishedRun {
         let output = running.wait();
         let line = output.stdout.lines().last().unwrap_or_default();
         let report: Value =
@@ -79,15 +79,15 @@ impl Scene {
         let run = report["run"].as_str().unwrap();
         let log = self.home.creel.run(["events", run, "--json"]).expect_code(0).stdout;
         let events = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        Ended { output, report, events }
+        FinishedRun { output, report, events }
     }
 
-    /// Carries a workflow out.
-    pub(super) fn run(&self, tables: &str) -> Ended {
+    /// Runs a workflow to its end.
+    pub(super) fn run(&self, tables: &str) -> FinishedRun {
         self.end(self.start(tables))
     }
 
-    /// Returns the directory of the one sandbox there is.
+    /// Returns the directory of the only sandbox.
     pub(super) fn sandbox(&self) -> PathBuf {
         let found = fs::read_dir(self.home.creel.state().join("sandboxes")).unwrap();
         let mut found: Vec<PathBuf> = found.map(|entry| entry.unwrap().path()).collect();
@@ -96,36 +96,36 @@ impl Scene {
         found.remove(0)
     }
 
-    /// Gives back what a failed run was told to keep.
-    pub(super) fn give_back(&self) {
+    /// Releases the sandbox that a failed run kept.
+    pub(super) fn release_kept(&self) {
         let records = self.home.open_records();
         let named = records.iter().map(|record| record["resource"].as_str().unwrap());
-        let words: Vec<&str> = ["rm", "--force"].into_iter().chain(named).collect();
-        self.home.creel.run(words).expect_code(0);
+        let args: Vec<&str> = ["rm", "--force"].into_iter().chain(named).collect();
+        self.home.creel.run(args).expect_code(0);
         assert_eq!(self.home.on_machine(), Vec::<String>::new());
     }
 
-    /// Checks that neither bridge nor agent ever ran.
+    /// Asserts that neither bridge nor agent ever ran.
     #[track_caller]
-    pub(super) fn assert_nothing_started(&self, ended: &Ended) {
+    pub(super) fn assert_nothing_started(&self, ended: &FinishedRun) {
         let started = ended.names();
         assert!(!started.iter().any(|name| STARTED.contains(name)), "{started:?}");
         assert!(!self.mark().exists(), "the agent ran\n{}", ended.output);
     }
 
-    /// Checks that a run ended before its agent, for this cause in this step, and that nothing
-    /// of it is left.
+    /// Asserts that a run ended before its agent started, for this cause in this step, and that
+    /// nothing of it is left.
     #[track_caller]
-    pub(super) fn assert_stopped(&self, ended: &Ended, class: &str, step: &str) {
+    pub(super) fn assert_stopped(&self, ended: &FinishedRun, class: &str, step: &str) {
         ended.assert_cause(class, step);
         self.assert_nothing_started(ended);
         assert_eq!(ended.report["certificate"]["verified"], true, "{}", ended.output);
         assert_eq!(self.home.on_machine(), Vec::<String>::new());
     }
 
-    /// Checks that a run succeeded, its agent too, and that nothing of it is left.
+    /// Asserts that the run and its agent succeeded, and that nothing of it is left.
     #[track_caller]
-    pub(super) fn assert_succeeded(&self, ended: &Ended) {
+    pub(super) fn assert_succeeded(&self, ended: &FinishedRun) {
         assert_eq!(ended.output.code(), Some(0), "{}", ended.output);
         assert_eq!(ended.report["phase"], "succeeded", "{}", ended.output);
         assert!(self.mark().exists(), "the agent did not run\n{}", ended.output);
@@ -134,8 +134,8 @@ impl Scene {
     }
 }
 
-impl Ended {
-    /// Returns the names of its events in order.
+impl FinishedRun {
+    /// Returns the names of its events in sequence.
     pub(super) fn names(&self) -> Vec<&str> {
         self.events.iter().map(|event| event["event"].as_str().unwrap()).collect()
     }
@@ -148,7 +148,7 @@ impl Ended {
         found.unwrap_or_else(|| panic!("no step {name}\n{}", self.output))
     }
 
-    /// Returns what a step found.
+    /// Returns the finding of a step.
     #[track_caller]
     pub(super) fn found(&self, step: &str) -> &str {
         self.step(step)["found"].as_str().unwrap()
@@ -160,12 +160,12 @@ impl Ended {
         self.step(step)["tries"].as_u64().unwrap()
     }
 
-    /// Returns what the agent wrote.
+    /// Returns the output of the agent.
     pub(super) fn text(&self) -> String {
         self.events.iter().filter_map(|event| event["text"].as_str()).collect()
     }
 
-    /// Checks for what, and in which step, it failed.
+    /// Asserts the cause and the failed step.
     #[track_caller]
     pub(super) fn assert_cause(&self, class: &str, step: &str) {
         assert_eq!(self.output.code(), Some(5), "{}", self.output);

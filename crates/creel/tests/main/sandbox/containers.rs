@@ -1,4 +1,4 @@
-//! What only containers have: images of every sort, users, and a first process of ours.
+//! Features of containers only: images of every kind, users, and our own first process.
 
 use creel_ledger::RecordFilter;
 use creel_model::provider::{ErrorClass, ProviderName};
@@ -6,13 +6,13 @@ use creel_run::sandbox::{Command, SandboxPlan};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::image;
 
-use super::bench::{Bench, Desk, LIMIT, ended, plan, run};
+use super::fixture::{LIMIT, ProviderFixture, SandboxFixture, ended, plan, run};
 
-/// An image of one test's own, removed at its end.
+/// An image of one test, removed on drop.
 struct Image(String);
 
 impl Image {
-    /// Imports an archive as an image, with these instructions of a Dockerfile.
+    /// Imports an archive as an image, with these Dockerfile instructions.
     fn import(name: &str, archive: &[u8], changes: &[&str]) -> Self {
         let api = Engine::from_env().api();
         let reference = format!("creel-test-{name}-{}:latest", std::process::id());
@@ -38,7 +38,7 @@ impl Drop for Image {
     }
 }
 
-/// An archive with one entry, or none.
+/// Returns an archive with one entry, or none.
 fn archive(file: Option<&str>) -> Vec<u8> {
     let mut blocks = vec![0; 1024];
     if let Some(name) = file {
@@ -60,91 +60,95 @@ fn archive(file: Option<&str>) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_with_nothing_in_it_is_good_enough() {
+async fn an_empty_image_is_sufficient() {
     let image = tokio::task::block_in_place(|| Image::import("scratch", &archive(None), &[]));
-    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
-    let alive = Command::new([bench.sandbox.bridge_path(), "alive"], LIMIT);
-    assert_eq!(run(&*bench.sandbox, &alive).await.0, ended(0));
-    bench.sandbox.upload("deep/file", "text".into(), 0o600).await.unwrap();
-    assert_eq!(bench.sandbox.download("deep/file").await.unwrap(), "text");
-    bench.sandbox.renew().await.unwrap();
-    bench.leave().await;
+    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let alive = Command::new([fixture.sandbox.bridge_path(), "alive"], LIMIT);
+    assert_eq!(run(&*fixture.sandbox, &alive).await.0, ended(0));
+    fixture.sandbox.upload("deep/file", "text".into(), 0o600).await.unwrap();
+    assert_eq!(fixture.sandbox.download("deep/file").await.unwrap(), "text");
+    fixture.sandbox.renew().await.unwrap();
+    fixture.leave().await;
     tokio::task::block_in_place(|| drop(image));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_the_way_in_an_image_is_replaced() {
+async fn conflicting_files_of_an_image_are_replaced() {
     let image = tokio::task::block_in_place(|| Image::import("odd", &archive(Some(".creel")), &[]));
-    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
-    bench.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
-    bench.leave().await;
+    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    fixture.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
+    fixture.leave().await;
     tokio::task::block_in_place(|| drop(image));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_run_as_the_user_of_the_image_in_directories_of_their_own() {
+async fn commands_run_as_the_user_of_the_image_in_separate_directories() {
     let image = tokio::task::block_in_place(|| {
         let busybox = image::archive().unwrap();
         Image::import("user", &busybox, &["USER 4711:4712", "WORKDIR /"])
     });
-    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
-    assert_eq!(bench.output("echo $(id -u):$(id -g)").await, "4711:4712\n");
-    bench.output(&format!("touch made '{}/made'", bench.sandbox.creel_directory())).await;
-    bench.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
-    assert_eq!(bench.output("stat -c %u file . ; cat file").await, "4711\n4711\ntext");
-    bench.sandbox.renew().await.unwrap();
-    bench.leave().await;
+    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    assert_eq!(fixture.output("echo $(id -u):$(id -g)").await, "4711:4712\n");
+    fixture.output(&format!("touch made '{}/made'", fixture.sandbox.creel_directory())).await;
+    fixture.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
+    assert_eq!(fixture.output("stat -c %u file . ; cat file").await, "4711\n4711\ntext");
+    fixture.sandbox.renew().await.unwrap();
+    fixture.leave().await;
     tokio::task::block_in_place(|| drop(image));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_is_the_first_process_and_the_images_own_does_not_run() {
+async fn the_holder_is_the_first_process_and_the_entrypoint_does_not_run() {
     let image = tokio::task::block_in_place(|| {
         let busybox = image::archive().unwrap();
         Image::import("entry", &busybox, &["ENTRYPOINT [\"false\"]", "CMD [\"x\"]"])
     });
-    let bench = Bench::enter_with(ProviderName::Docker, image.plan()).await;
-    let first = bench.output("tr '\\0' ' ' < /proc/1/cmdline").await;
-    assert!(first.starts_with(&format!("{} hold ", bench.sandbox.bridge_path())), "{first}");
-    bench.leave().await;
+    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let first = fixture.output("tr '\\0' ' ' < /proc/1/cmdline").await;
+    assert!(first.starts_with(&format!("{} hold ", fixture.sandbox.bridge_path())), "{first}");
+    fixture.leave().await;
     tokio::task::block_in_place(|| drop(image));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_cannot_be_had_says_why_and_leaves_nothing() {
+async fn a_container_that_cannot_be_created_reports_why_and_leaves_nothing() {
     let image = tokio::task::block_in_place(|| {
         Image::import("nobody", &archive(None), &["USER no-such-user"])
     });
-    let desk = Desk::new(ProviderName::Docker).await;
+    let provider_fixture = ProviderFixture::new(ProviderName::Docker).await;
     let nameless = SandboxPlan { image: None, ..image.plan() };
     let absent = SandboxPlan { image: Some("creel-no-such-image".to_owned()), ..image.plan() };
-    for (plan, words) in [
+    for (plan, message) in [
         (image.plan(), "user `no-such-user` is not among"),
         (nameless, "needs an image"),
         (absent, "docker pull creel-no-such-image"),
     ] {
-        let refused = desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap_err();
-        assert!(refused.to_string().to_lowercase().contains(words), "{refused}");
+        let refused = provider_fixture
+            .sandboxes
+            .create(&provider_fixture.supervisor, &plan)
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().to_lowercase().contains(message), "{refused}");
     }
-    let open = desk.ledger.records(&RecordFilter::open()).await.unwrap();
+    let open = provider_fixture.ledger.records(&RecordFilter::open()).await.unwrap();
     assert!(open.is_empty(), "still on record: {open:#?}");
     tokio::task::block_in_place(|| drop(image));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_away_is_out_of_reach_and_its_containers_are_not_gone() {
+async fn a_stopped_engine_is_unreachable_and_its_containers_are_not_gone() {
     let start = || PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
     let mut engine = tokio::task::block_in_place(start);
-    let desk = Desk::on(ProviderName::Docker, &engine.engine()).await;
-    let bench = desk.enter(plan(ProviderName::Docker)).await;
+    let provider_fixture = ProviderFixture::on(ProviderName::Docker, &engine.engine()).await;
+    let fixture = provider_fixture.enter(plan(ProviderName::Docker)).await;
     tokio::task::block_in_place(|| engine.kill_hard()).unwrap();
-    let error = bench.sandbox.probe().await.unwrap_err();
+    let error = fixture.sandbox.probe().await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Unreachable, "{error}");
     assert!(error.message.contains("no Docker Engine listens"), "{error}");
     tokio::task::block_in_place(|| engine.restart()).unwrap();
-    // An engine ends what it finds at its start; the container is there, and can be started.
-    bench.sandbox.start().await.unwrap();
-    bench.sandbox.probe().await.unwrap();
-    bench.leave().await;
+    // An engine ends the containers it finds at its start. This one exists and can be started.
+    fixture.sandbox.start().await.unwrap();
+    fixture.sandbox.probe().await.unwrap();
+    fixture.leave().await;
     tokio::task::block_in_place(|| engine.stop()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! One sandbox in one world, with a ledger of its own, and what is seen of it from outside.
+//! One sandbox of one provider with its own ledger, and observations from outside.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,21 +25,21 @@ use tokio::sync::Mutex;
 use crate::cli::cloud::Cloud;
 use crate::support::PATIENCE;
 
-/// The program for sandboxes, as the binary has it.
+/// The bridge program, as it is embedded in the binary.
 pub(super) const PROGRAM: BridgeProgram = BridgeProgram {
     bytes: include_bytes!(env!("CREEL_BRIDGE_PROGRAM")),
     digest: env!("CREEL_BRIDGE_DIGEST"),
 };
 
-/// A variable of every command, and its secret.
+/// A variable of every command, and its secret value.
 pub(super) const SECRET: (&str, &str) = ("CREEL_TEST_SECRET", "hush-5f0c1e7a-not-for-others");
 
-/// How long a short command may take on a loaded machine.
+/// The time limit of a short command on a loaded machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// One sandbox in one world.
-pub(super) struct Bench {
-    pub(super) world: ProviderName,
+/// One sandbox of one provider.
+pub(super) struct SandboxFixture {
+    pub(super) provider: ProviderName,
     pub(super) sandbox: Arc<dyn Sandbox>,
     pub(super) sandboxes: Sandboxes,
     pub(super) supervisor: Supervisor,
@@ -49,23 +49,23 @@ pub(super) struct Bench {
     _home: TempDir,
 }
 
-impl Bench {
-    /// Takes a sandbox in a world.
-    pub(super) async fn enter(world: ProviderName) -> Self {
-        Self::enter_with(world, plan(world)).await
+impl SandboxFixture {
+    /// Acquires a sandbox of a provider.
+    pub(super) async fn enter(provider: ProviderName) -> Self {
+        Self::enter_with(provider, plan(provider)).await
     }
 
-    /// Takes a sandbox by a plan.
-    pub(super) async fn enter_with(world: ProviderName, plan: SandboxPlan) -> Self {
-        let desk = Desk::new(world).await;
+    /// Acquires a sandbox by a plan.
+    pub(super) async fn enter_with(provider: ProviderName, plan: SandboxPlan) -> Self {
+        let provider_fixture = ProviderFixture::new(provider).await;
         let CreatedSandbox { sandbox, held } =
-            desk.sandboxes.create(&desk.supervisor, &plan).await.unwrap();
-        let Desk { sandboxes, supervisor, ledger, cloud, home } = desk;
+            provider_fixture.sandboxes.create(&provider_fixture.supervisor, &plan).await.unwrap();
+        let ProviderFixture { sandboxes, supervisor, ledger, cloud, home } = provider_fixture;
         let held = Mutex::new(held);
-        Self { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
+        Self { provider, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
     }
 
-    /// Gives the sandbox back, and checks that nothing is on record any more.
+    /// Releases the sandbox, and asserts that no record is open.
     pub(super) async fn leave(self) {
         self.release().await;
         let open = self.ledger.records(&RecordFilter::open()).await.unwrap();
@@ -75,27 +75,27 @@ impl Bench {
         }
     }
 
-    /// Gives the sandbox back.
+    /// Releases the sandbox.
     pub(super) async fn release(&self) {
         for held in self.held.lock().await.drain(..) {
             self.supervisor.release(held).await.unwrap();
         }
     }
 
-    /// Runs a script; returns how it ended and what it wrote to either stream.
+    /// Runs a script. Returns how it ended and its output on both streams.
     pub(super) async fn script(&self, script: &str) -> (Finished, String, String) {
         run(&*self.sandbox, &Command::shell(script, LIMIT)).await
     }
 
-    /// Runs a script that must succeed; returns what it wrote.
+    /// Runs a script that must succeed, and returns its output.
     pub(super) async fn output(&self, script: &str) -> String {
         let (finished, output, error) = self.script(script).await;
         assert_eq!(finished, ended(0), "{script}\n{output}\n{error}");
         output
     }
 
-    /// Waits until a file that something in the sandbox goes on writing to does not grow any
-    /// more; it must have begun to.
+    /// Waits until a file that a process in the sandbox writes to does not grow any
+    /// more. It must have begun to grow.
     pub(super) async fn stops_growing(&self, path: &str, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut size = self.size(path).await;
@@ -110,7 +110,7 @@ impl Bench {
         }
     }
 
-    /// Waits until a file has something in it.
+    /// Waits until a file is not empty.
     pub(super) async fn begins_to_grow(&self, path: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.size(path).await == 0 {
@@ -123,8 +123,8 @@ impl Bench {
     }
 }
 
-/// A ledger, a supervisor and the providers of one world.
-pub(super) struct Desk {
+/// A ledger, a supervisor and the backends of one provider.
+pub(super) struct ProviderFixture {
     pub(super) sandboxes: Sandboxes,
     pub(super) supervisor: Supervisor,
     pub(super) ledger: Ledger,
@@ -132,25 +132,25 @@ pub(super) struct Desk {
     home: TempDir,
 }
 
-impl Desk {
+impl ProviderFixture {
     /// Prepares everything but a sandbox.
-    pub(super) async fn new(world: ProviderName) -> Self {
-        match world {
-            ProviderName::Docker => Self::on(world, &Engine::from_env()).await,
-            // It is not asked for anything.
-            _ => Self::on(world, &Engine::at("/nowhere")).await,
+    pub(super) async fn new(provider: ProviderName) -> Self {
+        match provider {
+            ProviderName::Docker => Self::on(provider, &Engine::from_env()).await,
+            // It receives no request.
+            _ => Self::on(provider, &Engine::at("/nowhere")).await,
         }
     }
 
     /// Prepares everything but a sandbox, with this engine for containers.
-    pub(super) async fn on(world: ProviderName, engine: &Engine) -> Self {
+    pub(super) async fn on(provider: ProviderName, engine: &Engine) -> Self {
         let home = tempfile::tempdir().unwrap();
         let process = processes_in(&home.path().join("sandboxes"));
-        let docker = (world == ProviderName::Docker).then(|| {
+        let docker = (provider == ProviderName::Docker).then(|| {
             let endpoint = Endpoint::explicit(&engine.host()).unwrap();
             Arc::new(DockerProvider::connect(endpoint).unwrap())
         });
-        let cloud = (world == ProviderName::Daytona)
+        let cloud = (provider == ProviderName::Daytona)
             .then(|| tokio::task::block_in_place(|| Cloud::with(&["--fast"])));
         let daytona = cloud.as_ref().map(Cloud::provider);
         let mut all: Vec<Arc<dyn Provider>> = vec![Arc::new(process.clone())];
@@ -162,13 +162,22 @@ impl Desk {
         Self { sandboxes, supervisor, ledger, cloud, home }
     }
 
-    /// Takes a sandbox by a plan.
-    pub(super) async fn enter(self, plan: SandboxPlan) -> Bench {
+    /// Acquires a sandbox by a plan.
+    pub(super) async fn enter(self, plan: SandboxPlan) -> SandboxFixture {
         let taken = self.sandboxes.create(&self.supervisor, &plan).await;
         let CreatedSandbox { sandbox, held } = taken.unwrap();
         let Self { sandboxes, supervisor, ledger, cloud, home } = self;
-        let (world, held) = (plan.provider, Mutex::new(held));
-        Bench { world, sandbox, sandboxes, supervisor, ledger, cloud, held, _home: home }
+        let (provider, held) = (plan.provider, Mutex::new(held));
+        SandboxFixture {
+            provider,
+            sandbox,
+            sandboxes,
+            supervisor,
+            ledger,
+            cloud,
+            held,
+            _home: home,
+        }
     }
 }
 
@@ -183,30 +192,30 @@ fn processes_in(root: &Path) -> ProcessProvider {
     })
 }
 
-/// Returns a plan for a world, with a secret in its environment.
-pub(super) fn plan(world: ProviderName) -> SandboxPlan {
+/// Returns a plan for a provider, with a secret in its environment.
+pub(super) fn plan(provider: ProviderName) -> SandboxPlan {
     SandboxPlan {
         run: RunId::new(),
-        provider: world,
-        image: (world == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
+        provider,
+        image: (provider == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
         snapshot: None,
         env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
         limits: Limits::default(),
         disk: None,
-        network: (world == ProviderName::Docker).then(|| "none".to_owned()),
+        network: (provider == ProviderName::Docker).then(|| "none".to_owned()),
         lease: Duration::from_secs(600),
         on_owner_death: OnOwnerDeath::Release,
     }
 }
 
-/// Runs a command; returns how it ended and what it wrote to either stream.
+/// Runs a command. Returns how it ended and its output on both streams.
 pub(super) async fn run(sandbox: &dyn Sandbox, command: &Command) -> (Finished, String, String) {
     let (finished, [output, error]) = run_bytes(sandbox, command).await;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (finished, text(output), text(error))
 }
 
-/// As [`run`], with what was written as it is.
+/// Like [`run`], with the raw bytes of the output.
 pub(super) async fn run_bytes(
     sandbox: &dyn Sandbox,
     command: &Command,
@@ -223,12 +232,12 @@ pub(super) async fn run_bytes(
     (finished, written)
 }
 
-/// A command that ended by itself with this code.
+/// Returns the result of a command that exited with this code.
 pub(super) fn ended(code: i32) -> Finished {
     Finished::Ended(ExecEnding::Code { code })
 }
 
-/// All bytes there are, many times over.
+/// Returns every byte value, repeated up to this length.
 pub(super) fn binary(length: usize) -> Bytes {
     (0..=255).cycle().take(length).collect::<Vec<u8>>().into()
 }

@@ -1,4 +1,4 @@
-//! A ledger that has vanished or is damaged: noticed by every command, and made again.
+//! A ledger that has vanished or is damaged: noticed by every command, and rebuilt.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +36,7 @@ fn ledger_files(home: &Home) -> [PathBuf; 3] {
     ["ledger.db", "ledger.db-wal", "ledger.db-shm"].map(|name| home.creel.state().join(name))
 }
 
-/// Takes what the flags say, and kills the owner; nobody is left to release it.
+/// Acquires resources, and kills the owner and its watchdog.
 fn orphan(home: &Home, flags: &[&str]) -> Vec<String> {
     let holding = home.hold(&[&["--no-watchdog"], flags].concat());
     let resources = holding.resources();
@@ -44,7 +44,7 @@ fn orphan(home: &Home, flags: &[&str]) -> Vec<String> {
     resources
 }
 
-/// Ways in which a ledger is lost.
+/// The ways to lose a ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Loss {
     Deleted,
@@ -79,7 +79,7 @@ impl Loss {
     }
 }
 
-/// Puts everything into the one file, where the loss meets it.
+/// Checkpoints everything into the one file, where the loss is simulated.
 fn gather(database: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -91,7 +91,7 @@ fn gather(database: &Path) {
 }
 
 #[test]
-fn a_fresh_state_directory_is_begun_without_a_word() {
+fn a_fresh_state_directory_is_initialised_silently() {
     let home = Home::without_engine();
     let output = run(&home, "reconcile").expect_code(0);
     assert_eq!(output.stderr, "0 records examined, 0 released\n");
@@ -109,7 +109,7 @@ fn an_older_ledger_gets_its_id_file_with_the_next_command() {
     assert_eq!(fs::read_to_string(file).unwrap().trim(), id);
 }
 
-/// Loses the ledger over two orphans, and checks that every command says so and changes nothing.
+/// Loses the ledger of two orphans. Asserts that every command reports it and changes nothing.
 fn lose(home: &Home, loss: Loss) -> Vec<String> {
     let resources = orphan(home, &["--process", "--directory"]);
     loss.strike(home);
@@ -131,7 +131,7 @@ fn lose(home: &Home, loss: Loss) -> Vec<String> {
 }
 
 #[test]
-fn a_lost_ledger_is_noticed_by_every_command_and_made_again() {
+fn a_lost_ledger_is_noticed_by_every_command_and_rebuilt() {
     for loss in [Loss::Deleted, Loss::Emptied, Loss::Overwritten, Loss::Truncated] {
         let home = Home::without_engine();
         let id = home.ledger_id();
@@ -146,7 +146,7 @@ fn a_lost_ledger_is_noticed_by_every_command_and_made_again() {
         assert_eq!(json!(found), json!(resources), "{loss:?}");
         run(&home, "reconcile").expect_code(1);
 
-        // What an interrupted rebuild left is no obstacle.
+        // The leftovers of an interrupted rebuild are no obstacle.
         fs::create_dir(home.creel.state().join("ledger.rebuild")).unwrap();
         let output = run(&home, "ledger rebuild --apply").expect_code(0);
         assert!(output.stdout.contains(&resources[0]), "{output}");
@@ -170,7 +170,7 @@ fn a_lost_ledger_is_noticed_by_every_command_and_made_again() {
 }
 
 #[test]
-fn what_a_live_owner_holds_is_kept_by_a_ledger_that_was_made_again() {
+fn a_rebuilt_ledger_keeps_the_resources_of_a_live_owner() {
     let home = Home::without_engine();
     let holding = home.hold(&["--process", "--directory"]);
     for file in ledger_files(&home) {
@@ -207,7 +207,7 @@ fn a_sandbox_without_a_readable_record_is_put_on_record_by_its_name_and_kept_for
 }
 
 #[test]
-fn without_an_id_file_the_sandboxes_tell_which_ledger_it_was_and_else_the_user_does() {
+fn without_an_id_file_the_ledger_id_comes_from_the_sandboxes_or_the_user() {
     let home = Home::without_engine();
     let id = home.ledger_id();
     orphan(&home, &["--directory"]);
@@ -232,7 +232,7 @@ fn without_an_id_file_the_sandboxes_tell_which_ledger_it_was_and_else_the_user_d
 }
 
 #[test]
-fn a_new_ledger_is_begun_only_on_purpose_and_keeps_the_old_files() {
+fn a_new_ledger_is_started_only_on_request_and_keeps_the_old_files() {
     let home = Home::without_engine();
     let (old, resources) = (home.ledger_id(), lose(&home, Loss::Emptied));
     run(&home, "ledger rebuild --new").expect_code(0);
@@ -242,7 +242,7 @@ fn a_new_ledger_is_begun_only_on_purpose_and_keeps_the_old_files() {
     assert_ne!(home.ledger_id(), old);
     run(&home, "reconcile").expect_code(0);
     assert!(home.open_records().is_empty());
-    // What the old one made is found by its id, and goes only when it is named.
+    // The objects of the old ledger are found by its id, and released only when it is named.
     let line = format!("sweep --ledger {old} --apply --json");
     let swept = run(&home, &line).expect_code(0).json();
     assert_eq!(swept["items"].as_array().unwrap().len(), resources.len(), "{swept}");
@@ -250,14 +250,14 @@ fn a_new_ledger_is_begun_only_on_purpose_and_keeps_the_old_files() {
 }
 
 #[test]
-fn what_is_left_in_a_state_directory_that_was_moved_is_released_where_it_is_now() {
+fn leftovers_in_a_moved_state_directory_are_released_at_their_new_place() {
     let home = Home::without_engine();
     let resources = orphan(&home, &["--process", "--directory"]);
     let moved = home.path("moved");
     fs::rename(home.creel.state(), &moved).unwrap();
     let creel = home.creel.clone().env("CREEL_HOME", &moved);
-    let told = creel.run(["reconcile", "--json"]).expect_code(0).json();
-    assert_eq!(told["items"].as_array().unwrap().len(), 2, "{told}");
+    let report = creel.run(["reconcile", "--json"]).expect_code(0).json();
+    assert_eq!(report["items"].as_array().unwrap().len(), 2, "{report}");
     assert_eq!(fs::read_dir(moved.join("sandboxes")).unwrap().count(), 0);
     let running = assignments_of("CREEL_RESOURCE");
     assert!(!running.iter().any(|(_, resource)| resources.contains(resource)), "{running:?}");
@@ -311,7 +311,7 @@ fn objects_on_an_engine_are_found_again_and_copies_of_their_labels_are_not() {
 }
 
 #[test]
-fn sandboxes_at_daytona_are_found_again_and_look_alikes_stay() {
+fn sandboxes_at_daytona_are_found_again_and_decoys_stay() {
     let daytona = Daytona::start(Settings::hollow());
     let mut home = Home::without_engine();
     home.creel = daytona.point(home.creel.clone());

@@ -1,5 +1,5 @@
 //! The library on Daytona: cleanup without the command line, and managed sandboxes that are
-//! given back on every path.
+//! released on every path.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use tokio::sync::oneshot;
 
 use super::cloud::{Cloud, stem};
 
-/// How long a background release may take.
+/// The time limit of a background release.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A cloud, a supervisor with a ledger of its own, and a sandbox that is nobody's business.
-struct Desk {
+/// A cloud, a supervisor with its own ledger, and a decoy sandbox.
+struct ManagedFixture {
     cloud: Cloud,
     supervisor: Supervisor,
     ledger: Ledger,
@@ -31,7 +31,7 @@ struct Desk {
     _home: TempDir,
 }
 
-/// Retries that do not make a test wait.
+/// Returns retry options that do not make a test wait.
 fn quick() -> ReapOptions {
     let retry = RetryPolicy {
         initial: Duration::from_millis(10),
@@ -41,13 +41,13 @@ fn quick() -> ReapOptions {
     ReapOptions { retry, ..ReapOptions::default() }
 }
 
-impl Desk {
+impl ManagedFixture {
     async fn new() -> Self {
         let (cloud, home) = (Cloud::start(), tempfile::tempdir().unwrap());
         let decoy = cloud.plant("decoy", json!({}));
         let ledger = Ledger::open(home.path()).await.unwrap();
-        let world: Arc<dyn Provider> = cloud.provider();
-        let providers = Providers::new(vec![world]);
+        let provider: Arc<dyn Provider> = cloud.provider();
+        let providers = Providers::new(vec![provider]);
         let supervisor = Supervisor::new(ledger.clone(), providers, "library test").unwrap();
         let supervisor = supervisor.with_options(quick());
         Self { cloud, supervisor, ledger, decoy, _home: home }
@@ -57,21 +57,21 @@ impl Desk {
         self.ledger.records(&RecordFilter::open()).await.unwrap().len()
     }
 
-    /// Checks that only the decoy is left, hidden records included, and nothing is owed.
-    async fn assert_all_given_back(&self) {
+    /// Asserts that only the decoy is left, hidden records included, and no record is open.
+    async fn assert_all_released(&self) {
         assert_eq!(self.cloud.there(), ["decoy"]);
         assert_eq!(self.cloud.state(&self.decoy), "started");
         assert_eq!(self.open_records().await, 0);
     }
 
-    /// Waits until nothing is on record as still to be given back.
-    async fn settled(&self) {
-        let settled = async {
+    /// Waits until no open record is left.
+    async fn await_closed(&self) {
+        let await_closed = async {
             while self.open_records().await > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(DEADLINE, settled).await.expect("everything is given back");
+        tokio::time::timeout(DEADLINE, await_closed).await.expect("everything is released");
     }
 }
 
@@ -80,56 +80,56 @@ fn sandbox() -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_sandbox_is_given_back_after_success_and_after_an_error() {
-    let desk = Desk::new().await;
-    let work = desk.supervisor.scope(sandbox(), |held| {
-        let state = desk.cloud.state(&held.id);
+async fn a_new_sandbox_is_released_after_success_and_after_an_error() {
+    let fixture = ManagedFixture::new().await;
+    let work = fixture.supervisor.scope(sandbox(), |held| {
+        let state = fixture.cloud.state(&held.id);
         async move { state }.boxed()
     });
     assert_eq!(work.await.unwrap(), "started");
     let failed: Result<(), &str> =
-        desk.supervisor.scope(sandbox(), |_| async { Err("no luck") }.boxed()).await.unwrap();
+        fixture.supervisor.scope(sandbox(), |_| async { Err("no luck") }.boxed()).await.unwrap();
     assert_eq!(failed, Err("no luck"));
-    desk.assert_all_given_back().await;
+    fixture.assert_all_released().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_is_given_back_when_the_work_panics_or_runs_out_of_time() {
-    let desk = Desk::new().await;
-    let panics = desk.supervisor.scope::<(), _>(sandbox(), |held| {
+async fn a_sandbox_is_released_when_the_work_panics_or_times_out() {
+    let fixture = ManagedFixture::new().await;
+    let panics = fixture.supervisor.scope::<(), _>(sandbox(), |held| {
         async move { std::panic::panic_any(held.id.clone()) }.boxed()
     });
     let panic = AssertUnwindSafe(panics).catch_unwind().await.unwrap_err();
     let id = panic.downcast::<String>().unwrap();
-    assert_eq!(desk.cloud.state(&id), "404", "it was given back before the panic went on");
+    assert_eq!(fixture.cloud.state(&id), "404", "it was released before the panic continued");
     let limit = Duration::from_millis(100);
-    let endless = desk
+    let endless = fixture
         .supervisor
         .scope_with_limit(sandbox(), limit, |_| futures::future::pending::<()>().boxed());
     let error = endless.await.unwrap_err();
     assert!(matches!(error, ScopeError::TimedOut { .. }), "{error}");
-    desk.assert_all_given_back().await;
+    fixture.assert_all_released().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_is_given_back_when_its_user_is_cancelled() {
-    let desk = Desk::new().await;
-    let (tell, told) = oneshot::channel();
-    let scope = desk.supervisor.scope(sandbox(), |_| {
-        tell.send(()).unwrap();
+async fn a_sandbox_is_released_when_its_user_is_cancelled() {
+    let fixture = ManagedFixture::new().await;
+    let (sender, receiver) = oneshot::channel();
+    let scope = fixture.supervisor.scope(sandbox(), |_| {
+        sender.send(()).unwrap();
         futures::future::pending::<()>().boxed()
     });
     tokio::select! {
         _ = scope => unreachable!("the work never ends"),
-        told = told => told.unwrap(),
+        received = receiver => received.unwrap(),
     }
-    desk.settled().await;
+    fixture.await_closed().await;
 
-    // And in the middle of the create, whose answer comes late.
-    desk.cloud.arm(&json!({ "at": "create", "fault": "latency", "seconds": 0.5 }));
-    let scope = desk.supervisor.scope(sandbox(), |_| futures::future::pending::<()>().boxed());
+    // And in the middle of the create, whose response comes late.
+    fixture.cloud.arm(&json!({ "at": "create", "fault": "latency", "seconds": 0.5 }));
+    let scope = fixture.supervisor.scope(sandbox(), |_| futures::future::pending::<()>().boxed());
     let intended = async {
-        while desk.open_records().await == 0 {
+        while fixture.open_records().await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -137,62 +137,62 @@ async fn a_sandbox_is_given_back_when_its_user_is_cancelled() {
         _ = scope => unreachable!("the work never ends"),
         () = intended => {}
     }
-    desk.settled().await;
-    desk.assert_all_given_back().await;
+    fixture.await_closed().await;
+    fixture.assert_all_released().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_is_adopted_by_its_id_or_name_and_given_back() {
-    let desk = Desk::new().await;
+async fn a_sandbox_is_adopted_by_its_id_or_name_and_released() {
+    let fixture = ManagedFixture::new().await;
     let (provider, kind) = (ProviderName::Daytona, Kind::Sandbox);
-    let id = desk.cloud.plant("adopted", json!({}));
-    let name = desk
+    let id = fixture.cloud.plant("adopted", json!({}));
+    let name = fixture
         .supervisor
         .scope_adopted(provider, kind, &id, |held| async move { held.name.clone() }.boxed())
         .await
         .unwrap();
     assert_eq!(stem(&name), "adopted");
-    assert_eq!(desk.cloud.state(&id), "404");
+    assert_eq!(fixture.cloud.state(&id), "404");
 
-    // A delete renames the sandbox, so that its old name alone would prove nothing.
-    let id = desk.cloud.plant("adopted", json!({}));
-    let name = desk.cloud.sandbox(&id)["name"].as_str().unwrap().to_owned();
-    let held = desk
+    // A delete renames the sandbox, so the absence of its old name alone would prove nothing.
+    let id = fixture.cloud.plant("adopted", json!({}));
+    let name = fixture.cloud.sandbox(&id)["name"].as_str().unwrap().to_owned();
+    let held = fixture
         .supervisor
         .scope_adopted(provider, kind, &name, |held| async move { held.id.clone() }.boxed());
     assert_eq!(held.await.unwrap(), id);
-    desk.assert_all_given_back().await;
-    let absent = desk.supervisor.adopt(provider, kind, &id).await.unwrap_err();
+    fixture.assert_all_released().await;
+    let absent = fixture.supervisor.adopt(provider, kind, &id).await.unwrap_err();
     assert!(matches!(absent, AcquireError::Absent { .. }), "{absent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_fails_and_leaves_a_sandbox_leaves_none() {
-    let desk = Desk::new().await;
-    desk.cloud.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc", "count": 1 }));
-    let error = desk.supervisor.scope(sandbox(), |_| async {}.boxed()).await.unwrap_err();
+async fn a_failed_create_that_leaves_a_sandbox_is_cleaned_up() {
+    let fixture = ManagedFixture::new().await;
+    fixture.cloud.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc", "count": 1 }));
+    let error = fixture.supervisor.scope(sandbox(), |_| async {}.boxed()).await.unwrap_err();
     assert!(matches!(error, ScopeError::Acquire(_)), "{error}");
-    desk.settled().await;
-    desk.assert_all_given_back().await;
+    fixture.await_closed().await;
+    fixture.assert_all_released().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_that_will_not_go_is_an_error_and_stays_on_record() {
-    let desk = Desk::new().await;
-    desk.cloud.arm(&json!({ "at": "delete", "fault": "stuck_destroying", "seconds": 8 }));
-    let error = desk.supervisor.scope(sandbox(), |_| async {}.boxed()).await.unwrap_err();
+async fn a_sandbox_that_cannot_be_released_is_an_error_and_stays_on_record() {
+    let fixture = ManagedFixture::new().await;
+    fixture.cloud.arm(&json!({ "at": "delete", "fault": "stuck_destroying", "seconds": 8 }));
+    let error = fixture.supervisor.scope(sandbox(), |_| async {}.boxed()).await.unwrap_err();
     let ScopeError::NotReleased { id, .. } = error else { panic!("{error}") };
-    assert_eq!(desk.cloud.state(&id), "destroying", "which is not gone");
-    assert_eq!(desk.open_records().await, 1);
+    assert_eq!(fixture.cloud.state(&id), "destroying", "which is not gone");
+    assert_eq!(fixture.open_records().await, 1);
     let gone = async {
-        while desk.cloud.state(&id) != "404" {
+        while fixture.cloud.state(&id) != "404" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(DEADLINE, gone).await.unwrap();
-    let status = desk.supervisor.release_all().await.unwrap();
+    let status = fixture.supervisor.release_all().await.unwrap();
     assert!(status.is_settled(), "{status:?}");
-    desk.assert_all_given_back().await;
+    fixture.assert_all_released().await;
 }
 
 fn gone(report: &Report) -> Vec<String> {
@@ -203,13 +203,13 @@ fn gone(report: &Report) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cleanup_lists_and_releases_stopped_old_and_single_ones() {
+async fn cleanup_lists_and_releases_stopped_old_and_single_sandboxes() {
     let cloud = Cloud::start();
     let cleanup = Cleanup::new(cloud.provider()).with_options(quick());
     let old = json!({ "age_seconds": 25 * 3600, "idle_seconds": 0 });
     cloud.plant("old", old);
     cloud.plant("stopped", json!({ "state": "stopped" }));
-    // One that the service can recover goes; any other failed one it keeps for days.
+    // A sandbox that the service can recover is released; it keeps any other failed one for days.
     cloud.plant("failed", json!({ "state": "error", "recoverable": true }));
     let running = cloud.plant("running", json!({}));
     assert_eq!(cleanup.list().await.unwrap().len(), 4);
@@ -230,14 +230,14 @@ async fn cleanup_lists_and_releases_stopped_old_and_single_ones() {
     let again = cleanup.release(Kind::Sandbox, &running).await.unwrap_err();
     assert!(matches!(again, CleanupError::Provider(error) if error.class == ErrorClass::Gone));
 
-    // The script would have found nothing to delete, and called that a success.
+    // The script would have found nothing to delete, and reported success.
     cloud.arm(&json!({ "at": "list", "fault": "status", "status": 403 }));
     let error = cleanup.release_stopped().await.unwrap_err();
     assert!(matches!(error, CleanupError::Provider(error) if error.class == ErrorClass::Denied));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cleanup_stops_at_the_first_failure_when_told_to() {
+async fn cleanup_ends_at_the_first_failure_on_request() {
     let cloud = Cloud::start();
     for _ in 0..4 {
         cloud.plant("box", json!({ "state": "stopped" }));
