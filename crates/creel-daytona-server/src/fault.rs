@@ -270,11 +270,11 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> FaultSpec {
-        serde_json::from_str(text).expect("the order is well formed")
+        serde_json::from_str(text).expect("the spec is well formed")
     }
 
     #[test]
-    fn a_fault_strikes_as_often_as_its_count_says_and_only_where_it_fits() {
+    fn a_fault_fires_as_often_as_its_count_and_only_where_it_matches() {
         let mut faults = Faults::default();
         faults.add(spec(
             r#"{"at":"delete","match":{"label":"run=1"},"fault":"status","status":503,"count":2}"#,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_deletes_does_not_strike_elsewhere() {
+    fn a_fault_of_deletes_does_not_fire_elsewhere() {
         let mut faults = Faults::default();
         faults.add(spec(r#"{"fault":"flap"}"#));
         assert!(!faults.concern(Operation::Get));

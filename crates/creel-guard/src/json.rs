@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_changed_is_passed_on_as_it_came() {
+    fn unchanged_parts_are_forwarded_as_received() {
         let text = br#"{"Big":12345678901234567890.50,"x":{"b":1,"a":[ 1 ]},"x":null}"#;
         let object = JsonObject::parse(text).unwrap();
         assert_eq!(object.to_bytes(), text);

@@ -58,7 +58,7 @@ mod tests {
             let place = SocketPlace::of(&directory).expect("it is there");
             let socket = place.path().join("docker.sock");
             let _listener = UnixListener::bind(&socket).expect("the path is short");
-            UnixStream::connect(&socket).expect("somebody listens");
+            UnixStream::connect(&socket).expect("a listener is bound");
             assert!(directory.join("docker.sock").exists());
         }
     }

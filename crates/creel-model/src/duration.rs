@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn people_write_durations_with_units() {
+    fn durations_are_written_with_units() {
         assert_eq!(parse("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse("2h 30m"), Ok(Duration::from_secs(9_000)));
         assert_eq!(parse("1d"), Ok(Duration::from_secs(86_400)));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_name_leads_back_to_its_resource_and_a_near_one_to_none() {
+    fn an_object_name_maps_to_its_resource_and_a_similar_one_to_none() {
         let resource = ResourceId::new();
         let name = resource.object_name();
         assert_eq!(ResourceId::of_object(&name), Some(resource));

@@ -352,8 +352,8 @@ mod tests {
     #[tokio::test]
     async fn a_command_reaches_its_owner_at_once_and_in_sequence() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
-        let mut commands_of_run = orders.of(run.id);
+        let inbox = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let mut commands_of_run = inbox.of(run.id);
         let started_at = Instant::now();
         let send = async {
             let first = place(&ledger, run.id, message()).await.unwrap();
@@ -365,30 +365,30 @@ mod tests {
             assert_eq!(commands_of_run.next().await.unwrap().command, RunCommand::Cancel);
         };
         tokio::join!(receive, send);
-        assert!(started_at.elapsed() < POLL_INTERVAL, "it was found by looking, not by a poke");
+        assert!(started_at.elapsed() < POLL_INTERVAL, "it was found by polling, not by a poke");
     }
 
     #[tokio::test]
     async fn a_command_without_a_poke_is_found_by_polling() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
-        let mut orders = orders.of(run.id);
-        let order = NewCommand { key: "k".to_owned(), run: run.id, command: RunCommand::Resume };
+        let inbox = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let mut commands = inbox.of(run.id);
+        let command = NewCommand { key: "k".to_owned(), run: run.id, command: RunCommand::Resume };
         let send = async {
             tokio::task::yield_now().await;
-            ledger.place_command(&order).await.unwrap();
+            ledger.place_command(&command).await.unwrap();
         };
-        let (received, ()) = tokio::join!(orders.next(), send);
+        let (received, ()) = tokio::join!(commands.next(), send);
         assert_eq!(received.unwrap().command, RunCommand::Resume);
     }
 
     #[tokio::test]
     async fn an_open_command_is_returned_to_the_next_driver() {
         let (_home, ledger, run) = ledger_with(me()).await;
-        let orders = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let inbox = CommandInbox::open(&ledger, &me().owner).unwrap();
         let _ = place(&ledger, run.id, RunCommand::Cancel).await.unwrap();
-        let first = orders.of(run.id).next().await.unwrap();
-        let mut heir = orders.of(run.id);
+        let first = inbox.of(run.id).next().await.unwrap();
+        let mut heir = inbox.of(run.id);
         let again = heir.next().await.unwrap();
         assert_eq!(first, again);
         assert!(heir.take(&again.key).await.unwrap());
@@ -403,7 +403,7 @@ mod tests {
         let ledger = Ledger::open(&deep).await.unwrap();
         let run = a_run_of(me());
         ledger.create_run(&run).await.unwrap();
-        let _orders = CommandInbox::open(&ledger, &me().owner).unwrap();
+        let _inbox = CommandInbox::open(&ledger, &me().owner).unwrap();
         assert!(place(&ledger, run.id, RunCommand::Cancel).await.unwrap().poked);
     }
 

@@ -268,13 +268,13 @@ mod tests {
     use super::*;
 
     /// A ledger with one running run of a dead owner.
-    struct Scene {
+    struct RecoveryFixture {
         _home: TempDir,
         ledger: Ledger,
         run: NewRun,
     }
 
-    impl Scene {
+    impl RecoveryFixture {
         async fn of_dead_owner(on_owner_death: OnOwnerDeath, more: &[RunEvent]) -> Self {
             let home = tempfile::tempdir().unwrap();
             let ledger = Ledger::open(home.path()).await.unwrap();
@@ -333,18 +333,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_of_a_dead_driver_is_closed_once_with_a_cause_and_a_certificate() {
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[]).await;
-        scene.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
-        let status = scene.reconciler().finish().await.unwrap();
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Release, &[]).await;
+        fixture.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
+        let status = fixture.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (1, 0));
-        let state = scene.state().await;
-        assert_eq!((state.phase, scene.cause().await), (Phase::Failed, Some(CauseClass::HubError)));
+        let state = fixture.state().await;
+        assert_eq!(
+            (state.phase, fixture.cause().await),
+            (Phase::Failed, Some(CauseClass::HubError))
+        );
         assert_eq!(state.certificate, Some(Certified { verified: true, left: Vec::new() }));
 
-        let newest = scene.newest().await;
-        let again = scene.reconciler().finish().await.unwrap();
+        let newest = fixture.newest().await;
+        let again = fixture.reconciler().finish().await.unwrap();
         assert_eq!((again.runs_closed, again.runs_waiting), (0, 0));
-        assert_eq!((scene.newest().await, scene.state().await), (newest, state));
+        assert_eq!((fixture.newest().await, fixture.state().await), (newest, state));
     }
 
     #[tokio::test]
@@ -352,36 +355,36 @@ mod tests {
         let message = Diagnostic::ours("the model said nothing for 120s");
         let cause = Cause::new(CauseClass::ModelTimeout, message, 1);
         let latched = RunEvent::CauseLatched { cause };
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[latched]).await;
-        let status = scene.reconciler().round().await.unwrap();
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Release, &[latched]).await;
+        let status = fixture.reconciler().round().await.unwrap();
         assert_eq!(status.runs_closed, 1);
-        assert_eq!(scene.cause().await, Some(CauseClass::ModelTimeout));
-        assert_eq!(scene.state().await.causes.chain().len(), 1);
+        assert_eq!(fixture.cause().await, Some(CauseClass::ModelTimeout));
+        assert_eq!(fixture.state().await.causes.chain().len(), 1);
     }
 
     #[tokio::test]
     async fn a_run_that_was_cancelled_ends_as_cancelled() {
-        let cause = Cause::new(CauseClass::Cancelled, Diagnostic::ours("somebody asked"), 1);
+        let cause = Cause::new(CauseClass::Cancelled, Diagnostic::ours("a user asked"), 1);
         let releasing = RunEvent::PhaseEntered { phase: Phase::Releasing };
         let events = [RunEvent::CauseLatched { cause }, releasing];
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &events).await;
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        assert_eq!(scene.state().await.phase, Phase::Cancelled);
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Release, &events).await;
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(fixture.state().await.phase, Phase::Cancelled);
     }
 
     #[tokio::test]
     async fn a_run_waits_for_its_resources_and_its_certificate_lists_stuck_ones() {
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &[]).await;
-        let resource = scene.add_resource(&[created()]).await;
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Release, &[]).await;
+        let resource = fixture.add_resource(&[created()]).await;
         // There is no provider here to check it, so it may still exist.
-        let status = scene.reconciler().finish().await.unwrap();
+        let status = fixture.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 1));
-        assert_eq!(scene.state().await.phase, Phase::Running);
+        assert_eq!(fixture.state().await.phase, Phase::Running);
 
         let stuck = Event::Quarantined { reason: Masked::ours("it will not go") };
-        scene.ledger.append(&[(resource, requested()), (resource, stuck)]).await.unwrap();
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        let certificate = scene.state().await.certificate.unwrap();
+        fixture.ledger.append(&[(resource, requested()), (resource, stuck)]).await.unwrap();
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        let certificate = fixture.state().await.certificate.unwrap();
         assert!(!certificate.verified);
         assert_eq!(certificate.left.iter().map(|left| &left.id).collect::<Vec<_>>(), ["d1"]);
     }
@@ -392,40 +395,40 @@ mod tests {
         let ledger = Ledger::open(home.path()).await.unwrap();
         let run = a_run_of(a_dead_owner());
         ledger.create_run(&run).await.unwrap();
-        let scene = Scene { _home: home, ledger, run };
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        let state = scene.state().await;
+        let fixture = RecoveryFixture { _home: home, ledger, run };
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        let state = fixture.state().await;
         assert_eq!((state.phase, state.attempt), (Phase::Failed, 1));
-        assert_eq!(scene.newest().await, state.sequence);
+        assert_eq!(fixture.newest().await, state.sequence);
     }
 
     #[tokio::test]
     async fn a_held_run_is_left_alone_until_its_lease_ends() {
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
-        let resource = scene.add_resource(&[created()]).await;
-        let status = scene.reconciler().finish().await.unwrap();
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
+        let resource = fixture.add_resource(&[created()]).await;
+        let status = fixture.reconciler().finish().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 0));
 
         // This is what a reconciler does when the lease has ended.
-        let dead = &scene.run.owner.owner;
-        scene.ledger.take_over(&[resource], dead, &me()).await.unwrap();
+        let dead = &fixture.run.owner.owner;
+        fixture.ledger.take_over(&[resource], dead, &me()).await.unwrap();
         let gone = [(resource, requested()), (resource, Event::VerifiedGone)];
-        scene.ledger.append(&gone).await.unwrap();
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        assert_eq!(scene.cause().await, Some(CauseClass::LeaseExpired));
+        fixture.ledger.append(&gone).await.unwrap();
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(fixture.cause().await, Some(CauseClass::LeaseExpired));
     }
 
     #[tokio::test]
     async fn resources_of_an_earlier_driver_do_not_affect_the_lease_of_this_one() {
-        let mut scene = Scene::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
+        let mut fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Hold, &[]).await;
         let second = OwnerRecord { command: "creel retry".into(), ..a_dead_owner() };
-        let (first, mut heir) = (scene.run.owner.owner.clone(), second);
+        let (first, mut heir) = (fixture.run.owner.owner.clone(), second);
         heir.owner.process.started_ticks += 1;
-        scene.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
-        scene.ledger.claim_run(scene.run.id, &first, &heir).await.unwrap().unwrap();
-        scene.run.owner = heir;
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        assert_eq!(scene.cause().await, Some(CauseClass::HubError));
+        fixture.add_resource(&[created(), requested(), Event::VerifiedGone]).await;
+        fixture.ledger.claim_run(fixture.run.id, &first, &heir).await.unwrap().unwrap();
+        fixture.run.owner = heir;
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        assert_eq!(fixture.cause().await, Some(CauseClass::HubError));
     }
 
     #[tokio::test]
@@ -433,16 +436,16 @@ mod tests {
         let enter = |phase| RunEvent::PhaseEntered { phase };
         let kept = RunEvent::Kept { until_ms: 9 };
         let ending = [kept, enter(Phase::Releasing), enter(Phase::Succeeded)];
-        let scene = Scene::of_dead_owner(OnOwnerDeath::Release, &ending).await;
-        let resource = scene.add_resource(&[created()]).await;
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 0);
+        let fixture = RecoveryFixture::of_dead_owner(OnOwnerDeath::Release, &ending).await;
+        let resource = fixture.add_resource(&[created()]).await;
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 0);
         let gone = [(resource, requested()), (resource, Event::VerifiedGone)];
-        scene.ledger.append(&gone).await.unwrap();
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 1);
-        let state = scene.state().await;
+        fixture.ledger.append(&gone).await.unwrap();
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 1);
+        let state = fixture.state().await;
         assert_eq!((state.phase, state.kept_until_ms), (Phase::Succeeded, None));
         assert!(state.certificate.unwrap().verified);
-        assert_eq!(scene.reconciler().finish().await.unwrap().runs_closed, 0);
+        assert_eq!(fixture.reconciler().finish().await.unwrap().runs_closed, 0);
     }
 
     #[tokio::test]
@@ -451,10 +454,10 @@ mod tests {
         let ledger = Ledger::open(home.path()).await.unwrap();
         let run = a_run_of(me());
         Journal::begin(&ledger, &run).await.unwrap();
-        let scene = Scene { _home: home, ledger, run };
-        let status = scene.reconciler().round().await.unwrap();
+        let fixture = RecoveryFixture { _home: home, ledger, run };
+        let status = fixture.reconciler().round().await.unwrap();
         assert_eq!((status.runs_closed, status.runs_waiting), (0, 0));
-        assert_eq!(scene.newest().await, 1);
+        assert_eq!(fixture.newest().await, 1);
     }
 
     fn record_of(run: RunId, owner: &OwnerRecord) -> RunRecord {

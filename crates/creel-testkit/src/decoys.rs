@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::docker::{ContainerSpec, Docker, Labels, concurrently};
 use crate::engine::Engine;
-use crate::world::Kind;
+use crate::inventory::Kind;
 
 /// The number of decoys that are planted or removed at a time.
 const CONCURRENCY: usize = 6;
@@ -86,9 +86,9 @@ impl Decoys {
             self.planted.push(planted?);
         }
         let volume = self.docker.create_volume("", labels)?;
-        self.planted.push(planted(&self.docker, Kind::Volume, "nobody named it", volume)?);
+        self.planted.push(planted(&self.docker, Kind::Volume, "a generated name", volume)?);
         let container = self.docker.run(&ContainerSpec::sleeping("").labels(labels))?;
-        self.planted.push(planted(&self.docker, Kind::Container, "nobody named it", container)?);
+        self.planted.push(planted(&self.docker, Kind::Container, "a generated name", container)?);
         self.plant_labelled_images(name, labels)
     }
 
@@ -99,7 +99,7 @@ impl Decoys {
         let nameless = self.docker.commit(&source, "", "")?;
         self.docker.remove_container(&source)?;
         self.planted.push(planted(&self.docker, Kind::Image, name, named)?);
-        self.planted.push(planted(&self.docker, Kind::Image, "nobody named it", nameless)?);
+        self.planted.push(planted(&self.docker, Kind::Image, "no name", nameless)?);
         Ok(())
     }
 

@@ -245,7 +245,7 @@ impl PrivateEngine {
     }
 
     fn launch(&mut self) -> Result<()> {
-        self.forget_predecessor()?;
+        self.remove_leftovers_of_predecessor()?;
         let log = File::options().create(true).append(true).open(self.path("dockerd.log"))?;
         let mut command = Command::new("nsenter");
         command
@@ -262,8 +262,8 @@ impl PrivateEngine {
         self.await_response()
     }
 
-    /// Removes what a killed daemon leaves and the next one would trip over.
-    fn forget_predecessor(&self) -> Result<()> {
+    /// Removes what a killed daemon leaves behind and the next one would stumble over.
+    fn remove_leftovers_of_predecessor(&self) -> Result<()> {
         // Its containerd dies with it. A containerd that is not reaped still counts as running for
         // the next daemon, which then waits for it in vain. The same applies to a reused pid.
         leftovers::kill_program("containerd", &self.path("exec"))?;

@@ -57,7 +57,7 @@ impl fmt::Debug for FakeEngine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "FakeEngine at {} asked {:?}",
+            "FakeEngine at {} received {:?}",
             self.listener.socket().display(),
             self.requests()
         )

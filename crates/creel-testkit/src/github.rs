@@ -77,7 +77,7 @@ struct GithubState {
     /// The statuses to answer instead of a token, one per request.
     refusals: Mutex<Vec<u16>>,
     /// The status of every response.
-    answered: Mutex<Vec<u16>>,
+    statuses: Mutex<Vec<u16>>,
 }
 
 impl Github {
@@ -91,7 +91,7 @@ impl Github {
             app: app.clone(),
             token: token.to_owned(),
             refusals: Mutex::default(),
-            answered: Mutex::default(),
+            statuses: Mutex::default(),
         });
         let served = Arc::clone(&shared);
         let web = Web::start(None, move |request, client| served.serve(request, client))?;
@@ -109,8 +109,8 @@ impl Github {
     }
 
     /// Returns the status of every response so far.
-    pub fn answered(&self) -> Vec<u16> {
-        self.shared.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn statuses(&self) -> Vec<u16> {
+        self.shared.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -120,8 +120,8 @@ impl GithubState {
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             if refusals.is_empty() { None } else { Some(refusals.remove(0)) }
         };
-        let status = scripted.unwrap_or_else(|| self.judge(request));
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(status);
+        let status = scripted.unwrap_or_else(|| self.status_for(request));
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).push(status);
         let body = match status {
             201 => json!({ "token": self.token, "expires_at": "2100-01-01T00:00:00Z" }),
             _ => json!({ "message": "no" }),
@@ -131,15 +131,15 @@ impl GithubState {
     }
 
     /// Returns the status that GitHub would answer with.
-    fn judge(&self, request: &WebRequest) -> u16 {
+    fn status_for(&self, request: &WebRequest) -> u16 {
         let place = format!("/app/installations/{}/access_tokens", self.app.installation);
-        let statement = request
+        let jwt = request
             .header("authorization")
             .and_then(|line| line.strip_prefix("Bearer ").or_else(|| line.strip_prefix("bearer ")));
         if request.header("user-agent").is_none() {
             return 403;
         }
-        if !statement.is_some_and(|statement| is_believed(statement, &self.app)) {
+        if !jwt.is_some_and(|jwt| is_valid(jwt, &self.app)) {
             return 401;
         }
         if request.method == "POST" && request.path == place { 201 } else { 404 }
@@ -154,11 +154,11 @@ struct AppClaims {
 }
 
 /// Returns whether a JWT is the app's own and currently valid.
-fn is_believed(statement: &str, app: &App) -> bool {
+fn is_valid(jwt: &str, app: &App) -> bool {
     let Ok(key) = DecodingKey::from_rsa_pem(app.public_key.as_bytes()) else { return false };
     let mut wanted = Validation::new(Algorithm::RS256);
     wanted.leeway = 0;
-    let Ok(read) = jsonwebtoken::decode::<AppClaims>(statement, &key, &wanted) else {
+    let Ok(read) = jsonwebtoken::decode::<AppClaims>(jwt, &key, &wanted) else {
         return false;
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_only_reads_our_files_is_left_alone() {
+    fn a_program_that_only_reads_our_files_is_not_killed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("log");
         fs::write(&file, "").unwrap();

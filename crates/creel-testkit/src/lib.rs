@@ -7,7 +7,7 @@
 //! ```text
 //!   test ──▶ Creel (the real binary) ──▶ Wire (faults) ──▶ PrivateEngine
 //!     │                                                        ▲
-//!     └── World, Decoys: what exists, what was touched ────────┘
+//!     └── Inventory, Decoys: what exists, what was touched ────┘
 //! ```
 //!
 //! | module | content |
@@ -16,7 +16,7 @@
 //! | [`api`] | one HTTP request over a unix socket |
 //! | [`docker`] | creates and inspects objects, through the API or the CLI |
 //! | [`image`] | the busybox image every test container runs |
-//! | [`world`] | the objects on an engine, and the difference from before |
+//! | [`inventory`] | the objects on an engine, and the difference from before |
 //! | [`decoys`] | similar objects that must survive |
 //! | [`wire`] | a proxy that cuts, delays and falsifies responses |
 //! | [`fake_engine`] | scripted responses a real engine cannot give |
@@ -42,6 +42,7 @@ pub mod git;
 pub mod github;
 pub mod http;
 pub mod image;
+pub mod inventory;
 pub mod leftovers;
 mod listener;
 pub mod machine;
@@ -51,4 +52,9 @@ pub mod sshd;
 pub mod wait;
 pub mod web;
 pub mod wire;
-pub mod world;
+
+/// The earlier names of [`inventory`], for test modules that are not renamed yet.
+#[doc(hidden)]
+pub mod world {
+    pub use crate::inventory::{Inventory, Inventory as World, Kind, Object};
+}

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::engine::{Engine, path_with_sbin, temporary_directory};
+use crate::inventory::{Inventory, Kind};
 use crate::wait::eventually;
-use crate::world::{Kind, World};
 use crate::{image, leftovers};
 
 /// The time limit for the service to answer.
@@ -85,7 +85,8 @@ impl Drop for Podman {
     fn drop(&mut self) {
         let docker = self.engine().docker();
         // Removed by Podman itself, so that its network plugins clean up.
-        let containers = World::snapshot(&self.engine()).map(|all| all.of_kind(Kind::Container));
+        let containers =
+            Inventory::snapshot(&self.engine()).map(|all| all.of_kind(Kind::Container));
         for id in containers.unwrap_or_default().ids() {
             let _ = docker.remove_container(&id);
         }

@@ -37,7 +37,7 @@ struct RegistryState {
     /// The number of times the layer was fetched.
     fetched: AtomicUsize,
     /// The status and the number of failures for the next manifest requests.
-    trouble: Mutex<Option<(u16, usize)>>,
+    failures: Mutex<Option<(u16, usize)>>,
 }
 
 /// Bytes with their digest.
@@ -83,7 +83,7 @@ impl Registry {
             manifest: Blob::new(manifest.to_string().into_bytes()),
             blobs: [settings, layer],
             fetched: AtomicUsize::new(0),
-            trouble: Mutex::default(),
+            failures: Mutex::default(),
         });
         let served = Arc::clone(&shared);
         let serve =
@@ -104,9 +104,10 @@ impl Registry {
         self.shared.fetched.load(Ordering::SeqCst)
     }
 
-    /// Answers the next requests for a manifest with an error.
-    pub fn trouble(&self, status: u16, times: usize) {
-        *self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some((status, times));
+    /// Responds to the next requests for a manifest with an error.
+    pub fn fail_next(&self, status: u16, times: usize) {
+        *self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((status, times));
     }
 }
 
@@ -118,7 +119,7 @@ impl RegistryState {
             return respond(client, 200, "", b"{}");
         }
         if request.path.starts_with(&manifests) {
-            return match self.next_trouble() {
+            return match self.next_failure() {
                 Some(status) => respond(client, status, "", b"{\"errors\":[]}"),
                 None => self.send(request, client, &self.manifest, MANIFEST),
             };
@@ -134,9 +135,9 @@ impl RegistryState {
         }
     }
 
-    fn next_trouble(&self) -> Option<u16> {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let (status, left) = trouble.as_mut().filter(|(_, left)| *left > 0)?;
+    fn next_failure(&self) -> Option<u16> {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let (status, left) = failures.as_mut().filter(|(_, left)| *left > 0)?;
         *left -= 1;
         Some(*status)
     }

@@ -110,7 +110,7 @@ impl Sshd {
     /// # Errors
     ///
     /// Fails when it cannot be created.
-    pub fn strange_key(&self) -> Result<String> {
+    pub fn rejected_key(&self) -> Result<String> {
         let path = self.directory.join("strange");
         if !path.exists() {
             make_key(&path)?;

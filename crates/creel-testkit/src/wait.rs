@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_that_comes_true_is_seen() {
+    fn a_condition_that_becomes_true_is_detected() {
         let mut checks = 0;
         assert!(eventually(Duration::from_secs(5), || {
             checks += 1;

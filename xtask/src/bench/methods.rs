@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use creel_testkit::creel::Creel;
 use creel_testkit::docker::{ContainerSpec, Docker, Labels, concurrently};
 use creel_testkit::engine::Engine;
-use creel_testkit::world::World;
+use creel_testkit::inventory::Inventory;
 
 /// The label by which creel selects a population.
 const LABEL: &str = "dev.creel.bench";
@@ -146,7 +146,7 @@ impl<'a> Population<'a> {
         }
         let took = started_at.elapsed();
         let engine = Engine::at(self.docker.api().socket());
-        let left = World::snapshot(&engine)?.with_label(LABEL, &self.label);
+        let left = Inventory::snapshot(&engine)?.with_label(LABEL, &self.label);
         if !left.is_empty() {
             let first = left.objects().next();
             bail!("{method} left {} objects, the first is {first:?}", left.len());

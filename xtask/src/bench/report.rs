@@ -70,7 +70,8 @@ impl Measured {
         let creel = self.median(ReleaseMethod::Creel);
         let (cli, raw) = (self.best(ReleaseMethod::is_cli), self.raw_limit());
         let mut failures = Vec::new();
-        for (limit, what) in [(cli, "the best CLI way"), (raw, "1.1 × the best raw API + 0.3 s")] {
+        for (limit, what) in [(cli, "the best CLI method"), (raw, "1.1 × the best raw API + 0.3 s")]
+        {
             if creel > limit {
                 let name = self.scenario.name;
                 failures.push(format!("{name}: creel {creel:.2?}, {what} {limit:.2?}"));
@@ -87,10 +88,10 @@ pub(super) fn render(results: &SweepResults) -> Result<String> {
     writeln!(text, "{}, {}.\n", results.machine, results.engine)?;
     writeln!(
         text,
-        "Medians of {} interleaved rounds on one engine, each way on a fresh population; the raw\n\
+        "Medians of {} interleaved rounds on one engine, each method on a fresh population; the raw\n\
          API at 1, 2 and 4 at a time is measured in the first round only. creel's figures are\n\
          those of the whole command, with its start, planning and verification. The bar: faster\n\
-         than every CLI way, and at most {RAW_FACTOR} × the best raw-API figure + {RAW_ALLOWANCE:?}.\n",
+         than every CLI method, and at most {RAW_FACTOR} × the best raw-API figure + {RAW_ALLOWANCE:?}.\n",
         results.rounds
     )?;
     for measured in &results.measured {
@@ -118,7 +119,7 @@ fn render_memory(text: &mut String, peaks: &[Peak]) -> Result<()> {
 }
 
 fn render_scenario(text: &mut String, measured: &Measured, results: &SweepResults) -> Result<()> {
-    writeln!(text, "### {}\n\n| way | median | fastest | slowest |", measured.scenario.title)?;
+    writeln!(text, "### {}\n\n| method | median | fastest | slowest |", measured.scenario.title)?;
     writeln!(text, "|---|---:|---:|---:|")?;
     for method in ReleaseMethod::ALL {
         let figures = measured.sorted(method);
@@ -140,7 +141,7 @@ fn render_scenario(text: &mut String, measured: &Measured, results: &SweepResult
     let (cli, raw) = (measured.best(ReleaseMethod::is_cli), measured.raw_limit());
     writeln!(
         text,
-        "\ncreel takes {:.0} % of the best CLI way ({cli:.2?}) and {:.0} % of the bar by the raw \
+        "\ncreel takes {:.0} % of the best CLI method ({cli:.2?}) and {:.0} % of the bar by the raw \
          API ({raw:.2?}).\n",
         part(cli),
         part(raw)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::workspace;
 
-/// Where the graph of crates is shown.
+/// The page that shows the graph of crates.
 const PAGE: &str = "docs/architecture.md";
 const GRAPH_START: &str = "<!-- crates: written by cargo xtask layers --write -->\n";
 const GRAPH_END: &str = "<!-- end of crates -->\n";

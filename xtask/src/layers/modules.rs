@@ -41,10 +41,10 @@ fn read_root(root: &Path, graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// What one file says.
+/// The content of one file.
 #[derive(Default)]
 struct Scan {
-    /// The modules that are in files of their own.
+    /// The modules that have their own files.
     files: Vec<String>,
     /// The paths outside of tests: in a root those of `use`, elsewhere all that may lead out.
     paths: Vec<NamedPath>,
@@ -118,7 +118,7 @@ fn scan(tokens: TokenStream) -> Scan {
     scan
 }
 
-/// Reads items and everything inside them; what is only compiled for tests is left out.
+/// Reads items and their content, except what is only compiled for tests.
 fn walk(tokens: TokenStream, depth: usize, scan: &mut Scan) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut at = 0;
@@ -155,7 +155,7 @@ fn walk(tokens: TokenStream, depth: usize, scan: &mut Scan) {
     }
 }
 
-/// Reads a path, or a tree of paths as in `use a::{b, c::d}`; returns where it ends.
+/// Reads a path, or a tree of paths as in `use a::{b, c::d}`, and returns where it ends.
 fn read_path(
     tokens: &[TokenTree],
     mut at: usize,
@@ -209,12 +209,12 @@ fn is_path_separator(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':')
 }
 
-/// Returns whether an identifier is a later part of a path that was read already.
+/// Returns whether an identifier continues a path that was already read.
 fn is_path_continued(tokens: &[TokenTree], at: usize) -> bool {
     at >= 2 && is_path_separator(tokens, at - 2)
 }
 
-/// Returns whether `#[test]`, `#[cfg(test)]` or the like stands here.
+/// Returns whether there is a `#[test]`, `#[cfg(test)]` or similar attribute here.
 fn is_test_attribute(tokens: &[TokenTree], at: usize) -> bool {
     let Some(TokenTree::Group(attribute)) =
         tokens.get(at + 1).filter(|_| is_punct(tokens, at, '#'))

@@ -190,7 +190,7 @@ impl Log {
         log
     }
 
-    /// Takes in bytes of a tail.
+    /// Feeds bytes of a tail to the decoder.
     pub(crate) fn feed(&mut self, decoder: &mut Decoder, bytes: &[u8]) {
         decoder.feed(bytes, |frame| match frame.body {
             TailItem::Sign(sign) => self.signs.push(sign),

@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 #[test]
-fn both_streams_and_the_exit_code_come_through() {
+fn both_streams_and_the_exit_code_are_delivered() {
     let report = exec(&script("echo to output; echo to error >&2; exit 7"));
     assert_eq!(report.output, b"to output\n");
     assert_eq!(report.error, b"to error\n");
@@ -31,7 +31,7 @@ fn a_signal_from_another_process_is_reported() {
 }
 
 #[test]
-fn what_cannot_be_started_is_explained() {
+fn a_command_that_cannot_be_started_is_explained() {
     let refused = |request: ExecRequest| exec(&request).refusal().to_owned();
     let request = |program: &str| ExecRequest { command: vec![program.to_owned()], ..script("") };
     assert_eq!(refused(request("/no/such")), "no such program: /no/such");
@@ -53,7 +53,7 @@ fn an_invalid_request_is_refused_without_quoting_it() {
 #[test]
 fn a_request_file_is_removed_before_the_command_runs() {
     let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("order");
+    let file = home.path().join("request");
     let list = format!("ls {}", home.path().display());
     fs::write(&file, line(&script(&list))).unwrap();
     let output = program(&["exec", "--order", file.to_str().unwrap()])
@@ -93,14 +93,14 @@ fn a_command_that_does_not_read_its_input_is_not_waited_for() {
 }
 
 #[test]
-fn any_byte_comes_through() {
+fn output_may_contain_any_byte() {
     let every = (0..=255).map(|byte: u8| format!("\\{byte:03o}")).collect::<String>();
     let report = exec(&script(&format!("printf '{every}'")));
     assert_eq!(report.output, (0..=255).collect::<Vec<u8>>());
 }
 
 #[test]
-fn at_its_limit_a_command_is_killed() {
+fn a_command_is_killed_at_its_time_limit() {
     let before = Instant::now();
     let report = exec(&ExecRequest { limit_ms: 200, ..script("trap '' TERM; echo on; sleep 100") });
     assert_eq!((report.output.as_slice(), report.ending()), (&b"on\n"[..], ExecEnding::TimedOut));
@@ -108,7 +108,7 @@ fn at_its_limit_a_command_is_killed() {
 }
 
 #[test]
-fn a_command_may_be_silent_only_for_so_long() {
+fn a_command_is_killed_at_its_silence_limit() {
     let speak = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done; sleep 100";
     let report = exec(&ExecRequest { silence_ms: Some(1000), ..script(speak) });
     assert_eq!(report.output, b"1\n2\n3\n4\n5\n6\n");
@@ -116,7 +116,7 @@ fn a_command_may_be_silent_only_for_so_long() {
 }
 
 #[test]
-fn a_killed_command_takes_along_what_it_forked_into_other_sessions() {
+fn killing_a_command_kills_what_it_forked_into_other_sessions() {
     let home = tempfile::tempdir().unwrap();
     let (one, two) = (home.path().join("one"), home.path().join("two"));
     let fork = format!(
@@ -134,7 +134,7 @@ fn a_killed_command_takes_along_what_it_forked_into_other_sessions() {
 }
 
 #[test]
-fn one_that_forks_into_new_sessions_and_ends_without_pause_is_caught() {
+fn a_process_that_keeps_forking_into_new_sessions_is_killed() {
     let home = tempfile::tempdir().unwrap();
     let (hop, stop) = (home.path().join("hop"), home.path().join("stop"));
     // The file stops the process in case `exec` does not catch it.
@@ -179,7 +179,7 @@ fn a_command_that_ends_leaves_daemons_but_nothing_in_its_session() {
 }
 
 #[test]
-fn hanging_up_kills_the_command_with_while_connected() {
+fn disconnecting_kills_the_command_with_while_connected() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("pid");
     let request = script(&format!("echo $$ > {}; sleep 1000", file.display()));
@@ -230,7 +230,7 @@ fn the_limit_holds_without_a_reader_and_does_not_count_as_silence() {
 }
 
 #[test]
-fn a_hundred_megabytes_come_through_in_little_memory() {
+fn a_hundred_megabytes_are_delivered_in_little_memory() {
     const SIZE: usize = 100 << 20;
     let request = script(&format!("head -c {SIZE} /dev/zero; sleep 0.2"));
     let mut child = start(&["exec"], &line(&request));
@@ -255,7 +255,7 @@ fn a_hundred_megabytes_come_through_in_little_memory() {
 }
 
 #[test]
-fn one_that_waits_for_its_turn_gets_it_when_the_other_has_cleared_away() {
+fn a_waiting_exec_starts_after_the_previous_one_has_cleaned_up() {
     let home = tempfile::tempdir().unwrap();
     let (lock, file) = (home.path().join("turn"), home.path().join("pid"));
     let args = ["exec", "--while-connected", "--after", lock.to_str().unwrap()];

@@ -22,7 +22,7 @@ fn run(args: &[&str], input: &[u8]) -> Output {
 }
 
 #[test]
-fn what_is_put_is_got_again() {
+fn a_put_file_can_be_read_back() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("deep/--odd name\n");
     let path = path.to_str().unwrap();
@@ -35,7 +35,7 @@ fn what_is_put_is_got_again() {
 }
 
 #[test]
-fn the_exit_code_says_what_is_wrong_and_a_sentence_says_it_too() {
+fn the_exit_code_and_a_message_report_the_error() {
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name).display().to_string();
     fs::write(at("file"), "four").unwrap();

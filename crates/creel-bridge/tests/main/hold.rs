@@ -74,7 +74,7 @@ impl Held {
         (connection, pid)
     }
 
-    fn ask_to_end(&self) {
+    fn request_end(&self) {
         signal(self.child.id(), Signal::TERM);
     }
 }
@@ -102,7 +102,7 @@ fn a_command_over_the_socket_has_the_environment_of_the_holder() {
 }
 
 #[test]
-fn hanging_up_kills_that_command_and_no_other() {
+fn disconnecting_kills_that_command_and_no_other() {
     let held = Held::start(Duration::from_secs(60));
     let (first, second) = (held.home.path().join("1"), held.home.path().join("2"));
     let (one, its_command) = held.start_sleeper("", &first);
@@ -142,7 +142,7 @@ fn on_sigterm_a_holder_signals_the_others_first() {
     connection.write_all(&line(&script(&daemon))).unwrap();
     assert_eq!(ExecReport::read(connection).ending(), ExecEnding::Code { code: 0 });
     let daemon = pid_in(&pid);
-    held.ask_to_end();
+    held.request_end();
     assert_eq!(held.child.wait().unwrap().code(), Some(0));
     assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
     assert!(!is_alive(daemon));

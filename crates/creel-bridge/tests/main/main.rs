@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 
 mod bridge;
-mod cuts;
 mod exec;
 mod files;
 mod hold;
+mod interruptions;
 mod serve;
 mod signs;
 mod support;

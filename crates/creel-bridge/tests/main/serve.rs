@@ -116,7 +116,7 @@ fn a_command_that_is_still_being_written_waits_until_it_is_whole() {
 }
 
 #[test]
-fn a_turn_is_cut_at_its_limit_and_for_its_silence() {
+fn a_turn_is_killed_at_its_time_and_silence_limits() {
     let bridge = Bridge::start("echo on; sleep 100");
     let prompt = String::new();
     bridge.send(
@@ -154,7 +154,7 @@ fn cancelling_ends_the_turn_and_drops_queued_turns() {
 fn stopping_gives_the_program_time_to_end() {
     let bridge = Bridge::start("trap 'echo bye; exit 5' TERM; echo on; sleep 100 & wait");
     bridge.turn("1", "");
-    bridge.log_when("the first word", |log| log.text_of(1, Stream::Output) == "on\n");
+    bridge.log_when("the first output", |log| log.text_of(1, Stream::Output) == "on\n");
     bridge.send("stop", &BridgeCommand::Stop { grace_ms: 20_000 });
     until("the end of the bridge", || !bridge.is_served());
     let log = bridge.log();
@@ -191,7 +191,7 @@ fn a_bridge_that_receives_sigterm_reports_its_end() {
 }
 
 #[test]
-fn a_bridge_ends_without_a_sign_of_the_supervisor() {
+fn a_bridge_ends_without_a_sign_of_life_of_the_supervisor() {
     let mut bridge = Bridge::prepare("echo $$ > pid; sleep 1000");
     bridge.request.lease_ms = 1500;
     bridge.serve();
@@ -253,7 +253,7 @@ fn an_abandoned_question_does_not_pause_the_clocks() {
 }
 
 #[test]
-fn a_question_without_a_bridge_fails_with_a_sentence() {
+fn a_question_without_a_bridge_fails_with_a_message() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("questions")).unwrap();
     let output =
@@ -263,7 +263,7 @@ fn a_question_without_a_bridge_fails_with_a_sentence() {
 }
 
 #[test]
-fn what_a_program_writes_comes_whole_however_much_and_whatever_it_is() {
+fn output_of_any_size_and_content_is_delivered_completely() {
     let bridge = Bridge::start("for i in $(seq 60000); do printf '☃ \\377 %s\\n' $i; done");
     bridge.turn("1", "");
     let log = bridge.log_after_turn(1);

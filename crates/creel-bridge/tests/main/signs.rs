@@ -11,7 +11,7 @@ use crate::support::{ExecReport, is_alive, line, pid_in, program, script};
 
 /// Starts an endless command, watched by a sign that may stay unchanged for this long.
 fn begin(home: &Path, patience_ms: u64) -> (Child, u32) {
-    let (request, sign, pid) = (home.join("order"), home.join("sign"), home.join("pid"));
+    let (request, sign, pid) = (home.join("request"), home.join("sign"), home.join("pid"));
     let endless = format!("echo $$ > {}; exec sleep 1000", pid.display());
     fs::write(&request, line(&script(&endless))).unwrap();
     fs::write(&sign, "0").unwrap();
@@ -56,7 +56,7 @@ fn a_command_lives_as_long_as_its_sign_changes() {
 #[test]
 fn a_command_without_a_sign_from_the_beginning_is_killed() {
     let home = tempfile::tempdir().unwrap();
-    let request = home.path().join("order");
+    let request = home.path().join("request");
     fs::write(&request, line(&script("sleep 1000"))).unwrap();
     let output = program(&["exec", "--order", request.to_str().unwrap()])
         .args(["--while-file", home.path().join("none").to_str().unwrap(), "--while-ms", "600000"])

@@ -95,7 +95,7 @@ impl ExecReport {
 
     /// Returns how it ended, from the last frame.
     pub(crate) fn ending(&self) -> ExecEnding {
-        match &self.frames.last().expect("something was heard").body {
+        match &self.frames.last().expect("at least one frame was received").body {
             ExecEvent::Ended(ending) => *ending,
             other => panic!("it did not end: {other:?}"),
         }
@@ -103,7 +103,7 @@ impl ExecReport {
 
     /// Returns why it was not started, from the last frame.
     pub(crate) fn refusal(&self) -> &str {
-        match &self.frames.last().expect("something was heard").body {
+        match &self.frames.last().expect("at least one frame was received").body {
             ExecEvent::NotStarted { reason } => reason,
             other => panic!("it was started: {other:?}"),
         }

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     /// Runs a provider whose rate depends on the limit, and returns the final limit.
-    fn settles_at(rate_at: impl Fn(usize) -> f64) -> usize {
+    fn converges_at(rate_at: impl Fn(usize) -> f64) -> usize {
         let mut now = Instant::now();
         let mut pace = Pace::starting(now);
         pace.limit = 8;
@@ -123,15 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn it_climbs_while_more_at_once_gets_more_done() {
-        assert_eq!(settles_at(|limit| limit as f64), MOST);
+    fn concurrency_grows_while_it_increases_the_rate() {
+        assert_eq!(converges_at(|limit| limit as f64), MOST);
     }
 
     #[test]
-    fn it_stays_where_more_at_once_gets_less_done() {
+    fn concurrency_stays_where_more_would_lower_the_rate() {
         let hill = |limit: usize| if limit <= 13 { limit as f64 } else { 26.0 - limit as f64 };
-        let settled = settles_at(|limit| hill(limit).max(1.0));
-        assert!((8..=17).contains(&settled), "{settled}");
+        let limit_reached = converges_at(|limit| hill(limit).max(1.0));
+        assert!((8..=17).contains(&limit_reached), "{limit_reached}");
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_image_go_one_after_another() {
+    fn names_of_one_image_are_released_sequentially() {
         let named_item = |name: &str, image: &str| {
             let mut item = item(Kind::Image, name, &[]);
             item.seen.generation = format!("{image} tags");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wait_for_goes_first_and_then_what_runs() {
+    fn dependencies_are_released_first_and_then_running_containers() {
         let mut running = item(Kind::Container, "running", &[]);
         running.seen.state = "running".to_owned();
         let items = [

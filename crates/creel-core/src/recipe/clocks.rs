@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_clock_is_believed() {
+    fn a_steady_clock_is_trusted() {
         let clocks = stepped(3);
         let created = reading(9 * HOUR, 0).wall;
         assert!(clocks.is_steady());

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_would_mean_everybodys_objects_is_refused() {
+    fn a_rule_that_would_match_all_objects_is_refused() {
         let wide = rule("kinds = [\"container\"]\nolder_than = \"1h\"\nstates = [\"exited\"]");
         assert!(error(&wide).contains("it would mean all"));
         let image = rule("kinds = [\"image\"]\nolder_than = \"1h\"\nlabels = [\"mine\"]");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_recipe_that_is_built_in_is_right() {
+    fn every_built_in_recipe_is_valid() {
         let home = tempfile::tempdir().unwrap();
         let store = RecipeStore::of(home.path(), provider_states());
         let names = store.names().unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_that_is_not_right_is_named_with_its_file() {
+    fn an_invalid_recipe_is_named_with_its_file() {
         let home = home_with("mine.toml", "summary = 1");
         let error =
             RecipeStore::of(home.path(), provider_states()).take("mine").unwrap_err().to_string();

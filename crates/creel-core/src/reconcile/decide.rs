@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_means_keep_until_the_lease_ends() {
+    fn an_owner_of_unknown_liveness_keeps_resources_until_the_lease_ends() {
         let record = record(created(), OnOwnerDeath::Release);
         let unknown = |lease| decide(&record, Liveness::Unknown, lease);
         assert_eq!(unknown(LeaseStatus::Running), Decision::Keep);

@@ -117,7 +117,7 @@ impl Provider for FakeProvider {
 }
 
 /// A ledger with one unanswered create of a dead owner.
-struct Scene {
+struct RoundFixture {
     _home: TempDir,
     clock: Arc<ManualClock>,
     ledger: Ledger,
@@ -125,7 +125,7 @@ struct Scene {
     resource: ResourceId,
 }
 
-impl Scene {
+impl RoundFixture {
     async fn set(provider: FakeProvider) -> Self {
         let home = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::at(20_000 * DAY_MS));
@@ -170,54 +170,54 @@ impl Scene {
 #[tokio::test]
 async fn a_clock_a_day_ahead_closes_no_unanswered_create_and_its_late_object_is_released() {
     for jump in [DAY_MS, -DAY_MS] {
-        let scene = Scene::set(FakeProvider::default()).await;
-        scene.clock.jump_wall(jump);
-        let status = scene.round().await;
+        let fixture = RoundFixture::set(FakeProvider::default()).await;
+        fixture.clock.jump_wall(jump);
+        let status = fixture.round().await;
         assert_eq!((status.open_intents, status.closed_intents), (1, 0));
         assert!(!status.is_settled());
         let waiting = &status.waiting[0];
-        let left_ms = waiting.until.as_millisecond() - scene.clock.now().wall_ms;
-        assert_eq!((waiting.resource, left_ms), (scene.resource, 600_000));
-        scene.provider.add_object(scene.resource);
-        let status = scene.round().await;
+        let left_ms = waiting.until.as_millisecond() - fixture.clock.now().wall_ms;
+        assert_eq!((waiting.resource, left_ms), (fixture.resource, 600_000));
+        fixture.provider.add_object(fixture.resource);
+        let status = fixture.round().await;
         assert_eq!((status.released(), status.open_intents), (1, 0));
         assert!(status.is_settled());
-        assert_eq!(scene.state().await, ResourceState::Gone);
+        assert_eq!(fixture.state().await, ResourceState::Gone);
     }
 }
 
 #[tokio::test]
 async fn a_window_during_which_the_clock_jumped_is_granted_once_more() {
-    let scene = Scene::set(FakeProvider::default()).await;
-    scene.clock.jump_wall(DAY_MS);
-    scene.clock.advance(WINDOW);
-    assert_eq!(scene.round().await.open_intents, 1);
-    let history = scene.ledger.history(scene.resource).await.unwrap();
+    let fixture = RoundFixture::set(FakeProvider::default()).await;
+    fixture.clock.jump_wall(DAY_MS);
+    fixture.clock.advance(WINDOW);
+    assert_eq!(fixture.round().await.open_intents, 1);
+    let history = fixture.ledger.history(fixture.resource).await.unwrap();
     assert!(matches!(history.last().unwrap().event, Event::SearchRestarted { .. }));
     // A round that grants nothing writes nothing.
-    scene.clock.advance(WINDOW / 2);
-    assert_eq!(scene.round().await.open_intents, 1);
-    assert_eq!(scene.event_count().await, history.len());
-    scene.clock.advance(WINDOW / 2);
-    let status = scene.round().await;
+    fixture.clock.advance(WINDOW / 2);
+    assert_eq!(fixture.round().await.open_intents, 1);
+    assert_eq!(fixture.event_count().await, history.len());
+    fixture.clock.advance(WINDOW / 2);
+    let status = fixture.round().await;
     assert_eq!((status.open_intents, status.closed_intents), (0, 1));
-    assert_eq!(scene.ledger.check().await.unwrap(), [""; 0]);
+    assert_eq!(fixture.ledger.check().await.unwrap(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_create_that_ends_with_its_dead_caller_is_not_waited_for() {
-    let scene = Scene::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
-    let status = scene.round().await;
+    let fixture = RoundFixture::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
+    let status = fixture.round().await;
     assert_eq!((status.open_intents, status.closed_intents), (0, 1));
     assert!(status.is_settled());
-    assert_eq!(scene.state().await, ResourceState::Gone);
+    assert_eq!(fixture.state().await, ResourceState::Gone);
 }
 
 #[tokio::test]
 async fn an_heir_does_not_wait_for_a_create_of_a_dead_caller() {
-    let scene = Scene::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
-    let providers = Providers::new(vec![scene.provider.clone()]);
-    let reconciler = Reconciler::new(scene.ledger.clone(), providers, me());
+    let fixture = RoundFixture::set(FakeProvider { local: true, ..FakeProvider::default() }).await;
+    let providers = Providers::new(vec![fixture.provider.clone()]);
+    let reconciler = Reconciler::new(fixture.ledger.clone(), providers, me());
     let status = reconciler.inherit(&a_dead_owner().owner).await.unwrap();
     assert_eq!((status.open_intents, status.closed_intents), (0, 1));
 }
@@ -228,12 +228,13 @@ async fn a_release_that_may_take_longer_than_others_is_waited_for() {
     for (allowance, outcome) in
         [(Duration::ZERO, Outcome::Failed), (Duration::from_secs(60), Outcome::Gone)]
     {
-        let scene = Scene::set(FakeProvider { slow, allowance, ..FakeProvider::default() }).await;
-        scene.provider.add_object(scene.resource);
-        let providers = Providers::new(vec![scene.provider.clone()]);
+        let fixture =
+            RoundFixture::set(FakeProvider { slow, allowance, ..FakeProvider::default() }).await;
+        fixture.provider.add_object(fixture.resource);
+        let providers = Providers::new(vec![fixture.provider.clone()]);
         let retry = RetryPolicy { deadline: slow / 2, ..RetryPolicy::default() };
         let options = ReapOptions { retry, ..ReapOptions::default() };
-        let reconciler = Reconciler::new(scene.ledger.clone(), providers, me());
+        let reconciler = Reconciler::new(fixture.ledger.clone(), providers, me());
         let status = reconciler.with_options(options).round().await.unwrap();
         assert_eq!(status.items[0].result, outcome, "{allowance:?}");
     }
@@ -241,43 +242,43 @@ async fn a_release_that_may_take_longer_than_others_is_waited_for() {
 
 #[tokio::test]
 async fn every_round_retries_a_quarantined_record_once() {
-    let scene = Scene::set(FakeProvider::default()).await;
-    scene.provider.add_object(scene.resource);
-    *scene.provider.obstacle.lock().unwrap() = Some("the door is locked");
-    let status = scene.round().await;
+    let fixture = RoundFixture::set(FakeProvider::default()).await;
+    fixture.provider.add_object(fixture.resource);
+    *fixture.provider.obstacle.lock().unwrap() = Some("the door is locked");
+    let status = fixture.round().await;
     assert_eq!((status.quarantined, status.items[0].result), (0, Outcome::Quarantined));
     // While its owner lives, only the owner retries it.
-    assert_eq!(scene.round().await.items.len(), 0);
-    scene.leave().await;
+    assert_eq!(fixture.round().await.items.len(), 0);
+    fixture.leave().await;
 
     // It is retried and fails for the same reason, so nothing new is on record.
-    let events = scene.event_count().await;
-    let status = scene.round().await;
+    let events = fixture.event_count().await;
+    let status = fixture.round().await;
     assert_eq!((status.quarantined, status.items[0].result), (1, Outcome::Quarantined));
-    assert_eq!(scene.event_count().await, events);
+    assert_eq!(fixture.event_count().await, events);
 
-    *scene.provider.obstacle.lock().unwrap() = Some("the key is lost");
-    assert!(scene.round().await.is_left());
-    assert_eq!(scene.state().await.reason(), Some(&"the key is lost".into()));
+    *fixture.provider.obstacle.lock().unwrap() = Some("the key is lost");
+    assert!(fixture.round().await.is_left());
+    assert_eq!(fixture.state().await.reason(), Some(&"the key is lost".into()));
 
-    *scene.provider.obstacle.lock().unwrap() = None;
-    let status = scene.round().await;
+    *fixture.provider.obstacle.lock().unwrap() = None;
+    let status = fixture.round().await;
     assert_eq!((status.quarantined, status.left_quarantine, status.released()), (0, 1, 1));
     assert!(status.is_settled());
-    assert_eq!(scene.state().await, ResourceState::Gone);
-    assert_eq!(scene.ledger.check().await.unwrap(), [""; 0]);
+    assert_eq!(fixture.state().await, ResourceState::Gone);
+    assert_eq!(fixture.ledger.check().await.unwrap(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_quarantined_record_whose_object_is_gone_is_closed() {
-    let scene = Scene::set(FakeProvider::default()).await;
-    scene.provider.add_object(scene.resource);
-    *scene.provider.obstacle.lock().unwrap() = Some("the door is locked");
-    let _ = scene.round().await;
-    scene.provider.objects.lock().unwrap().clear();
-    let status = scene.round().await;
+    let fixture = RoundFixture::set(FakeProvider::default()).await;
+    fixture.provider.add_object(fixture.resource);
+    *fixture.provider.obstacle.lock().unwrap() = Some("the door is locked");
+    let _ = fixture.round().await;
+    fixture.provider.objects.lock().unwrap().clear();
+    let status = fixture.round().await;
     assert_eq!((status.quarantined, status.left_quarantine), (0, 1));
-    assert_eq!(scene.state().await, ResourceState::Gone);
+    assert_eq!(fixture.state().await, ResourceState::Gone);
 }
 
 /// Adds two objects with one name to the provider, as a create and a copy of it leave them.
@@ -290,29 +291,29 @@ fn add_twins(provider: &FakeProvider, resource: ResourceId) {
 
 #[tokio::test]
 async fn of_several_objects_that_fit_one_lost_create_none_is_released() {
-    let scene = Scene::set(FakeProvider::default()).await;
-    add_twins(&scene.provider, scene.resource);
+    let fixture = RoundFixture::set(FakeProvider::default()).await;
+    add_twins(&fixture.provider, fixture.resource);
     for _ in 0..3 {
-        let status = scene.round().await;
+        let status = fixture.round().await;
         assert_eq!((status.released(), status.is_left()), (0, true));
-        assert_eq!(scene.provider.objects.lock().unwrap().len(), 2);
-        scene.leave().await;
+        assert_eq!(fixture.provider.objects.lock().unwrap().len(), 2);
+        fixture.leave().await;
     }
 }
 
 #[tokio::test]
 async fn of_several_objects_that_fit_a_failed_create_none_is_released() {
     for class in [ErrorClass::Denied, ErrorClass::Transient] {
-        let scene = Scene::set(FakeProvider::default()).await;
-        let providers = Providers::new(vec![scene.provider.clone()]);
-        let supervisor = Supervisor::new(scene.ledger.clone(), providers, "test").unwrap();
+        let fixture = RoundFixture::set(FakeProvider::default()).await;
+        let providers = Providers::new(vec![fixture.provider.clone()]);
+        let supervisor = Supervisor::new(fixture.ledger.clone(), providers, "test").unwrap();
         let request = Request::new(ProviderName::Docker, Spec::Container(ContainerSpec::default()));
-        let provider = Arc::clone(&scene.provider);
+        let provider = Arc::clone(&fixture.provider);
         let create = move |request: CreateRequest| async move {
             add_twins(&provider, request.resource);
             Err(ProviderError { class, ..FakeProvider::denied("no answer") })
         };
         supervisor.create_with(request, create).await.unwrap_err();
-        assert_eq!(scene.provider.objects.lock().unwrap().len(), 2, "{class}");
+        assert_eq!(fixture.provider.objects.lock().unwrap().len(), 2, "{class}");
     }
 }

@@ -203,7 +203,7 @@ mod tests {
     fn an_inherited_label_is_not_ownership() {
         let resource = ResourceId::new();
         let ledger = LedgerId::new();
-        let mut heir = container("somebody-elses", "running");
+        let mut heir = container("foreign", "running");
         heir.labels.insert(labels::RESOURCE, resource.to_string());
         heir.labels.insert(labels::LEDGER, ledger.to_string());
         let record_index = RecordIndex::new(ledger, Vec::new());

@@ -277,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn several_values_mean_any_and_several_properties_mean_all() {
+    fn several_values_match_any_and_several_properties_must_all_match() {
         let selector = Selector {
             states: vec!["exited".to_owned(), "dead".to_owned()],
             names: vec!["web-*".parse().unwrap()],

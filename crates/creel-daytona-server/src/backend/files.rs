@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_is_read() {
+    fn a_line_of_stat_is_parsed() {
         let api_path = |name: &str| joined("/data", name.trim_start_matches("./"));
         let entry = FileEntry::of_stat("41ed 4096 755 0 0 1700000000 ./my dir", api_path).unwrap();
         assert_eq!((entry.name.as_str(), entry.is_dir), ("my dir", true));

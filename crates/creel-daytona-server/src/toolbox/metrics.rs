@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_probe_prints_is_read() {
+    fn the_output_of_the_probe_is_parsed() {
         let text = "2\ncpu  100 0 100 700 100 0 0 0 0 0\ncpu  140 0 110 740 110 0 0 0 0 0\n\
                     MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 400 kB\nCached: 300 kB\n\
                     overlay 5000 2000 3000 40% /\n";

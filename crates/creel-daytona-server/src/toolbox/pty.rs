@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_is_read_off_the_protocols() {
+    fn the_environment_is_parsed_from_the_protocols() {
         let mut headers = HeaderMap::new();
         assert!(environment(&headers).unwrap().is_none());
         let offered = format!("{EXIT_CONTROL}, {ENVIRONMENT}eyJBIjoiw7w_PiJ9");

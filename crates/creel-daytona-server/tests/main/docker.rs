@@ -3,10 +3,10 @@
 use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::fixture::ServerFixture;
 use crate::runner::tests;
 
-tests![a_container_is_a_sandbox, files_in_a_container];
+tests![a_container_serves_as_a_sandbox, files_are_transferred_to_and_from_a_container];
 
 /// Counts the containers that creel created, whatever their state.
 fn containers(engine: &Engine, id: &str) -> usize {
@@ -18,76 +18,76 @@ fn containers(engine: &Engine, id: &str) -> usize {
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
-fn files_in_a_container() {
-    let bench = Bench::docker(&Engine::from_env());
-    let id = bench.create(&json!({}));
+fn files_are_transferred_to_and_from_a_container() {
+    let fixture = ServerFixture::docker(&Engine::from_env());
+    let id = fixture.create(&json!({}));
     let at = |path: &str| format!("toolbox/{id}/files{path}");
-    let post = |path: &str| bench.send("POST", &at(path), &Value::Null);
-    bench.run(&id, "mkdir -p /data/sea && printf 'one\\ntwo fish\\n' >/data/sea/a.txt");
-    bench.run(&id, "printf 'x\\0fish' >/data/binary; echo 'my fish' >'/data/my file.md'");
-    let found = bench.get(&at("/find?path=/data&pattern=fish")).expect(200);
+    let post = |path: &str| fixture.send("POST", &at(path), &Value::Null);
+    fixture.run(&id, "mkdir -p /data/sea && printf 'one\\ntwo fish\\n' >/data/sea/a.txt");
+    fixture.run(&id, "printf 'x\\0fish' >/data/binary; echo 'my fish' >'/data/my file.md'");
+    let found = fixture.get(&at("/find?path=/data&pattern=fish")).expect(200);
     let expected = json!([
         { "file": "/data/my file.md", "line": 1, "content": "my fish" },
         { "file": "/data/sea/a.txt", "line": 2, "content": "two fish" },
     ]);
     assert_eq!(found, expected);
-    assert_eq!(bench.get(&at("/find?path=/none&pattern=fish")).expect(200), json!([]));
-    let searched = bench.get(&at("/search?path=data&pattern=**/*.txt")).expect(200);
+    assert_eq!(fixture.get(&at("/find?path=/none&pattern=fish")).expect(200), json!([]));
+    let searched = fixture.get(&at("/search?path=data&pattern=**/*.txt")).expect(200);
     assert_eq!(searched["files"], json!(["data/sea/a.txt"]));
     let request =
         json!({ "files": ["/data/my file.md", "/none"], "pattern": "fish", "newValue": "c" });
-    let replaced = bench.send("POST", &at("/replace"), &request).expect(200);
+    let replaced = fixture.send("POST", &at("/replace"), &request).expect(200);
     assert_eq!((&replaced[0]["success"], &replaced[1]["success"]), (&json!(true), &json!(false)));
 
     assert_eq!(post("/move?source=/data/my%20file.md&destination=/data/sea/b.md").status, 200);
     post("/move?source=/data/sea/b.md&destination=/data/sea/a.txt").expect(409);
     post("/move?source=/data/none&destination=/data/x").expect(404);
     assert_eq!(post("/permissions?path=/data/sea/b.md&mode=600&owner=7&group=8").status, 200);
-    let info = bench.get(&at("/info?path=/data/sea/b.md")).expect(200);
+    let info = fixture.get(&at("/info?path=/data/sea/b.md")).expect(200);
     assert_eq!((&info["permissions"], &info["owner"]), (&json!("0600"), &json!("7")));
     assert_eq!((&info["group"], &info["path"]), (&json!("8"), &json!("/data/sea/b.md")));
-    let deep = bench.get(&at("?path=/data&depth=2")).expect(200);
+    let deep = fixture.get(&at("?path=/data&depth=2")).expect(200);
     let paths: Vec<&str> =
         deep.as_array().expect("it is a list").iter().filter_map(|e| e["path"].as_str()).collect();
     assert_eq!(paths, ["/data/binary", "/data/sea", "/data/sea/a.txt", "/data/sea/b.md"]);
-    bench.get(&at("?path=/none")).expect(404);
-    let metrics = bench.get(&format!("toolbox/{id}/system/metrics")).expect(200);
+    fixture.get(&at("?path=/none")).expect(404);
+    let metrics = fixture.get(&format!("toolbox/{id}/system/metrics")).expect(200);
     assert!(metrics["diskTotal"].as_u64() > Some(0), "{metrics}");
 }
 
-fn a_container_is_a_sandbox() {
+fn a_container_serves_as_a_sandbox() {
     let engine = Engine::from_env();
-    let mut bench = Bench::docker(&engine);
-    let id = bench.create(&json!({ "env": { "GREETING": "hi" } }));
-    let (code, output) = bench.run(&id, "echo $GREETING; cat /proc/1/cmdline >/dev/null; exit 4");
+    let mut fixture = ServerFixture::docker(&engine);
+    let id = fixture.create(&json!({ "env": { "GREETING": "hi" } }));
+    let (code, output) = fixture.run(&id, "echo $GREETING; cat /proc/1/cmdline >/dev/null; exit 4");
     assert_eq!((code, output.as_str()), (4, "hi\n"));
-    let container = bench.run(&id, "hostname").1.trim().to_owned();
+    let container = fixture.run(&id, "hostname").1.trim().to_owned();
     assert_eq!(containers(&engine, &container), 1);
 
     let at = |path: &str| format!("toolbox/{id}{path}");
     let request = json!({ "command": "sleep 77", "timeout": 1 });
-    bench.send("POST", &at("/process/execute"), &request).expect(408);
-    bench.run(&id, "mkdir -p /data && echo text >/data/file");
-    let file = bench.get(&at("/files/download?path=/data/file"));
+    fixture.send("POST", &at("/process/execute"), &request).expect(408);
+    fixture.run(&id, "mkdir -p /data && echo text >/data/file");
+    let file = fixture.get(&at("/files/download?path=/data/file"));
     assert_eq!((file.status, file.body.as_slice()), (200, &b"text\n"[..]));
-    let info = bench.get(&at("/files/info?path=/data")).expect(200);
+    let info = fixture.get(&at("/files/info?path=/data")).expect(200);
     assert_eq!(info["isDir"], true);
-    let entries = bench.get(&at("/files?path=/data")).expect(200);
+    let entries = fixture.get(&at("/files?path=/data")).expect(200);
     assert_eq!(entries[0]["name"], "file");
-    bench.get(&at("/files/info?path=/none")).expect(404);
+    fixture.get(&at("/files/info?path=/none")).expect(404);
 
-    bench.send("POST", &at("/process/session"), &json!({ "sessionId": "s" })).expect(201);
+    fixture.send("POST", &at("/process/session"), &json!({ "sessionId": "s" })).expect(201);
     let request = json!({ "command": "cd /data; cat file; echo bad >&2" });
-    let ended = bench.send("POST", &at("/process/session/s/exec"), &request).expect(200);
+    let ended = fixture.send("POST", &at("/process/session/s/exec"), &request).expect(200);
     assert_eq!((&ended["stdout"], &ended["stderr"]), (&json!("text\n"), &json!("bad\n")));
 
-    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
-    bench.await_state(&id, "404");
+    fixture.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    fixture.await_state(&id, "404");
     assert_eq!(containers(&engine, &container), 0);
 
-    let other = bench.create(&json!({}));
-    let container = bench.run(&other, "hostname").1.trim().to_owned();
+    let other = fixture.create(&json!({}));
+    let container = fixture.run(&other, "hostname").1.trim().to_owned();
     assert_eq!(containers(&engine, &container), 1);
-    bench.stop();
+    fixture.stop();
     assert_eq!(containers(&engine, &container), 0);
 }

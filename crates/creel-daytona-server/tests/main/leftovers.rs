@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, PATIENCE};
 use crate::client::{Request, send};
+use crate::fixture::{PATIENCE, ServerFixture};
 use crate::runner::tests;
 
 tests![
-    a_deleted_sandbox_takes_its_daemons_along,
+    deleting_a_sandbox_ends_its_daemons,
     a_stopped_server_leaves_nothing,
     a_killed_server_leaves_no_process,
 ];
@@ -38,32 +38,32 @@ fn entries_of(directory: &Path) -> usize {
     std::fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-fn a_deleted_sandbox_takes_its_daemons_along() {
-    let bench = Bench::process();
-    let id = bench.create(&json!({}));
-    assert_eq!(bench.run(&id, DAEMON).0, 0);
-    let root = bench.sandboxes();
+fn deleting_a_sandbox_ends_its_daemons() {
+    let fixture = ServerFixture::process();
+    let id = fixture.create(&json!({}));
+    assert_eq!(fixture.run(&id, DAEMON).0, 0);
+    let root = fixture.sandboxes();
     let runs = || processes_below(&root).iter().any(|line| line.contains("sleep 3131"));
     assert!(eventually(PATIENCE, runs));
-    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
-    bench.await_state(&id, "404");
+    fixture.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(200);
+    fixture.await_state(&id, "404");
     assert_eq!(processes_below(&root), Vec::<String>::new());
     assert_eq!(entries_of(&root), 0);
 }
 
 fn a_stopped_server_leaves_nothing() {
-    let mut bench = Bench::process();
+    let mut fixture = ServerFixture::process();
     for _ in 0..3 {
-        let id = bench.create(&json!({}));
-        bench.run(&id, DAEMON);
+        let id = fixture.create(&json!({}));
+        fixture.run(&id, DAEMON);
         let session = json!({ "sessionId": "s" });
-        bench.send("POST", &format!("toolbox/{id}/process/session"), &session).expect(201);
+        fixture.send("POST", &format!("toolbox/{id}/process/session"), &session).expect(201);
         let request = json!({ "command": "sleep 3232", "runAsync": true });
-        bench.send("POST", &format!("toolbox/{id}/process/session/s/exec"), &request).expect(202);
+        fixture.send("POST", &format!("toolbox/{id}/process/session/s/exec"), &request).expect(202);
     }
-    let root = bench.sandboxes();
+    let root = fixture.sandboxes();
     assert!(processes_below(&root).len() >= 9);
-    bench.stop();
+    fixture.stop();
     assert_eq!(processes_below(&root), Vec::<String>::new());
     assert_eq!(entries_of(&root), 0);
 }
@@ -78,9 +78,9 @@ fn a_killed_server_leaves_no_process() {
         .spawn()
         .expect("this program can be run");
     let mut line = String::new();
-    let stdout = server.stdout.take().expect("stdout was asked for as a pipe");
-    BufReader::new(stdout).read_line(&mut line).expect("the server tells where it is");
-    let ready: Value = serde_json::from_str(&line).expect("it tells so in JSON");
+    let stdout = server.stdout.take().expect("stdout is a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("the server reports its address");
+    let ready: Value = serde_json::from_str(&line).expect("the report is JSON");
     let url = ready["url"].as_str().expect("it has an address");
     let key = format!("Bearer {}", ready["api_key"].as_str().expect("it has a key"));
     let headers = [("Authorization", key.as_str())];

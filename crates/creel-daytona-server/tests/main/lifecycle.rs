@@ -3,17 +3,17 @@
 use creel_daytona_server::ApiVersion;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
 use crate::client::{Request, send};
+use crate::fixture::ServerFixture;
 use crate::runner::tests;
 
 tests![
-    a_sandbox_comes_stops_starts_and_goes,
+    a_sandbox_is_created_stopped_started_and_deleted,
     a_deleted_name_is_free_at_once,
     actions_in_the_wrong_state_are_refused,
     stopping_an_ephemeral_sandbox_deletes_it,
     archived_and_paused_sandboxes_start_again,
-    creates_are_checked,
+    creates_are_validated,
     labels_and_intervals_are_set,
     access_responses_have_the_right_shape,
     only_the_right_host_and_key_are_accepted,
@@ -21,48 +21,48 @@ tests![
     only_loopback_is_listened_on,
 ];
 
-fn a_sandbox_comes_stops_starts_and_goes() {
-    let bench = Bench::hollow(|_| {});
-    let id = bench.create(&json!({ "name": "one" }));
-    assert_eq!(bench.state("one"), "started");
-    let stopping = bench.post("sandbox/one/stop?force=false").expect(200);
+fn a_sandbox_is_created_stopped_started_and_deleted() {
+    let fixture = ServerFixture::hollow(|_| {});
+    let id = fixture.create(&json!({ "name": "one" }));
+    assert_eq!(fixture.state("one"), "started");
+    let stopping = fixture.post("sandbox/one/stop?force=false").expect(200);
     assert_eq!(
         (&stopping["state"], &stopping["desiredState"]),
         (&json!("started"), &json!("stopped")),
         "the runner has not taken it up"
     );
-    bench.await_state(&id, "stopped");
-    let started = bench.post("sandbox/one/start").expect(200);
+    fixture.await_state(&id, "stopped");
+    let started = fixture.post("sandbox/one/start").expect(200);
     assert_eq!(started["state"], "started");
-    let deleted = bench.send("DELETE", "sandbox/one", &Value::Null).expect(200);
+    let deleted = fixture.send("DELETE", "sandbox/one", &Value::Null).expect(200);
     assert_eq!(
         (&deleted["state"], &deleted["desiredState"]),
         (&json!("started"), &json!("destroyed"))
     );
-    bench.await_state(&id, "404");
-    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
+    fixture.await_state(&id, "404");
+    fixture.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
 }
 
 fn a_deleted_name_is_free_at_once() {
-    let bench = Bench::hollow(|settings| {
+    let fixture = ServerFixture::hollow(|settings| {
         settings.delays.destroy = std::time::Duration::from_secs(2);
     });
-    let first = bench.create(&json!({ "name": "again" }));
-    bench.send("POST", "sandbox", &json!({ "name": "again" })).expect(409);
-    bench.send("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
-    assert_eq!(bench.state("again"), "404");
-    bench.await_state(&first, "destroying");
-    let left = bench.get(&format!("sandbox/{first}")).expect(200);
+    let first = fixture.create(&json!({ "name": "again" }));
+    fixture.send("POST", "sandbox", &json!({ "name": "again" })).expect(409);
+    fixture.send("DELETE", &format!("sandbox/{first}"), &Value::Null).expect(200);
+    assert_eq!(fixture.state("again"), "404");
+    fixture.await_state(&first, "destroying");
+    let left = fixture.get(&format!("sandbox/{first}")).expect(200);
     let name = left["name"].as_str().expect("every sandbox has a name");
     assert!(name.starts_with("DESTROYED_again_"), "{name}");
-    let second = bench.create(&json!({ "name": "again" }));
+    let second = fixture.create(&json!({ "name": "again" }));
     assert_ne!(first, second);
-    bench.await_state(&first, "404");
-    assert_eq!(bench.state("again"), "started");
+    fixture.await_state(&first, "404");
+    assert_eq!(fixture.state("again"), "started");
 }
 
 fn actions_in_the_wrong_state_are_refused() {
-    let bench = Bench::hollow(|_| {});
+    let fixture = ServerFixture::hollow(|_| {});
     let expected = [
         ("creating", "DELETE", "", 409),
         ("stopping", "DELETE", "", 409),
@@ -79,8 +79,8 @@ fn actions_in_the_wrong_state_are_refused() {
         ("error", "POST", "/recover", 400),
     ];
     for (state, method, path, status) in expected {
-        let id = bench.seed(&json!({ "count": 1, "state": state })).remove(0);
-        let response = bench.send(method, &format!("sandbox/{id}{path}"), &Value::Null);
+        let id = fixture.seed(&json!({ "count": 1, "state": state })).remove(0);
+        let response = fixture.send(method, &format!("sandbox/{id}{path}"), &Value::Null);
         assert_eq!(response.status, status, "{method} {path} in {state}");
         if status == 409 {
             assert_eq!(response.json()["message"], "Sandbox state change in progress");
@@ -89,29 +89,29 @@ fn actions_in_the_wrong_state_are_refused() {
 }
 
 fn stopping_an_ephemeral_sandbox_deletes_it() {
-    let bench = Bench::hollow(|_| {});
-    let id = bench.create(&json!({ "autoDeleteInterval": 0 }));
-    bench.post(&format!("sandbox/{id}/stop")).expect(200);
-    bench.await_state(&id, "404");
+    let fixture = ServerFixture::hollow(|_| {});
+    let id = fixture.create(&json!({ "autoDeleteInterval": 0 }));
+    fixture.post(&format!("sandbox/{id}/stop")).expect(200);
+    fixture.await_state(&id, "404");
 }
 
 fn archived_and_paused_sandboxes_start_again() {
-    let bench = Bench::hollow(|_| {});
-    let id = bench.create(&json!({}));
-    bench.post(&format!("sandbox/{id}/pause")).expect(200);
-    bench.await_state(&id, "paused");
-    bench.post(&format!("sandbox/{id}/start")).expect(200);
-    bench.await_state(&id, "started");
-    bench.post(&format!("sandbox/{id}/stop")).expect(200);
-    bench.await_state(&id, "stopped");
-    bench.post(&format!("sandbox/{id}/archive")).expect(200);
-    bench.await_state(&id, "archived");
-    bench.post(&format!("sandbox/{id}/start")).expect(200);
-    bench.await_state(&id, "started");
+    let fixture = ServerFixture::hollow(|_| {});
+    let id = fixture.create(&json!({}));
+    fixture.post(&format!("sandbox/{id}/pause")).expect(200);
+    fixture.await_state(&id, "paused");
+    fixture.post(&format!("sandbox/{id}/start")).expect(200);
+    fixture.await_state(&id, "started");
+    fixture.post(&format!("sandbox/{id}/stop")).expect(200);
+    fixture.await_state(&id, "stopped");
+    fixture.post(&format!("sandbox/{id}/archive")).expect(200);
+    fixture.await_state(&id, "archived");
+    fixture.post(&format!("sandbox/{id}/start")).expect(200);
+    fixture.await_state(&id, "started");
 }
 
-fn creates_are_checked() {
-    let bench = Bench::hollow(|_| {});
+fn creates_are_validated() {
+    let fixture = ServerFixture::hollow(|_| {});
     let wrong = [
         json!({ "cpu": 2 }),
         json!({ "snapshot": "a", "buildInfo": { "dockerfileContent": "FROM a\n" } }),
@@ -119,54 +119,54 @@ fn creates_are_checked() {
         json!({ "name": "" }),
     ];
     for body in wrong {
-        let refused = bench.send("POST", "sandbox", &body).expect(400);
+        let refused = fixture.send("POST", "sandbox", &body).expect(400);
         assert_eq!(refused["path"], "/api/sandbox", "{body}");
     }
-    let unparsed = bench.send("POST", "sandbox", &json!({ "labels": 7 })).expect(400);
+    let unparsed = fixture.send("POST", "sandbox", &json!({ "labels": 7 })).expect(400);
     assert_eq!((&unparsed["path"], &unparsed["timestamp"]), (&Value::Null, &Value::Null));
     let build = json!({ "cpu": 2, "buildInfo": { "dockerfileContent": "FROM a\n" } });
-    let id = bench.create(&build);
-    bench.await_state(&id, "started");
+    let id = fixture.create(&build);
+    fixture.await_state(&id, "started");
 }
 
 fn labels_and_intervals_are_set() {
-    let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_226);
-    let id = bench.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
-    assert!(bench.get(&format!("sandbox/{id}")).json()["autoDestroyAt"].is_string());
+    let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_226);
+    let id = fixture.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
+    assert!(fixture.get(&format!("sandbox/{id}")).json()["autoDestroyAt"].is_string());
     let labelled =
-        bench.send("PUT", &format!("sandbox/{id}/labels"), &json!({ "labels": { "b": "2" } }));
+        fixture.send("PUT", &format!("sandbox/{id}/labels"), &json!({ "labels": { "b": "2" } }));
     assert_eq!(labelled.expect(200)["labels"], json!({ "b": "2" }));
     for path in ["autostop/7", "autoarchive/8", "autodelete/-1", "ttl/0"] {
-        bench.post(&format!("sandbox/{id}/{path}")).expect(201);
+        fixture.post(&format!("sandbox/{id}/{path}")).expect(201);
     }
-    let touched = bench.post(&format!("sandbox/{id}/last-activity"));
+    let touched = fixture.post(&format!("sandbox/{id}/last-activity"));
     assert_eq!((touched.status, touched.body.len()), (201, 0));
-    let seen = bench.get(&format!("sandbox/{id}")).expect(200);
+    let seen = fixture.get(&format!("sandbox/{id}")).expect(200);
     assert_eq!((&seen["autoStopInterval"], &seen["autoArchiveInterval"]), (&json!(7), &json!(8)));
     assert_eq!(seen["autoDestroyAt"], Value::Null);
 }
 
 fn access_responses_have_the_right_shape() {
-    let bench = Bench::hollow(|_| {});
-    let id = bench.create(&json!({}));
+    let fixture = ServerFixture::hollow(|_| {});
+    let id = fixture.create(&json!({}));
     for (method, path, field) in [
         ("GET", "ports/3000/preview-url", "token"),
         ("GET", "ports/3000/signed-preview-url?expiresInSeconds=60", "url"),
         ("POST", "ssh-access?expiresInMinutes=60", "sshCommand"),
         ("GET", "toolbox-proxy-url", "url"),
     ] {
-        let body = bench.send(method, &format!("sandbox/{id}/{path}"), &Value::Null).expect(200);
+        let body = fixture.send(method, &format!("sandbox/{id}/{path}"), &Value::Null).expect(200);
         assert!(body[field].is_string(), "{path}");
     }
-    bench.get("config").expect(200);
-    bench.get("socket.io/?EIO=4&transport=websocket").expect(404);
-    let dead = bench.get(&format!("toolbox/{id}/version"));
+    fixture.get("config").expect(200);
+    fixture.get("socket.io/?EIO=4&transport=websocket").expect(404);
+    let dead = fixture.get(&format!("toolbox/{id}/version"));
     assert_eq!((dead.status, dead.body.as_slice()), (502, &b"Bad Gateway"[..]));
 }
 
 fn only_the_right_host_and_key_are_accepted() {
-    let bench = Bench::hollow(|_| {});
-    let running = bench.running();
+    let fixture = ServerFixture::hollow(|_| {});
+    let running = fixture.running();
     let (url, key) = (format!("{}/sandbox", running.url()), running.api_key());
     let (key, jwt) = (format!("Bearer {key}"), format!("Bearer {}", running.jwt()));
     let organization = ("X-Daytona-Organization-ID", running.organization_id());
@@ -185,13 +185,13 @@ fn only_the_right_host_and_key_are_accepted() {
 }
 
 fn a_key_without_the_scope_cannot_delete() {
-    let bench = Bench::hollow(|_| {});
-    let id = bench.create(&json!({}));
-    bench.admin("PUT", "permissions", &json!(["write:sandboxes"]));
-    let key = bench.get("api-keys/current").expect(200);
+    let fixture = ServerFixture::hollow(|_| {});
+    let id = fixture.create(&json!({}));
+    fixture.admin("PUT", "permissions", &json!(["write:sandboxes"]));
+    let key = fixture.get("api-keys/current").expect(200);
     assert_eq!(key["permissions"], json!(["write:sandboxes"]));
-    bench.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(403);
-    bench.post(&format!("sandbox/{id}/stop")).expect(200);
+    fixture.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(403);
+    fixture.post(&format!("sandbox/{id}/stop")).expect(200);
 }
 
 fn only_loopback_is_listened_on() {

@@ -4,10 +4,10 @@
 //! own `main`, which selects a role: `holder` holds a tree, `serve` is a server that a test kills,
 //! and everything else runs the tests.
 
-mod bench;
 mod client;
 mod docker;
 mod faults;
+mod fixture;
 mod leftovers;
 mod lifecycle;
 mod limits;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
-        ["serve", home] => bench::serve_until_killed(home),
+        ["serve", home] => fixture::serve_until_killed(home),
         _ => run_tests(),
     }
 }

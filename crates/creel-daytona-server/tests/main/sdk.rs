@@ -7,7 +7,7 @@ use creel_daytona_server::ApiVersion;
 use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::fixture::ServerFixture;
 use crate::runner::tests;
 
 tests![
@@ -15,9 +15,9 @@ tests![
     sdk_0_226_drives_it_end_to_end,
     sdk_0_190_drives_the_exact_imitation_of_its_service,
     sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox,
-    sdk_0_226_types_on_terminals_in_a_container,
-    sdk_0_190_meets_every_error,
-    sdk_0_226_meets_every_error,
+    sdk_0_226_uses_terminals_in_a_container,
+    sdk_0_190_maps_every_error,
+    sdk_0_226_maps_every_error,
 ];
 
 /// The variable that names the virtual environment of the older SDK.
@@ -26,13 +26,13 @@ const OLDER: &str = "CREEL_TEST_SDK_0_190";
 const NEWER: &str = "CREEL_TEST_SDK_0_226";
 
 /// Runs a script with an SDK against a server, and returns its output.
-fn drive(bench: &Bench, variable: &str, line: &str) -> Value {
+fn drive(fixture: &ServerFixture, variable: &str, line: &str) -> Value {
     let environment = std::env::var_os(variable)
         .unwrap_or_else(|| panic!("{variable} is not set: run cargo xtask test"));
     let (script, part) = line.split_once(' ').unwrap_or((line, ""));
     let script =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sdk").join(format!("{script}.py"));
-    let running = bench.running();
+    let running = fixture.running();
     let output = Command::new(PathBuf::from(environment).join("bin/python"))
         .arg(script)
         .arg(running.admin_url())
@@ -43,13 +43,13 @@ fn drive(bench: &Bench, variable: &str, line: &str) -> Value {
         .output()
         .expect("the virtual environment has a python");
     let text = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{complaint}");
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}\n{complaint}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{stderr}");
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}\n{stderr}"))
 }
 
 fn sdk_0_190_drives_it_end_to_end() {
-    let seen = drive(&Bench::process(), OLDER, "drive");
+    let seen = drive(&ServerFixture::process(), OLDER, "drive");
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["missing_repository"], "DaytonaNotFoundError");
     let missing = "DaytonaNotFoundError";
@@ -60,7 +60,7 @@ fn sdk_0_190_drives_it_end_to_end() {
 }
 
 fn sdk_0_226_drives_it_end_to_end() {
-    let seen = drive(&Bench::process(), NEWER, "drive");
+    let seen = drive(&ServerFixture::process(), NEWER, "drive");
     assert_eq!(seen["listed"], 250);
     assert_eq!(seen["exec_timeout"], "DaytonaProcessExecutionTimeoutError");
     assert_eq!(seen["missing_repository"], "DaytonaGitRepoNotFoundError");
@@ -73,22 +73,22 @@ fn sdk_0_226_drives_it_end_to_end() {
 }
 
 fn sdk_0_190_drives_the_exact_imitation_of_its_service() {
-    let bench = Bench::process_with(|settings| settings.api = ApiVersion::V0_190);
-    let seen = drive(&bench, OLDER, "drive");
+    let fixture = ServerFixture::process_with(|settings| settings.api = ApiVersion::V0_190);
+    let seen = drive(&fixture, OLDER, "drive");
     assert_eq!(seen["listed"], 250);
 }
 
 /// The newer SDK requires fields that the last open service does not send, so its create fails
 /// after the sandbox is created.
 fn sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox() {
-    let bench = Bench::hollow(|settings| settings.api = ApiVersion::V0_190);
-    let seen = drive(&bench, NEWER, "refused");
+    let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_190);
+    let seen = drive(&fixture, NEWER, "refused");
     assert!(seen["message"].as_str().is_some_and(|text| text.contains("kvm")), "{seen}");
-    assert_eq!(bench.list("").len(), 1, "the sandbox is there all the same");
+    assert_eq!(fixture.list("").len(), 1, "the sandbox is there all the same");
 }
 
-fn sdk_0_226_types_on_terminals_in_a_container() {
-    let seen = drive(&Bench::docker(&Engine::from_env()), NEWER, "drive terminals");
+fn sdk_0_226_uses_terminals_in_a_container() {
+    let seen = drive(&ServerFixture::docker(&Engine::from_env()), NEWER, "drive terminals");
     assert_eq!(seen["pty"][0], "DaytonaConflictError");
 }
 
@@ -123,17 +123,17 @@ fn expected(operation: &str, newer: bool) -> Value {
     Value::Object(table)
 }
 
-fn meets_every_error(variable: &str, newer: bool) {
-    let seen = drive(&Bench::hollow(|_| {}), variable, "errors");
+fn check_every_error(variable: &str, newer: bool) {
+    let seen = drive(&ServerFixture::hollow(|_| {}), variable, "errors");
     for operation in ["list", "create", "delete"] {
         assert_eq!(seen[operation], expected(operation, newer), "{operation}");
     }
 }
 
-fn sdk_0_190_meets_every_error() {
-    meets_every_error(OLDER, false);
+fn sdk_0_190_maps_every_error() {
+    check_every_error(OLDER, false);
 }
 
-fn sdk_0_226_meets_every_error() {
-    meets_every_error(NEWER, true);
+fn sdk_0_226_maps_every_error() {
+    check_every_error(NEWER, true);
 }

@@ -116,20 +116,20 @@ def files(sandbox):
     }
 
 
-def until(handle, words):
-    """Reads what a terminal shows until it shows these words."""
+def until(handle, text):
+    """Reads the output of a terminal until it contains this text."""
     shown = b""
     for piece in handle:
         shown += piece
-        if words in shown:
+        if text in shown:
             return shown
-    raise AssertionError(f"{words} never came: {shown}")
+    raise AssertionError(f"{text} never came: {shown}")
 
 
 def terminals(sandbox):
     """Uses an interactive shell as a person would.
 
-    What is typed is shown too, so the words that are waited for are typed with quotes in them.
+    Typed text is echoed, so the expected text is typed with quotes in it.
     """
     process = sandbox.process
     handle = process.create_pty_session(
@@ -149,7 +149,7 @@ def terminals(sandbox):
     shown = until(handle, b"on-a-terminal\r\n")
     assert b"40 120" in shown, shown
 
-    # A second look at the same terminal, and the first one goes on.
+    # A second connection to the same terminal does not end the first one.
     second = process.connect_pty_session("one")
     second.send_input("echo seen-by-'both'\n")
     until(second, b"seen-by-both\r\n")
@@ -169,12 +169,12 @@ def terminals(sandbox):
     handle = process.create_pty_session(id="two")
     handle.send_input("sleep 8765 & echo start'ed'\n")
     until(handle, b"started\r\n")
-    look = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' ' ' | grep -q 'sleep 876[5]'"
-    assert process.exec(look).exit_code == 0
+    is_running = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' ' ' | grep -q 'sleep 876[5]'"
+    assert process.exec(is_running).exit_code == 0
     process.kill_pty_session("two")
     assert handle.wait(timeout=20).exit_code == 137
     deadline = time.monotonic() + 20
-    while process.exec(look).exit_code != 1:
+    while process.exec(is_running).exit_code != 1:
         assert time.monotonic() < deadline, "what ran on a killed terminal still runs"
     absent = refused(lambda: process.connect_pty_session("two"))
     return {"pty": [taken, unknown, absent]}

@@ -10,15 +10,15 @@ use creel_model::provider::{Kind, ProviderName};
 use futures::FutureExt;
 use serde_json::json;
 
-use crate::bench::{Bench, sandbox};
+use crate::fixture::{DaytonaFixture, sandbox};
 
 #[tokio::test]
 async fn a_scope_releases_its_sandbox() {
-    // Only a newer service takes a time to live.
+    // Only a newer service supports a time to live.
     let settings = Settings { api: ApiVersion::V0_226, ..Settings::hollow() };
-    let bench = Bench::with(settings).await;
-    let (supervisor, ledger, _home) = bench.supervisor().await;
-    let other = bench.another();
+    let fixture = DaytonaFixture::with(settings).await;
+    let (supervisor, ledger, _home) = fixture.supervisor().await;
+    let other = fixture.another();
     let scope = supervisor
         .scope(sandbox(), |held| async move { other.api().get(&held.id).await.unwrap() }.boxed());
     let seen = scope.await.unwrap();
@@ -28,38 +28,41 @@ async fn a_scope_releases_its_sandbox() {
     assert_eq!(seen.auto_stop_minutes, Some(65));
     let left = seen.auto_destroy_at.unwrap().duration_since(seen.created_at.unwrap());
     assert_eq!(left.as_secs(), 65 * 60);
-    assert!(bench.list().await.is_empty());
+    assert!(fixture.list().await.is_empty());
     assert!(ledger.records(&RecordFilter::open()).await.unwrap().is_empty());
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_sandbox_that_exists_is_adopted_by_its_id() {
-    let bench = Bench::start().await;
-    let (supervisor, _ledger, _home) = bench.supervisor().await;
-    let id = bench.one().await;
+    let fixture = DaytonaFixture::start().await;
+    let (supervisor, _ledger, _home) = fixture.supervisor().await;
+    let id = fixture.one().await;
     let adopted = supervisor.scope_adopted(ProviderName::Daytona, Kind::Sandbox, &id, |held| {
         let id = held.id.clone();
         async move { id }.boxed()
     });
     assert_eq!(adopted.await.unwrap(), id);
-    assert!(bench.inspect(&id).await.is_none());
-    bench.stop().await;
+    assert!(fixture.inspect(&id).await.is_none());
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_lost_create_response_is_recovered_by_name() {
-    let bench = Bench::start().await;
-    let (supervisor, _ledger, _home) = bench.supervisor().await;
+    let fixture = DaytonaFixture::start().await;
+    let (supervisor, _ledger, _home) = fixture.supervisor().await;
     for fault in ["cut_after", "half_body"] {
-        bench.fault(json!({"at": "create", "fault": fault, "count": 1})).await;
+        fixture.fault(json!({"at": "create", "fault": fault, "count": 1})).await;
         let held = supervisor.create(sandbox()).await.unwrap();
-        bench.every_fault_struck().await;
-        assert_eq!(bench.list().await.len(), 1, "{fault}");
-        assert_eq!(bench.requests("POST /sandbox").await, if fault == "cut_after" { 1 } else { 2 });
+        fixture.assert_every_fault_fired().await;
+        assert_eq!(fixture.list().await.len(), 1, "{fault}");
+        assert_eq!(
+            fixture.requests("POST /sandbox").await,
+            if fault == "cut_after" { 1 } else { 2 }
+        );
         supervisor.release(held).await.unwrap();
     }
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
@@ -73,50 +76,50 @@ async fn a_create_that_fails_leaves_nothing() {
             "message": "Total CPU limit exceeded. Maximum allowed: 10"}),
         json!({"at": "create", "fault": "stuck_starting", "count": 1}),
     ] {
-        let bench = if fault["fault"] == "stuck_starting" {
+        let fixture = if fault["fault"] == "stuck_starting" {
             let mut settings = creel_daytona_server::Settings::hollow();
             settings.delays.answer = Duration::from_millis(100);
-            Bench::with(settings).await
+            DaytonaFixture::with(settings).await
         } else {
-            Bench::start().await
+            DaytonaFixture::start().await
         };
-        let (supervisor, _ledger, _home) = bench.supervisor().await;
-        bench.fault(fault.clone()).await;
+        let (supervisor, _ledger, _home) = fixture.supervisor().await;
+        fixture.fault(fault.clone()).await;
         let error = supervisor.create(sandbox()).await.expect_err("the fault makes it fail");
-        bench.every_fault_struck().await;
-        assert_eq!(bench.requests("POST /sandbox").await, 1, "{fault} was retried: {error}");
-        let left = bench.list().await;
+        fixture.assert_every_fault_fired().await;
+        assert_eq!(fixture.requests("POST /sandbox").await, 1, "{fault} was retried: {error}");
+        let left = fixture.list().await;
         if fault["fault"] == "stuck_starting" {
-            // It cannot be deleted while it starts: it is on record, not forgotten.
+            // It cannot be deleted while it starts, so it stays on record.
             assert_eq!(left.len(), 1);
         } else {
             assert!(left.is_empty(), "{fault} left {left:?}");
         }
-        bench.stop().await;
+        fixture.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_key_that_may_not_delete_makes_nothing() {
-    let bench = Bench::start().await;
-    bench.permit(&["write:sandboxes"]).await;
-    let (supervisor, _ledger, _home) = bench.supervisor().await;
+async fn a_key_without_delete_permission_creates_nothing() {
+    let fixture = DaytonaFixture::start().await;
+    fixture.permit(&["write:sandboxes"]).await;
+    let (supervisor, _ledger, _home) = fixture.supervisor().await;
     let error = supervisor.create(sandbox()).await.unwrap_err().to_string();
     assert!(error.contains("delete:sandboxes"), "{error}");
-    assert_eq!(bench.requests("POST /sandbox").await, 0);
-    assert_eq!(bench.provider.key_rights().await.unwrap().missing(), ["delete:sandboxes"]);
-    bench.stop().await;
+    assert_eq!(fixture.requests("POST /sandbox").await, 0);
+    assert_eq!(fixture.provider.key_rights().await.unwrap().missing(), ["delete:sandboxes"]);
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn work_that_takes_too_long_loses_its_sandbox() {
-    let bench = Bench::start().await;
-    let (supervisor, _ledger, _home) = bench.supervisor().await;
+async fn a_sandbox_is_released_when_its_work_times_out() {
+    let fixture = DaytonaFixture::start().await;
+    let (supervisor, _ledger, _home) = fixture.supervisor().await;
     let limit = Duration::from_millis(50);
     let scope =
         supervisor.scope_with_limit(sandbox(), limit, |_| std::future::pending::<()>().boxed());
     let ended = scope.await;
     assert!(matches!(ended, Err(ScopeError::TimedOut { .. })), "{ended:?}");
-    assert!(bench.list().await.is_empty());
-    bench.stop().await;
+    assert!(fixture.list().await.is_empty());
+    fixture.stop().await;
 }

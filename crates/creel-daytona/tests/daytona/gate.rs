@@ -1,4 +1,4 @@
-//! The guard's gate in front of services that do what the local one does not.
+//! The guard's gate in front of services that behave unlike the local one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::bench::{Bench, no_tls};
+use crate::fixture::{DaytonaFixture, no_tls};
 use crate::stub::{self, RecordedRequest, Responder, Stub};
 
 /// A lease of an hour and the margin.
@@ -29,7 +29,7 @@ const MINUTES: u64 = 65;
 const KEY: &str = "test-key";
 
 /// A gate in front of a service, and the ledger it writes.
-struct Post {
+struct GateFixture {
     url: String,
     key: String,
     ledger: Ledger,
@@ -40,7 +40,7 @@ struct Post {
     _home: tempfile::TempDir,
 }
 
-impl Post {
+impl GateFixture {
     async fn before(address: SocketAddr) -> Self {
         let environment = DaytonaEnvironment {
             api_key: Some(KEY.into()),
@@ -91,7 +91,7 @@ impl Post {
         self.ledger.records(&RecordFilter::open()).await.unwrap()
     }
 
-    /// Closes the gate; what was begun is on record then.
+    /// Closes the gate, and returns the records. Everything started is on record by then.
     async fn close(self) -> Vec<Record> {
         self.stop.cancel();
         self.served.await.unwrap();
@@ -99,7 +99,7 @@ impl Post {
     }
 }
 
-/// Responds to each request; the key has all permissions.
+/// Returns a responder for each request. The key has all permissions.
 fn responder(
     respond: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
 ) -> Responder {
@@ -121,9 +121,9 @@ async fn a_create_refused_for_its_time_to_live_is_retried_once_without_it() {
         _ => (200, json!({"id": "one", "autoDestroyAt": null})),
     }));
     let service = service.await;
-    let post = Post::before(service.address).await;
-    assert_eq!(post.create(&json!({"name": "a"})).await, 200);
-    assert_eq!(post.create(&json!({"name": "b", "autoDeleteInterval": 0})).await, 200);
+    let gate = GateFixture::before(service.address).await;
+    assert_eq!(gate.create(&json!({"name": "a"})).await, 200);
+    assert_eq!(gate.create(&json!({"name": "b", "autoDeleteInterval": 0})).await, 200);
     let creates = service.requests("POST /api/sandbox");
     let sent: Vec<(Value, Value)> = creates
         .iter()
@@ -135,32 +135,32 @@ async fn a_create_refused_for_its_time_to_live_is_retried_once_without_it() {
         [(json!("a"), Value::Null), (json!("a"), json!(MINUTES)), (json!("b"), json!(0))];
     assert_eq!(sent, expected);
     assert!(service.requests("POST /api/sandbox/one/autodelete/65").is_empty());
-    assert_eq!(post.close().await.len(), 2);
+    assert_eq!(gate.close().await.len(), 2);
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_time_to_live_was_passed_over_is_deleted_when_it_stopped() {
+async fn a_sandbox_whose_time_to_live_was_ignored_is_deleted_when_it_stops() {
     let service = Stub::start(responder(|request| match request.what.as_str() {
         "POST /api/sandbox" => (200, json!({"id": "one"})),
         _ => (201, json!({"id": "one"})),
     }));
     let service = service.await;
-    let post = Post::before(service.address).await;
-    assert_eq!(post.create(&json!({})).await, 200);
+    let gate = GateFixture::before(service.address).await;
+    assert_eq!(gate.create(&json!({})).await, 200);
     assert_eq!(service.requests("POST /api/sandbox/one/autodelete/65").len(), 1);
-    // A renewal moves only what is there.
-    post.provider.renew(Kind::Sandbox, "one").await.unwrap();
+    // A renewal changes only switches that are set.
+    gate.provider.renew(Kind::Sandbox, "one").await.unwrap();
     assert_eq!(service.requests("POST /api/sandbox/one/last-activity").len(), 1);
     assert!(service.requests("POST /api/sandbox/one/ttl/65").is_empty());
-    assert_eq!(post.close().await.len(), 1);
+    assert_eq!(gate.close().await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_renewal_leaves_alone_what_the_client_chose() {
+async fn a_renewal_does_not_change_settings_of_the_client() {
     let service = Stub::start(responder(|_| (200, json!({"id": "one"})))).await;
-    let post = Post::before(service.address).await;
-    assert_eq!(post.create(&json!({"autoStopInterval": 2, "ttlMinutes": 30})).await, 200);
-    post.provider.renew(Kind::Sandbox, "one").await.unwrap();
+    let gate = GateFixture::before(service.address).await;
+    assert_eq!(gate.create(&json!({"autoStopInterval": 2, "ttlMinutes": 30})).await, 200);
+    gate.provider.renew(Kind::Sandbox, "one").await.unwrap();
     let renewals = ["last-activity", "ttl/65", "ttl/2", "ttl/30", "autodelete/65"];
     for renewal in renewals {
         assert!(
@@ -170,7 +170,7 @@ async fn a_renewal_leaves_alone_what_the_client_chose() {
     }
     let sent = service.requests("POST /api/sandbox").remove(0).json();
     assert_eq!((&sent["autoStopInterval"], &sent["ttlMinutes"]), (&json!(2), &json!(30)));
-    assert_eq!(post.close().await.len(), 1);
+    assert_eq!(gate.close().await.len(), 1);
 }
 
 #[tokio::test]
@@ -183,10 +183,10 @@ async fn a_fork_is_claimed_by_its_id_and_marked_at_once() {
         _ => (200, json!({"id": "child"})),
     }));
     let service = service.await;
-    let post = Post::before(service.address).await;
-    let response = post.post("sandbox/parent/fork").body("{}").send().await.unwrap();
+    let gate = GateFixture::before(service.address).await;
+    let response = gate.post("sandbox/parent/fork").body("{}").send().await.unwrap();
     assert_eq!(response.status(), 200);
-    let records = post.records().await;
+    let records = gate.records().await;
     let [record] = records.as_slice() else { panic!("{records:#?}") };
     assert_eq!(record.state.object(), Some("child"));
     let sent = service.requests("POST /api/sandbox/parent/fork").remove(0).json();
@@ -196,31 +196,31 @@ async fn a_fork_is_claimed_by_its_id_and_marked_at_once() {
     assert_eq!(labels["labels"]["dev.creel.resource"], record.id.to_string());
     assert_eq!(service.requests("POST /api/sandbox/child/autostop/65").len(), 1);
     assert_eq!(service.requests("POST /api/sandbox/child/ttl/65").len(), 1);
-    post.close().await;
+    gate.close().await;
 }
 
 #[tokio::test]
-async fn a_lost_create_is_found_whatever_its_client_called_it() {
-    let bench = Bench::start().await;
-    let post = Post::of(bench.environment(), bench.server().api_key()).await;
+async fn a_lost_create_is_found_by_any_client_chosen_name() {
+    let fixture = DaytonaFixture::start().await;
+    let gate = GateFixture::of(fixture.environment(), fixture.server().api_key()).await;
     let names = ["plain", "with a / and \u{e9}", "..", "_starts_oddly"];
     for name in names {
-        bench.fault(json!({"at": "create", "fault": "cut_after", "count": 1})).await;
-        let lost = post.post("sandbox").body(json!({"name": name}).to_string()).send().await;
+        fixture.fault(json!({"at": "create", "fault": "cut_after", "count": 1})).await;
+        let lost = gate.post("sandbox").body(json!({"name": name}).to_string()).send().await;
         assert!(lost.is_err(), "{name}: {lost:?}");
     }
-    bench.every_fault_struck().await;
-    let records = post.close().await;
+    fixture.assert_every_fault_fired().await;
+    let records = gate.close().await;
     let found: Vec<&str> = records.iter().filter_map(|record| record.state.object()).collect();
     assert_eq!(found.len(), names.len(), "{records:#?}");
-    let there = bench.there().await;
+    let there = fixture.there().await;
     assert_eq!(there.len(), names.len());
     assert!(found.iter().all(|id| there.contains(*id)));
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_does_not_stop_its_create() {
+async fn a_client_that_disconnects_does_not_stop_its_create() {
     let slow: Responder = Arc::new(|_| {
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -229,26 +229,26 @@ async fn a_client_that_hangs_up_does_not_stop_its_create() {
         .boxed()
     });
     let service = Stub::start(slow).await;
-    let post = Post::before(service.address).await;
-    let address = post.url.strip_prefix("http://").unwrap().trim_end_matches("/api");
+    let gate = GateFixture::before(service.address).await;
+    let address = gate.url.strip_prefix("http://").unwrap().trim_end_matches("/api");
     let mut client = TcpStream::connect(address).await.unwrap();
     let request = format!(
         "POST /api/sandbox HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {KEY}\r\n\
          Content-Length: 2\r\n\r\n{{}}"
     );
     client.write_all(request.as_bytes()).await.unwrap();
-    while post.records().await.is_empty() {
+    while gate.records().await.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(client);
-    let records = post.close().await;
+    let records = gate.close().await;
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].state.object(), Some("one"));
     assert_eq!(service.requests("POST /api/sandbox").len(), 1);
 }
 
 #[tokio::test]
-async fn bodies_statuses_and_headers_pass_as_they_are() {
+async fn bodies_statuses_and_headers_are_forwarded_unchanged() {
     let echo: Responder = Arc::new(|request: RecordedRequest| {
         async move {
             let response = Response::builder()
@@ -262,10 +262,10 @@ async fn bodies_statuses_and_headers_pass_as_they_are() {
         .boxed()
     });
     let service = Stub::start(echo).await;
-    let post = Post::before(service.address).await;
+    let gate = GateFixture::before(service.address).await;
     let body: Vec<u8> = (0..=255).cycle().take(5_000_000).collect();
     let path = "anything/at%20all?x=a%2Fb&y=%22";
-    let response = post.post(path).header("X-Own", "1").body(body.clone()).send().await.unwrap();
+    let response = gate.post(path).header("X-Own", "1").body(body.clone()).send().await.unwrap();
     assert_eq!(response.status(), 418);
     let of = |name: &str| {
         response
@@ -286,20 +286,20 @@ async fn bodies_statuses_and_headers_pass_as_they_are() {
     assert_eq!(header("authorization"), Some("Bearer test-key"));
     assert_eq!(header("content-length"), Some("5000000"));
     assert_eq!(header("transfer-encoding"), None);
-    assert!(post.close().await.is_empty());
+    assert!(gate.close().await.is_empty());
 }
 
 #[tokio::test]
 async fn an_unreachable_service_is_named_and_leaves_no_open_intent() {
     // A port without a listener.
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let post = Post::before(free).await;
-    let response = post.post("sandbox").body("{}").send().await.unwrap();
+    let gate = GateFixture::before(free).await;
+    let response = gate.post("sandbox").body("{}").send().await.unwrap();
     assert_eq!(response.status(), 502);
     let body: Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
     let message = body["message"].as_str().unwrap();
     assert!(message.contains(&format!("cannot reach http://{free}")), "{message}");
-    assert!(post.close().await.is_empty());
+    assert!(gate.close().await.is_empty());
 }
 
 #[tokio::test]
@@ -320,8 +320,8 @@ async fn an_upgrade_is_tunnelled_in_both_directions_with_the_service_host() {
         client.read_to_end(&mut received).await.unwrap();
         client.write_all(&[b"heard ", received.as_slice()].concat()).await.unwrap();
     });
-    let post = Post::before(theirs).await;
-    let ours = post.url.strip_prefix("http://").unwrap().trim_end_matches("/api");
+    let gate = GateFixture::before(theirs).await;
+    let ours = gate.url.strip_prefix("http://").unwrap().trim_end_matches("/api");
     let mut client = TcpStream::connect(ours).await.unwrap();
     let request = format!(
         "GET /api/socket.io/?EIO=4 HTTP/1.1\r\nHost: {ours}\r\nOrigin: http://{ours}\r\n\
@@ -337,7 +337,7 @@ async fn an_upgrade_is_tunnelled_in_both_directions_with_the_service_host() {
     client.read_to_string(&mut received).await.unwrap();
     assert_eq!(received, "helloheard some bytes");
     serving.await.unwrap();
-    post.close().await;
+    gate.close().await;
 }
 
 /// Reads a head to its end, in lower case.

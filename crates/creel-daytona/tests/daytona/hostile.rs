@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::Response;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::fixture::DaytonaFixture;
 use crate::stub::{self, RecordedRequest, Stub};
 
 /// Starts a service with these responses, and a provider that uses it.
@@ -49,13 +49,13 @@ async fn list_error(
 
 #[tokio::test]
 async fn a_repeated_cursor_is_an_error_and_not_the_end() {
-    let bench = Bench::start().await;
-    bench.seed(json!({"count": 260, "same_millisecond": true})).await;
-    let error = bench.provider.list(&[Kind::Sandbox]).await.unwrap_err();
+    let fixture = DaytonaFixture::start().await;
+    fixture.seed(json!({"count": 260, "same_millisecond": true})).await;
+    let error = fixture.provider.list(&[Kind::Sandbox]).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
     assert!(error.message.contains("repeats a cursor after 201 sandboxes"), "{error}");
     assert!(error.message.contains("not complete"), "{error}");
-    bench.stop().await;
+    fixture.stop().await;
     let circle = list_error(|request| {
         let other = if request.what.contains('x') { "b" } else { "a" };
         page(&[json!({"id": "one"})], Some(other.to_owned()))
@@ -75,7 +75,7 @@ async fn a_body_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn rows_texts_and_pages_beyond_all_measure_are_refused() {
+async fn rows_texts_and_pages_above_the_limits_are_refused() {
     let row = list_error(|_| page(&[json!({"id": "a", "env": "x".repeat(600 << 10)})], None)).await;
     assert!(row.contains("a row of"), "{row}");
     let name =
@@ -125,25 +125,25 @@ async fn errors_of_the_toolbox_name_its_own_address() {
 
 #[tokio::test]
 async fn a_toolbox_that_responds_is_found_by_its_published_address() {
-    let bench = Bench::start().await;
-    let address = bench.provider.probe_toolbox().await.unwrap().unwrap();
-    assert_eq!(address, bench.server().url().replace("/api", "/toolbox"));
-    bench.stop().await;
+    let fixture = DaytonaFixture::start().await;
+    let address = fixture.provider.probe_toolbox().await.unwrap().unwrap();
+    assert_eq!(address, fixture.server().url().replace("/api", "/toolbox"));
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_token_for_another_organisation_is_explained() {
-    let bench = Bench::start().await;
+    let fixture = DaytonaFixture::start().await;
     let environment = DaytonaEnvironment {
         api_key: None,
-        jwt_token: Some(bench.server().jwt().into()),
+        jwt_token: Some(fixture.server().jwt().into()),
         organization_id: Some("another".to_owned()),
-        ..bench.environment()
+        ..fixture.environment()
     };
     let provider = DaytonaProvider::connect(&environment, DaytonaSettings::default()).unwrap();
     let error = provider.list(&[Kind::Sandbox]).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Denied);
     assert!(error.message.contains("DAYTONA_ORGANIZATION_ID"), "{error}");
     assert!(error.message.contains("Invalid authentication context"), "{error}");
-    bench.stop().await;
+    fixture.stop().await;
 }

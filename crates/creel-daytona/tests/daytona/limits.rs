@@ -1,4 +1,4 @@
-//! Rate limits: what the server counts proves that they are honoured.
+//! Rate limits: the server's counters prove that they are respected.
 
 use std::time::{Duration, Instant};
 
@@ -8,38 +8,38 @@ use creel_model::labels::PROTECT;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::bench::{Bench, options};
+use crate::fixture::{DaytonaFixture, options};
 
-/// Starts a server that takes so many deletes in a window.
-async fn bench_with_limit(deletes: u32, window: Duration) -> Bench {
+/// Starts a server that accepts this many deletes per window.
+async fn fixture_with_limit(deletes: u32, window: Duration) -> DaytonaFixture {
     let mut settings = Settings::hollow();
     settings.rate_limits =
         RateLimits { sandbox_lifecycle: Some(deletes), window, ..RateLimits::default() };
-    Bench::with(settings).await
+    DaytonaFixture::with(settings).await
 }
 
 #[tokio::test]
 async fn after_a_refusal_nothing_is_sent_before_its_time() {
-    let bench = Bench::start().await;
-    let ids = bench.seed(json!({"count": 10})).await;
-    bench
+    let fixture = DaytonaFixture::start().await;
+    let ids = fixture.seed(json!({"count": 10})).await;
+    fixture
         .fault(json!({"at": "delete", "fault": "status", "status": 429, "count": 1,
             "headers": {"Retry-After-sandbox-lifecycle": "4"}}))
         .await;
     let start = Instant::now();
-    let first = bench.provider.api().delete(&ids[0]).await.unwrap_err();
+    let first = fixture.provider.api().delete(&ids[0]).await.unwrap_err();
     assert_eq!(first.retry_after, Some(Duration::from_secs(4)));
-    let others = ids.iter().map(|id| bench.provider.api().delete(id));
+    let others = ids.iter().map(|id| fixture.provider.api().delete(id));
     let watch = async {
         tokio::time::sleep(Duration::from_millis(3500)).await;
-        bench.requests("DELETE /sandbox/{s}").await
+        fixture.requests("DELETE /sandbox/{s}").await
     };
     let (deleted, sent_early) = tokio::join!(futures::future::join_all(others), watch);
     assert_eq!(sent_early, 1, "something was sent before its time");
     assert!(deleted.iter().all(Result::is_ok));
     assert!(start.elapsed() >= Duration::from_secs(4));
-    assert_eq!(bench.requests("DELETE /sandbox/{s}").await, 11);
-    bench.stop().await;
+    assert_eq!(fixture.requests("DELETE /sandbox/{s}").await, 11);
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,10 +51,10 @@ async fn a_budget_is_spread_instead_of_overdrawn() {
         window: Duration::from_secs(5),
         ..RateLimits::default()
     };
-    let bench = Bench::with(settings).await;
-    bench.seed(json!({"count": 300, "state": "stopped"})).await;
+    let fixture = DaytonaFixture::with(settings).await;
+    fixture.seed(json!({"count": 300, "state": "stopped"})).await;
     let start = Instant::now();
-    let report = bench.cleanup().release_stopped().await.unwrap();
+    let report = fixture.cleanup().release_stopped().await.unwrap();
     let elapsed = start.elapsed();
     assert_eq!(
         report.count(Outcome::Gone),
@@ -62,13 +62,13 @@ async fn a_budget_is_spread_instead_of_overdrawn() {
         "{:?}",
         report.items.iter().find(|item| item.result != Outcome::Gone)
     );
-    let counts = bench.counts().await;
+    let counts = fixture.counts().await;
     let refused: u64 = counts["by_status"]["429"].as_u64().unwrap_or(0);
     assert_eq!(refused, 0, "refusals in {elapsed:?}: {counts}");
     assert!(elapsed < Duration::from_secs(30), "{elapsed:?}");
     let per_item = counts["total"].as_u64().unwrap() as f64 / 300.0;
     assert!(per_item <= 4.0, "{per_item} requests for each");
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,46 +79,47 @@ async fn no_more_releases_start_than_can_be_checked() {
         window: Duration::from_secs(2),
         ..RateLimits::default()
     };
-    let bench = Bench::with(settings).await;
-    bench.seed(json!({"count": 100, "state": "stopped"})).await;
-    let report = bench.cleanup().release_stopped().await.unwrap();
+    let fixture = DaytonaFixture::with(settings).await;
+    fixture.seed(json!({"count": 100, "state": "stopped"})).await;
+    let report = fixture.cleanup().release_stopped().await.unwrap();
     assert_eq!(report.count(Outcome::Gone), 100);
-    let counts = bench.counts().await;
+    let counts = fixture.counts().await;
     assert_eq!(counts["by_status"].get("429"), None, "{counts}");
-    bench.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_its_turn_is_inspected_when_it_comes() {
-    let bench = bench_with_limit(8, Duration::from_secs(4)).await;
-    bench.seed(json!({"count": 12, "state": "stopped"})).await;
-    let other = bench.another();
+async fn a_queued_release_is_inspected_when_its_turn_comes() {
+    let fixture = fixture_with_limit(8, Duration::from_secs(4)).await;
+    fixture.seed(json!({"count": 12, "state": "stopped"})).await;
+    let other = fixture.another();
     let protect = async {
-        // Half of the window is spent by now, and the rest comes one by one.
+        // Half of the window is used up by now, and the rest is granted one by one.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let waiting = bench.list().await.into_iter().filter(|seen| seen.state == "stopped");
-        // A plan is in the order of names.
+        let waiting = fixture.list().await.into_iter().filter(|seen| seen.state == "stopped");
+        // A plan is sorted by name.
         let last = waiting.max_by_key(|seen| seen.name.clone()).expect("most wait").id;
         let labels = [(PROTECT.to_owned(), "yes".to_owned())].into();
         other.api().set_labels(&last, &labels).await.unwrap();
         last
     };
-    let cleanup = bench.cleanup();
+    let cleanup = fixture.cleanup();
     let (report, protected) = tokio::join!(cleanup.release_stopped(), protect);
     let report = report.unwrap();
     assert_eq!(report.count(Outcome::Gone), 11);
     let spared = report.items.iter().find(|item| item.result == Outcome::Spared).unwrap();
     assert_eq!(spared.id, protected);
-    assert_eq!(bench.list().await.len(), 1);
-    bench.stop().await;
+    assert_eq!(fixture.list().await.len(), 1);
+    fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interruption_does_not_wait_for_turns() {
-    let bench = bench_with_limit(8, Duration::from_secs(600)).await;
-    bench.seed(json!({"count": 50, "state": "stopped"})).await;
+async fn an_interruption_does_not_wait_for_queued_releases() {
+    let fixture = fixture_with_limit(8, Duration::from_secs(600)).await;
+    fixture.seed(json!({"count": 50, "state": "stopped"})).await;
     let cancel = CancellationToken::new();
-    let cleanup = bench.cleanup().with_options(ReapOptions { cancel: cancel.clone(), ..options() });
+    let cleanup =
+        fixture.cleanup().with_options(ReapOptions { cancel: cancel.clone(), ..options() });
     let start = Instant::now();
     let interrupt = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -130,6 +131,6 @@ async fn an_interruption_does_not_wait_for_turns() {
     let gone = report.count(Outcome::Gone);
     assert!((1..=8).contains(&gone), "{gone}");
     assert_eq!(report.count(Outcome::Spared), 50 - gone);
-    assert_eq!(bench.list().await.len(), 50 - gone);
-    bench.stop().await;
+    assert_eq!(fixture.list().await.len(), 50 - gone);
+    fixture.stop().await;
 }

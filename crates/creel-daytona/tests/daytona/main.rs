@@ -2,12 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod access;
-mod bench;
 mod create;
 mod decoys;
+mod fixture;
 mod gate;
 mod hostile;
-mod kept;
 mod limits;
 mod list;
 mod quarantine;
@@ -15,3 +14,4 @@ mod release;
 mod renew;
 mod settings;
 mod stub;
+mod unfinished_deletes;

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_open_ends_by_itself() {
+    fn a_sandbox_without_timers_gets_them() {
         let renewal = Renewal { activity: true, minutes: Some(65) };
         for open in [json!({}), json!({"autoStopInterval": 0, "ttlMinutes": null})] {
             let (body, added) = added(open, true);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_chose_stays_and_is_not_renewed() {
+    fn settings_of_the_client_stay_and_are_not_renewed() {
         let own = json!({"autoStopInterval": 5, "autoDeleteInterval": 7, "ttlMinutes": 9});
         for knows in [true, false] {
             let (body, found) = added(own.clone(), knows);

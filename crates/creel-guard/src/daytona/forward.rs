@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_this_machine_are_let_in() {
+    fn only_host_names_of_this_machine_are_accepted() {
         let accepts = |host: Option<&str>| {
             let mut request = hyper::Request::builder();
             if let Some(host) = host {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn creates_are_known_however_they_are_written() {
+    fn creates_are_recognised_however_they_are_written() {
         for path in ["/api/sandbox", "/api/sandbox/", "/API/Sandbox", "//api/%73andbox"] {
             assert_eq!(of("POST", path), DaytonaRoute::Create, "{path}");
             assert_eq!(of("GET", path), DaytonaRoute::Other, "{path}");

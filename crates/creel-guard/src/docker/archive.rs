@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_is_left_alone() {
+    fn a_body_that_is_no_archive_is_ignored() {
         let compressed: Vec<u8> =
             [0x1f, 0x8b, 8, 0].into_iter().chain((0..=255).cycle().take(5000)).collect();
         assert_eq!(found(Framing::Length(0), &compressed, 100), [""; 0]);

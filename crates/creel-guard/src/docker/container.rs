@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_in_which_the_engines_socket_is_shows() {
+    fn a_mount_that_contains_the_engines_socket_is_detected() {
         let around = |source: &str| {
             let body =
                 body(json!({ "HostConfig": { "Binds": [format!("{source}:/x"), "/etc:/etc"] } }));

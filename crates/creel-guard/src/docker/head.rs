@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_head_comes_back_as_it_was_and_its_rest_with_it() {
+    async fn a_head_is_returned_unchanged_with_the_rest() {
         let text = b"GET /a?b=\"c d\" HTTP/1.1\r\nHost:\r\nX-Odd: \xff\xfe\r\n\r\nrest";
         let (head, rest) = read(&mut &text[..]).await.unwrap().unwrap();
         assert_eq!(head.target(), "/a?b=\"c d\"");

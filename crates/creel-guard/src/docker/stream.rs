@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_one_side_leaves_the_other_going() {
+    async fn the_end_of_one_direction_leaves_the_other_open() {
         let (client, ours) = duplex(64);
         let (theirs, mut engine) = duplex(64);
         let (mut from_gate, mut to_gate) = tokio::io::split(client);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_has_its_code_and_says_what_to_do() {
+    fn every_page_has_its_code_and_a_remedy() {
         for code in Code::ALL {
             let page = code.page();
             assert!(page.starts_with(&format!("# {code}: {}\n", code.title())), "{code}");

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_part_is_taken_once_and_only_by_the_work_that_has_it() {
+    async fn a_turn_is_taken_once_and_only_by_its_holder() {
         let take = |number: u8| ReleaseTurn::take(move |part: &u8| *part == number);
         assert_eq!(take(7), None);
         let work = async { (take(7), take(7), take(9), ReleaseTurn::take(|_: &u8| true)) };

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_is_found_by_its_name_and_says_what_to_do() {
+    fn every_class_is_found_by_its_name_and_has_a_remedy() {
         for class in CauseClass::ALL {
             assert_eq!(class.name().parse(), Ok(*class));
             assert_eq!(serde_json::to_value(class).unwrap(), class.name());

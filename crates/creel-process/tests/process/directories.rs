@@ -1,4 +1,4 @@
-//! Directories: removed whole, and nothing beside or behind them.
+//! Directories: removed as a whole, with no effect on their neighbours or on link targets.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -6,51 +6,53 @@ use std::process::Command;
 
 use creel_model::provider::{ErrorClass, Kind, Marks, Provider, ReleaseMode, Released};
 
-use crate::bench::{Bench, command, directory, may_mount, odd_seconds, process_of, wait};
+use crate::fixture::{
+    ProcessFixture, command, directory, may_mount, odd_seconds, process_of, wait,
+};
 use crate::runner::tests;
 
 tests![
     a_directory_is_created_listed_and_removed,
     near_identical_directories_survive,
-    a_link_to_the_outside_keeps_the_outside,
-    a_link_in_its_place_is_refused,
-    a_mount_below_refuses_the_release,
+    a_link_to_the_outside_does_not_delete_its_target,
+    a_link_in_place_of_a_directory_is_refused,
+    a_mount_inside_blocks_the_release,
     unwritable_and_deep_directories_are_removed,
-    a_half_removed_directory_is_still_there_and_is_finished,
+    a_partially_removed_directory_is_listed_and_its_removal_is_finished,
     a_directory_with_a_running_tree_is_in_use,
     a_record_without_a_directory_is_lost_and_released,
     a_record_that_was_never_finished_is_found_and_released,
     other_kinds_and_malformed_ids_are_refused_and_never_absent,
 ];
 
-fn release(bench: &Bench, id: &str) -> creel_model::provider::Result<Released> {
-    wait(bench.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
+fn release(fixture: &ProcessFixture, id: &str) -> creel_model::provider::Result<Released> {
+    wait(fixture.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
 }
 
-fn create(bench: &Bench) -> (String, std::path::PathBuf) {
-    let id = wait(bench.provider.create(&directory())).expect("it can be made");
-    let path = bench.provider.directory(&id).expect("it is an id of ours");
+fn create(fixture: &ProcessFixture) -> (String, std::path::PathBuf) {
+    let id = wait(fixture.provider.create(&directory())).expect("it can be made");
+    let path = fixture.provider.directory(&id).expect("it is an id of ours");
     (id, path)
 }
 
 fn a_directory_is_created_listed_and_removed() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::write(path.join("file"), "text").expect("it is ours");
-    let listed = wait(bench.provider.list(&[Kind::Directory])).expect("readable");
+    let listed = wait(fixture.provider.list(&[Kind::Directory])).expect("readable");
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].id.as_str(), listed[0].state.as_str()), (id.as_str(), "present"));
     assert_eq!(listed[0].labels.len(), 1);
-    assert_eq!(wait(bench.provider.list(&[Kind::Process])).expect("readable"), []);
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
-    assert_eq!(wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable"), None);
-    assert_eq!(release(&bench, &id).expect("twice is fine"), Released::AlreadyGone);
-    bench.assert_empty();
+    assert_eq!(wait(fixture.provider.list(&[Kind::Process])).expect("readable"), []);
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
+    assert_eq!(wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable"), None);
+    assert_eq!(release(&fixture, &id).expect("twice is fine"), Released::AlreadyGone);
+    fixture.assert_empty();
 }
 
 fn near_identical_directories_survive() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     let decoys = [
         path.with_file_name(format!("{id}0")),
         path.with_file_name(&id[..id.len() - 1]),
@@ -59,42 +61,42 @@ fn near_identical_directories_survive() {
     for decoy in &decoys {
         fs::create_dir(decoy).expect("the name is free");
     }
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
     for decoy in &decoys {
         let name = decoy.file_name().expect("named above").to_str().expect("plain");
-        let refused = release(&bench, name).expect_err("not an id of ours");
+        let refused = release(&fixture, name).expect_err("not an id of ours");
         assert_eq!(refused.class, ErrorClass::Invalid, "{refused}");
         assert!(decoy.is_dir(), "{decoy:?} was removed");
     }
 }
 
-fn a_link_to_the_outside_keeps_the_outside() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    fs::create_dir(bench.outside()).expect("the name is free");
-    fs::write(bench.outside().join("kept"), "kept").expect("it is ours");
-    symlink(bench.outside(), path.join("link")).expect("links can be made");
+fn a_link_to_the_outside_does_not_delete_its_target() {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    fs::create_dir(fixture.outside()).expect("the name is free");
+    fs::write(fixture.outside().join("kept"), "kept").expect("it is ours");
+    symlink(fixture.outside(), path.join("link")).expect("links can be made");
     fs::create_dir(path.join("inner")).expect("the name is free");
-    symlink(bench.outside().join("kept"), path.join("inner/link")).expect("links can be made");
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
-    assert_eq!(fs::read_to_string(bench.outside().join("kept")).expect("untouched"), "kept");
-    bench.assert_empty();
+    symlink(fixture.outside().join("kept"), path.join("inner/link")).expect("links can be made");
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
+    assert_eq!(fs::read_to_string(fixture.outside().join("kept")).expect("untouched"), "kept");
+    fixture.assert_empty();
 }
 
-fn a_link_in_its_place_is_refused() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    fs::create_dir(bench.outside()).expect("the name is free");
+fn a_link_in_place_of_a_directory_is_refused() {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    fs::create_dir(fixture.outside()).expect("the name is free");
     fs::remove_dir(&path).expect("it is empty");
-    symlink(bench.outside(), &path).expect("links can be made");
-    let released = release(&bench, &id).expect("everything can be looked at");
+    symlink(fixture.outside(), &path).expect("links can be made");
+    let released = release(&fixture, &id).expect("everything can be inspected");
     assert!(matches!(released, Released::Kept(_)), "{released:?}");
-    assert!(bench.outside().is_dir() && fs::symlink_metadata(&path).is_ok());
+    assert!(fixture.outside().is_dir() && fs::symlink_metadata(&path).is_ok());
 }
 
-fn a_mount_below_refuses_the_release() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+fn a_mount_inside_blocks_the_release() {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     let point = path.join("a mount");
     fs::create_dir(&point).expect("the name is free");
     let mount = |program: &str, arguments: &[&str]| {
@@ -106,29 +108,29 @@ fn a_mount_below_refuses_the_release() {
         return;
     }
     fs::write(point.join("kept"), "kept").expect("it is ours");
-    let refused = release(&bench, &id);
+    let refused = release(&fixture, &id);
     let kept = fs::read_to_string(point.join("kept"));
     assert!(mount("umount", &[]));
     let refused = refused.expect_err("something is mounted in it");
     assert_eq!(refused.class, ErrorClass::InUse);
     assert!(refused.message.contains("a mount"), "{}", refused.message);
     assert_eq!(kept.expect("untouched"), "kept");
-    assert_eq!(release(&bench, &id).expect("now it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
 }
 
 fn unwritable_and_deep_directories_are_removed() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     let locked = path.join("locked/inner");
     fs::create_dir_all(&locked).expect("it is ours");
     fs::write(locked.join("file"), "text").expect("it is ours");
     for one in [locked.as_path(), &path.join("locked"), &path] {
         fs::set_permissions(one, Permissions::from_mode(0o000)).expect("it is ours");
     }
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
 
-    let (id, path) = create(&bench);
-    // Deeper than the number of files a process may have open, and than a path may be long.
+    let (id, path) = create(&fixture);
+    // Deeper than the limits for open files and for the length of a path.
     fs::create_dir(path.join("0")).expect("it is ours");
     for level in 1..3000 {
         let outer = path.join(level.to_string());
@@ -136,68 +138,68 @@ fn unwritable_and_deep_directories_are_removed() {
         let inner = path.join((level - 1).to_string());
         fs::rename(inner, outer.join("deep-directory")).expect("it is ours");
     }
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
-    bench.assert_empty();
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
+    fixture.assert_empty();
 }
 
-fn a_half_removed_directory_is_still_there_and_is_finished() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+fn a_partially_removed_directory_is_listed_and_its_removal_is_finished() {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::write(path.join("file"), "text").expect("it is ours");
-    let before = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
+    let before = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     fs::rename(&path, path.with_file_name(format!(".{id}.removing"))).expect("it is ours");
-    let after = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
+    let after = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     assert_eq!(before, after);
     assert!(after.is_some());
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
-    bench.assert_empty();
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
+    fixture.assert_empty();
 }
 
 fn a_directory_with_a_running_tree_is_in_use() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     let mut request = command(&["sleep", &odd_seconds()]);
     process_of(&mut request).directory = Some(path.clone());
-    let tree = wait(bench.provider.create(&request)).expect("sleep is installed");
-    let refused = release(&bench, &id).expect_err("a tree runs in it");
+    let tree = wait(fixture.provider.create(&request)).expect("sleep is installed");
+    let refused = release(&fixture, &id).expect_err("a tree runs in it");
     assert_eq!(refused.class, ErrorClass::InUse);
     assert_eq!(refused.message, format!("process {tree} runs in it"));
     assert!(path.is_dir());
-    bench.release(&tree);
-    assert_eq!(release(&bench, &id).expect("now it can go"), Released::Done);
-    bench.assert_empty();
+    fixture.release(&tree);
+    assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
+    fixture.assert_empty();
 }
 
 fn a_record_without_a_directory_is_lost_and_released() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::remove_dir(&path).expect("it is empty");
-    let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
+    let seen = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     assert_eq!(seen.expect("the record is there").state, "lost");
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
-    bench.assert_empty();
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
+    fixture.assert_empty();
 }
 
 fn a_record_that_was_never_finished_is_found_and_released() {
     for (kind, request) in [(Kind::Directory, directory()), (Kind::Process, command(&[]))] {
-        let bench = Bench::new();
-        fs::create_dir_all(bench.root()).expect("it can be made");
-        let half = bench.root().join(format!("{}.json.new", request.resource.digits()));
+        let fixture = ProcessFixture::new();
+        fs::create_dir_all(fixture.root()).expect("it can be made");
+        let half = fixture.root().join(format!("{}.json.new", request.resource.digits()));
         fs::write(half, "{\"version\":").expect("it is ours");
         let marks = Marks { kind, resource: request.resource, name: request.name };
-        let found = wait(bench.provider.find(&marks)).expect("readable");
+        let found = wait(fixture.provider.find(&marks)).expect("readable");
         assert_eq!(found.len(), 1, "{kind}");
         assert_eq!(found[0].state, "lost", "{kind}");
-        let released = wait(bench.provider.release(kind, &found[0].id, ReleaseMode::AT_ONCE));
+        let released = wait(fixture.provider.release(kind, &found[0].id, ReleaseMode::AT_ONCE));
         assert_eq!(released.expect("it can go"), Released::Done, "{kind}");
-        assert_eq!(wait(bench.provider.find(&marks)).expect("readable"), [], "{kind}");
-        bench.assert_empty();
+        assert_eq!(wait(fixture.provider.find(&marks)).expect("readable"), [], "{kind}");
+        fixture.assert_empty();
     }
 }
 
 fn other_kinds_and_malformed_ids_are_refused_and_never_absent() {
-    let bench = Bench::new();
-    let (id, _) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, _) = create(&fixture);
     let wrong = [
         (Kind::Container, id.as_str()),
         (Kind::Volume, id.as_str()),
@@ -208,12 +210,12 @@ fn other_kinds_and_malformed_ids_are_refused_and_never_absent() {
         (Kind::Process, "12"),
     ];
     for (kind, id) in wrong {
-        let inspected = wait(bench.provider.inspect(kind, id)).map(drop);
-        let released = wait(bench.provider.release(kind, id, ReleaseMode::AT_ONCE)).map(drop);
+        let inspected = wait(fixture.provider.inspect(kind, id)).map(drop);
+        let released = wait(fixture.provider.release(kind, id, ReleaseMode::AT_ONCE)).map(drop);
         for result in [inspected, released] {
             let error = result.expect_err("it is refused");
             assert_eq!(error.class, ErrorClass::Invalid, "{kind} {id}: {error}");
         }
     }
-    assert!(wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable").is_some());
+    assert!(wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable").is_some());
 }

@@ -1,4 +1,4 @@
-//! Trees that are frozen or stopped, from within or without, end all the same.
+//! Trees that are frozen or stopped, from inside or outside, end all the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,9 @@ use creel_model::os;
 use creel_model::provider::{Kind, Provider, ReleaseMode, Released};
 use creel_process::Containment;
 
-use crate::bench::{
-    Bench, command, eventually, groups_named, odd_seconds, script, sleeper_count, sleepers, wait,
+use crate::fixture::{
+    ProcessFixture, command, eventually, groups_named, odd_seconds, script, sleeper_count,
+    sleepers, wait,
 };
 use crate::runner::tests;
 
@@ -19,11 +20,11 @@ tests![
     a_tree_in_a_frozen_group_below_its_own_is_released,
     a_tree_that_froze_itself_elsewhere_is_released_and_others_stay_frozen,
     a_stopped_tree_is_released,
-    a_frozen_tree_is_stopped_politely,
-    a_frozen_and_stopped_tree_can_be_woken,
+    a_frozen_tree_is_stopped_gracefully,
+    a_frozen_and_stopped_tree_can_be_resumed,
 ];
 
-/// Freezes the groups of these paths that can be.
+/// Freezes these groups if possible, and returns how many are frozen.
 fn freeze(groups: &[PathBuf]) -> usize {
     let frozen = groups.iter().filter(|group| {
         fs::write(group.join("freezer.state"), "FROZEN").is_ok()
@@ -32,48 +33,48 @@ fn freeze(groups: &[PathBuf]) -> usize {
     frozen.count()
 }
 
-fn release(bench: &Bench, id: &str) {
-    let released = wait(bench.provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
+fn release(fixture: &ProcessFixture, id: &str) {
+    let released = wait(fixture.provider.release(Kind::Process, id, ReleaseMode::AT_ONCE));
     assert_eq!(released.expect("it can be ended"), Released::Done);
 }
 
 fn a_frozen_tree_is_released() {
     for containment in Containment::ALL {
-        let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
+        let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
         let text = format!("(setsid env -i sleep {seconds} &) ; exec sleep {seconds}");
-        let Ok(id) = wait(bench.provider.create(&script(&text))) else { continue };
+        let Ok(id) = wait(fixture.provider.create(&script(&text))) else { continue };
         eventually("both sleep", || sleeper_count(&seconds) == 2);
         freeze(&groups_named(&id));
-        bench.release(&id);
+        fixture.release(&id);
         assert_eq!(sleeper_count(&seconds), 0, "{containment:?}");
-        bench.assert_empty();
+        fixture.assert_empty();
     }
 }
 
 fn a_tree_in_a_frozen_group_below_its_own_is_released() {
-    let (bench, seconds) = (Bench::new(), odd_seconds());
-    let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
+    let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
+    let id = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     let below: Vec<PathBuf> = groups_named(&id).iter().map(|group| group.join("below")).collect();
     for group in &below {
         fs::create_dir(group).expect("the name is free");
-        // A group that hands controllers down takes no process; the freezer is what matters.
+        // A group that delegates controllers accepts no process. Only the freezer matters here.
         let _ = fs::write(group.join("cgroup.procs"), sleepers(&seconds)[0].to_string());
     }
     freeze(&below);
-    bench.release(&id);
+    fixture.release(&id);
     assert_eq!(sleeper_count(&seconds), 0);
-    bench.assert_empty();
+    fixture.assert_empty();
 }
 
-/// A frozen foreign group with a process in it; both end with the test.
+/// A frozen foreign group with a process in it. Both end with the test.
 struct FrozenElsewhere {
     group: PathBuf,
     process: Child,
 }
 
 impl FrozenElsewhere {
-    /// Makes it and moves another process into it; `None` where there is no freezer to use.
+    /// Creates it and moves another process into it. Returns `None` if there is no freezer.
     fn with(seconds: &str) -> Option<Self> {
         let group = Path::new("/sys/fs/cgroup/freezer").join(format!("elsewhere-{seconds}"));
         fs::create_dir(&group).ok()?;
@@ -103,19 +104,21 @@ impl Drop for FrozenElsewhere {
 
 fn a_tree_that_froze_itself_elsewhere_is_released_and_others_stay_frozen() {
     for containment in Containment::ALL {
-        let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
-        let Ok(id) = wait(bench.provider.create(&command(&["sleep", &seconds]))) else { continue };
+        let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
+        let Ok(id) = wait(fixture.provider.create(&command(&["sleep", &seconds]))) else {
+            continue;
+        };
         eventually("it sleeps", || sleeper_count(&seconds) == 1);
         let Some(mut elsewhere) = FrozenElsewhere::with(&seconds) else {
-            release(&bench, &id);
+            release(&fixture, &id);
             return;
         };
         eventually("it is frozen", || elsewhere.state() == "FROZEN");
-        bench.release(&id);
+        fixture.release(&id);
         assert_eq!(sleeper_count(&seconds), 0, "{containment:?}");
         assert_eq!(elsewhere.state(), "FROZEN", "what is not ours was thawed");
         assert!(matches!(elsewhere.process.try_wait(), Ok(None)), "it was killed");
-        bench.assert_empty();
+        fixture.assert_empty();
     }
 }
 
@@ -128,49 +131,48 @@ fn stop_all(seconds: &str) {
 
 fn a_stopped_tree_is_released() {
     for containment in Containment::ALL {
-        let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
-        let Ok(id) = wait(bench.provider.create(&command(&["sleep", &seconds]))) else { continue };
+        let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
+        let Ok(id) = wait(fixture.provider.create(&command(&["sleep", &seconds]))) else {
+            continue;
+        };
         eventually("it sleeps", || sleeper_count(&seconds) == 1);
         stop_all(&seconds);
-        bench.release(&id);
+        fixture.release(&id);
         assert_eq!(sleeper_count(&seconds), 0, "{containment:?}");
-        bench.assert_empty();
+        fixture.assert_empty();
     }
 }
 
-fn a_frozen_tree_is_stopped_politely() {
-    let (bench, seconds) = (Bench::new(), odd_seconds());
-    let goodbye_file = bench.outside();
+fn a_frozen_tree_is_stopped_gracefully() {
+    let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
+    let goodbye_file = fixture.outside();
     let text = format!(
         "trap 'echo goodbye > {}; exit 0' TERM; sleep {seconds} & wait",
         goodbye_file.display()
     );
-    let id = wait(bench.provider.create(&script(&text))).expect("sh is installed");
+    let id = wait(fixture.provider.create(&script(&text))).expect("sh is installed");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     freeze(&groups_named(&id));
-    wait(bench.provider.stop(Kind::Process, &id, Duration::from_secs(20))).expect("it can be");
-    assert_eq!(
-        fs::read_to_string(goodbye_file).expect("it was asked, and could answer"),
-        "goodbye\n"
-    );
-    bench.release(&id);
+    wait(fixture.provider.stop(Kind::Process, &id, Duration::from_secs(20))).expect("it can be");
+    assert_eq!(fs::read_to_string(goodbye_file).expect("it received the signal"), "goodbye\n");
+    fixture.release(&id);
 }
 
-fn a_frozen_and_stopped_tree_can_be_woken() {
-    let (bench, seconds) = (Bench::new(), odd_seconds());
-    let id = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
+fn a_frozen_and_stopped_tree_can_be_resumed() {
+    let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
+    let id = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
     eventually("it sleeps", || sleeper_count(&seconds) == 1);
     stop_all(&seconds);
     let groups = groups_named(&id);
     let frozen = freeze(&groups);
-    wait(bench.provider.wake(&id)).expect("procfs is mounted");
+    wait(fixture.provider.wake(&id)).expect("procfs is mounted");
     let pid = sleepers(&seconds)[0];
-    eventually("it goes on", || os::process_stat(pid).is_ok_and(|stat| stat.state == 'S'));
+    eventually("it continues", || os::process_stat(pid).is_ok_and(|stat| stat.state == 'S'));
     let is_thawed = |group: &&PathBuf| {
         let read = |file| fs::read_to_string(group.join(file)).unwrap_or_default();
         read("freezer.state").trim() == "THAWED" || read("cgroup.freeze").trim() == "0"
     };
     assert_eq!(groups.iter().filter(is_thawed).count(), frozen);
     assert_eq!(sleeper_count(&seconds), 1, "nothing was ended");
-    bench.release(&id);
+    fixture.release(&id);
 }

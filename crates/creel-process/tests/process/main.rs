@@ -1,14 +1,14 @@
 //! The process provider against the real kernel.
 //!
-//! A holder is a re-exec of this very program, so this binary has a `main` of
-//! its own that selects its role: `holder` holds a tree, `supervisor`
-//! makes one and dies, everything else runs the tests, with the flags that
-//! every Rust test program takes.
+//! A holder is a re-exec of this very program, so this binary has its own
+//! `main`, which selects a role: `holder` holds a tree, `supervisor`
+//! creates one and dies, and everything else runs the tests, with the flags that
+//! every Rust test program accepts.
 #![expect(clippy::disallowed_methods, reason = "tests of a provider release through it alone")]
 
-mod bench;
 mod directories;
 mod disks;
+mod fixture;
 mod frozen;
 mod replaced;
 mod runner;
@@ -27,14 +27,14 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
-        ["supervisor", root, resource, point] => bench::supervise_and_die(root, resource, point),
+        ["supervisor", root, resource, point] => fixture::supervise_and_die(root, resource, point),
         _ => run_tests(),
     }
 }
 
 fn run_tests() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // More at once makes single tests too slow for their deadlines.
+    // More tests at once would exceed the deadlines of single tests.
     arguments.test_threads = arguments.test_threads.or(Some(4));
     let tests = [trees::ALL, directories::ALL, replaced::ALL, frozen::ALL, disks::ALL].concat();
     let tests = tests.into_iter().map(runner::trial).collect();

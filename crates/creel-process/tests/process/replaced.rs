@@ -1,4 +1,4 @@
-//! Another owner uses a name of ours: what it put there stays.
+//! Another owner uses a name of ours: its objects stay.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,9 +12,9 @@ use creel_model::provider::{IdentityCheck, Kind, Provider, ReleaseMode, Released
 use creel_process::Containment;
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
 
-use crate::bench::{
-    Bench, command, die_while_making, directory, eventually, groups_named, may_mount, odd_seconds,
-    sleeper_count, wait,
+use crate::fixture::{
+    ProcessFixture, command, die_during_create, directory, eventually, groups_named, may_mount,
+    odd_seconds, sleeper_count, wait,
 };
 use crate::runner::tests;
 
@@ -31,23 +31,23 @@ tests![
     a_directory_without_a_record_survives,
     a_directory_that_was_never_named_is_found_and_removed,
     a_recreated_control_group_keeps_its_processes,
-    a_control_group_of_the_name_does_not_disturb_a_new_tree,
+    an_existing_control_group_of_the_same_name_does_not_disturb_a_new_tree,
 ];
 
-fn create(bench: &Bench) -> (String, PathBuf) {
-    let id = wait(bench.provider.create(&directory())).expect("it can be made");
-    let path = bench.provider.directory(&id).expect("it is an id of ours");
+fn create(fixture: &ProcessFixture) -> (String, PathBuf) {
+    let id = wait(fixture.provider.create(&directory())).expect("it can be made");
+    let path = fixture.provider.directory(&id).expect("it is an id of ours");
     (id, path)
 }
 
-fn release(bench: &Bench, id: &str) -> creel_model::provider::Result<Released> {
-    wait(bench.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
+fn release(fixture: &ProcessFixture, id: &str) -> creel_model::provider::Result<Released> {
+    wait(fixture.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
 }
 
-/// Asserts that a release keeps what is there, and says so.
-fn assert_kept(bench: &Bench, id: &str) {
+/// Asserts that a release keeps the object, and reports that.
+fn assert_kept(fixture: &ProcessFixture, id: &str) {
     for _ in 0..2 {
-        let kept = release(bench, id).expect("everything can be looked at");
+        let kept = release(fixture, id).expect("everything can be inspected");
         let Released::Kept(check) = kept else { panic!("{kept:?}") };
         let why = match check {
             IdentityCheck::Replaced { why } | IdentityCheck::Unproven { why } => why,
@@ -69,66 +69,66 @@ fn assert_survives(file: &Path) {
 }
 
 fn a_directory_recreated_by_hand_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::remove_dir_all(&path).expect("it is there");
     let kept = foreign(&path);
-    let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
+    let seen = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     assert_eq!(seen.expect("something has the name").state, "replaced");
-    assert_kept(&bench, &id);
+    assert_kept(&fixture, &id);
     assert_survives(&kept);
-    let again = wait(bench.successor().release(Kind::Directory, &id, ReleaseMode::AT_ONCE));
+    let again = wait(fixture.successor().release(Kind::Directory, &id, ReleaseMode::AT_ONCE));
     assert!(!matches!(again, Ok(Released::Done)), "the next supervisor knows no better");
     assert_survives(&kept);
 }
 
 fn the_ledger_decides_and_not_the_record_beside_it() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    let seen = wait(bench.provider.inspect(Kind::Directory, &id)).expect("readable");
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    let seen = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     let identity = seen.expect("it was made").identity;
     let expecting = |expected| ReleaseMode { expected, ..ReleaseMode::AT_ONCE };
-    let by = |mode| wait(bench.provider.release(Kind::Directory, &id, mode));
-    // Another process recreated it, and wrote a record that says that this is the one.
-    fs::rename(&path, bench.outside()).expect("it is ours");
+    let by = |mode| wait(fixture.provider.release(Kind::Directory, &id, mode));
+    // Another process recreated it, and wrote a record that claims it is the original.
+    fs::rename(&path, fixture.outside()).expect("it is ours");
     let kept = foreign(&path);
     let theirs = fs::symlink_metadata(&path).expect("it was made").ino();
-    let ours = fs::symlink_metadata(bench.outside()).expect("it was moved").ino();
-    let sidecar = bench.root().join(format!("{}.json", &id["creel-".len()..]));
+    let ours = fs::symlink_metadata(fixture.outside()).expect("it was moved").ino();
+    let sidecar = fixture.root().join(format!("{}.json", &id["creel-".len()..]));
     let text = fs::read_to_string(&sidecar).expect("it was written");
     let forged = text.replace(&format!("\"inode\": {ours}"), &format!("\"inode\": {theirs}"));
     assert_ne!(text, forged);
     fs::write(&sidecar, forged).expect("anybody may");
-    let released = by(expecting(identity.clone())).expect("everything can be looked at");
+    let released = by(expecting(identity.clone())).expect("everything can be inspected");
     assert!(matches!(released, Released::Kept(_)), "{released:?}");
     assert_survives(&kept);
-    // The original is back under its name, and nothing beside it says so.
-    fs::rename(&path, bench.outside().with_extension("theirs")).expect("anybody may");
-    fs::rename(bench.outside(), &path).expect("anybody may");
+    // The original has its name again, without a record beside it.
+    fs::rename(&path, fixture.outside().with_extension("theirs")).expect("anybody may");
+    fs::rename(fixture.outside(), &path).expect("anybody may");
     assert_eq!(by(expecting(identity)).expect("it can go"), Released::Done);
-    assert_survives(&bench.outside().with_extension("theirs").join("inner/kept"));
-    bench.assert_empty();
+    assert_survives(&fixture.outside().with_extension("theirs").join("inner/kept"));
+    fixture.assert_empty();
 }
 
 fn a_directory_recreated_during_its_removal_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::write(path.join("ours"), "ours").expect("it is ours");
     let removing = path.with_file_name(format!(".{id}.removing"));
     fs::rename(&path, &removing).expect("it is ours");
     let kept = foreign(&path);
-    assert_kept(&bench, &id);
+    assert_kept(&fixture, &id);
     assert_survives(&kept);
     assert!(!removing.exists(), "what was ours is removed all the same");
 }
 
 fn a_link_to_a_foreign_directory_survives_with_its_target() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    let kept = foreign(&bench.outside());
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    let kept = foreign(&fixture.outside());
     fs::remove_dir(&path).expect("it is empty");
-    symlink(bench.outside(), &path).expect("links can be made");
-    assert_kept(&bench, &id);
+    symlink(fixture.outside(), &path).expect("links can be made");
+    assert_kept(&fixture, &id);
     assert_survives(&kept);
     assert!(fs::symlink_metadata(&path).expect("it is there").is_symlink());
 }
@@ -146,68 +146,68 @@ fn unmount(point: &Path) {
 }
 
 fn a_foreign_directory_mounted_in_its_place_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    let kept = foreign(&bench.outside());
-    if !mount(&["--bind", &bench.outside().display().to_string()], &path) {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    let kept = foreign(&fixture.outside());
+    if !mount(&["--bind", &fixture.outside().display().to_string()], &path) {
         return;
     }
-    let refused = release(&bench, &id);
+    let refused = release(&fixture, &id);
     assert_survives(&kept);
     unmount(&path);
     refused.expect_err("something is mounted there");
-    assert_eq!(release(&bench, &id).expect("now it is ours"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("now it is ours"), Released::Done);
     assert_survives(&kept);
 }
 
 fn a_foreign_directory_mounted_inside_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    let kept = foreign(&bench.outside());
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    let kept = foreign(&fixture.outside());
     let point = path.join("a/b");
     fs::create_dir_all(&point).expect("it is ours");
     // The same file system: the device number does not distinguish it.
-    if !mount(&["--bind", &bench.outside().display().to_string()], &point) {
+    if !mount(&["--bind", &fixture.outside().display().to_string()], &point) {
         return;
     }
-    let refused = release(&bench, &id);
+    let refused = release(&fixture, &id);
     assert_survives(&kept);
     unmount(&point);
     let refused = refused.expect_err("something is mounted there");
     assert!(refused.message.contains("mounted at"), "{}", refused.message);
-    assert_eq!(release(&bench, &id).expect("now it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
     assert_survives(&kept);
 }
 
 fn a_foreign_file_mounted_inside_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
-    let kept = foreign(&bench.outside());
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    let kept = foreign(&fixture.outside());
     let point = path.join("file");
     fs::write(&point, "ours").expect("it is ours");
     if !mount(&["--bind", &kept.display().to_string()], &point) {
         return;
     }
-    let refused = release(&bench, &id);
+    let refused = release(&fixture, &id);
     assert_survives(&kept);
     unmount(&point);
     refused.expect_err("something is mounted there");
-    assert_eq!(release(&bench, &id).expect("now it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
     assert_survives(&kept);
 }
 
 fn links_that_appear_during_the_walk_are_not_followed() {
-    let bench = Bench::new();
-    let kept = foreign(&bench.outside());
+    let fixture = ProcessFixture::new();
+    let kept = foreign(&fixture.outside());
     for _ in 0..20 {
-        let (id, path) = create(&bench);
+        let (id, path) = create(&fixture);
         for number in 0..200 {
             fs::create_dir_all(path.join(format!("d{number}/inner"))).expect("it is ours");
             fs::write(path.join(format!("d{number}/inner/kept")), "ours").expect("it is ours");
         }
         let handle = rustix::fs::open(&path, OFlags::DIRECTORY, Mode::empty());
         let handle = handle.expect("it is ours");
-        let (outside, is_over) = (bench.outside(), Arc::new(AtomicBool::new(false)));
+        let (outside, is_over) = (fixture.outside(), Arc::new(AtomicBool::new(false)));
         let seen_over = Arc::clone(&is_over);
         let attacker = std::thread::spawn(move || {
             // Through the handle, so that the private name makes no difference.
@@ -220,76 +220,76 @@ fn links_that_appear_during_the_walk_are_not_followed() {
                 let _ = renameat_with(&handle, &name, &handle, &link, RenameFlags::EXCHANGE);
             }
         });
-        let released = release(&bench, &id);
+        let released = release(&fixture, &id);
         is_over.store(true, Ordering::Relaxed);
         attacker.join().expect("it does not panic");
         assert_survives(&kept);
         if !matches!(released, Ok(Released::Done)) {
-            assert_eq!(release(&bench, &id).expect("now it can go"), Released::Done);
+            assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
         }
     }
     assert_survives(&kept);
-    bench.assert_empty();
+    fixture.assert_empty();
 }
 
 fn a_copied_directory_with_a_copied_record_survives() {
-    let bench = Bench::new();
-    let (id, path) = create(&bench);
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
     fs::write(path.join("ours"), "ours").expect("it is ours");
     let other = directory();
     let copy = path.with_file_name(&other.name);
     let kept = foreign(&copy);
     let digits = id.strip_prefix("creel-").expect("an object name");
-    let record = fs::read_to_string(bench.root().join(format!("{digits}.json")));
+    let record = fs::read_to_string(fixture.root().join(format!("{digits}.json")));
     let record = record.expect("it was written").replace(digits, &other.resource.digits());
     let record = record.replace(&id, &other.name);
-    fs::write(bench.root().join(format!("{}.json", other.resource.digits())), record)
+    fs::write(fixture.root().join(format!("{}.json", other.resource.digits())), record)
         .expect("anybody may copy it");
-    assert_kept(&bench, &other.name);
+    assert_kept(&fixture, &other.name);
     assert_survives(&kept);
     assert!(path.join("ours").exists(), "the original is not touched either");
-    assert_eq!(release(&bench, &id).expect("it can go"), Released::Done);
+    assert_eq!(release(&fixture, &id).expect("it can go"), Released::Done);
     assert_survives(&kept);
 }
 
 fn a_directory_without_a_record_survives() {
-    let bench = Bench::new();
-    fs::create_dir_all(bench.root()).expect("it can be made");
+    let fixture = ProcessFixture::new();
+    fs::create_dir_all(fixture.root()).expect("it can be made");
     let request = directory();
-    let kept = foreign(&bench.root().join(&request.name));
-    assert_kept(&bench, &request.name);
+    let kept = foreign(&fixture.root().join(&request.name));
+    assert_kept(&fixture, &request.name);
     assert_survives(&kept);
 }
 
 fn a_directory_that_was_never_named_is_found_and_removed() {
-    let bench = Bench::new();
+    let fixture = ProcessFixture::new();
     let request = directory();
-    die_while_making(&bench, &request, "directory-unnamed");
-    let private = bench.root().join(format!(".{}.making", request.name));
+    die_during_create(&fixture, &request, "directory-unnamed");
+    let private = fixture.root().join(format!(".{}.making", request.name));
     assert!(private.is_dir(), "the fault did not strike where it should");
-    let successor = bench.successor();
+    let successor = fixture.successor();
     let found = wait(successor.find(&request.marks())).expect("readable");
     assert_eq!(found.len(), 1);
     let released = wait(successor.release(Kind::Directory, &found[0].id, ReleaseMode::AT_ONCE));
     assert_eq!(released.expect("it is empty"), Released::Done);
     assert_eq!(wait(successor.find(&request.marks())).expect("readable"), []);
-    bench.assert_empty();
+    fixture.assert_empty();
 
-    // Another process put a file there, so it is not what was left behind.
+    // Another process put a file there, so it is not the leftover of a create.
     let request = directory();
-    die_while_making(&bench, &request, "directory-unnamed");
-    let kept = foreign(&bench.root().join(format!(".{}.making", request.name)));
-    assert_kept(&bench, &request.name);
+    die_during_create(&fixture, &request, "directory-unnamed");
+    let kept = foreign(&fixture.root().join(format!(".{}.making", request.name)));
+    assert_kept(&fixture, &request.name);
     assert_survives(&kept);
 }
 
-/// A foreign process in a control group; it ends with the test.
-struct Foreigner {
+/// A foreign process in a control group. It ends with the test.
+struct ForeignProcess {
     process: Child,
     groups: Vec<PathBuf>,
 }
 
-impl Foreigner {
+impl ForeignProcess {
     fn in_groups(groups: &[PathBuf]) -> Self {
         let process = Command::new("sleep").arg("600").spawn().expect("sleep is installed");
         for group in groups {
@@ -304,7 +304,7 @@ impl Foreigner {
     }
 }
 
-impl Drop for Foreigner {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -316,9 +316,11 @@ impl Drop for Foreigner {
 
 fn a_recreated_control_group_keeps_its_processes() {
     for containment in [Containment::Cgroup, Containment::Subreaper] {
-        let (bench, seconds) = (Bench::with(Some(containment)), odd_seconds());
-        let Ok(id) = wait(bench.provider.create(&command(&["sleep", &seconds]))) else { continue };
-        let generation = bench.process(&id).expect("it runs").generation;
+        let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
+        let Ok(id) = wait(fixture.provider.create(&command(&["sleep", &seconds]))) else {
+            continue;
+        };
+        let generation = fixture.process(&id).expect("it runs").generation;
         let pid = generation.split([' ', '-']).nth(1).expect("state, pid, start").to_owned();
         let killed = Command::new("kill").args(["-KILL", &pid]).status();
         assert!(killed.expect("kill is installed").success());
@@ -330,39 +332,39 @@ fn a_recreated_control_group_keeps_its_processes() {
         for group in &groups {
             eventually("the group is empty", || fs::remove_dir(group).is_ok() || !group.exists());
         }
-        let mut foreigner = Foreigner::in_groups(&groups);
-        let state = bench.process(&id).expect("it is recorded").state;
+        let mut foreign_process = ForeignProcess::in_groups(&groups);
+        let state = fixture.process(&id).expect("it is recorded").state;
         assert_eq!(state, "lost", "a process in a foreign group does not count");
         let mode =
             ReleaseMode { stop_timeout: Some(Duration::from_millis(100)), ..ReleaseMode::AT_ONCE };
-        let released = wait(bench.provider.release(Kind::Process, &id, mode));
+        let released = wait(fixture.provider.release(Kind::Process, &id, mode));
         assert_eq!(released.expect("what is ours can go"), Released::Done);
-        assert!(foreigner.lives(), "{containment:?}: a process of somebody else was killed");
+        assert!(foreign_process.lives(), "{containment:?}: a foreign process was killed");
         assert_eq!(groups_named(&id).len(), groups.len(), "foreign groups were removed");
-        assert_eq!(bench.process(&id), None, "what is ours is gone");
-        bench.assert_empty();
+        assert_eq!(fixture.process(&id), None, "what is ours is gone");
+        fixture.assert_empty();
     }
 }
 
-fn a_control_group_of_the_name_does_not_disturb_a_new_tree() {
-    let (bench, seconds) = (Bench::new(), odd_seconds());
-    let probe = wait(bench.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
+fn an_existing_control_group_of_the_same_name_does_not_disturb_a_new_tree() {
+    let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
+    let probe = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
     let parents: Vec<PathBuf> = groups_named(&probe)
         .iter()
         .map(|group| group.parent().expect("groups have parents").to_owned())
         .collect();
-    bench.release(&probe);
+    fixture.release(&probe);
     let request = command(&["sleep", &seconds]);
     let groups: Vec<PathBuf> = parents.iter().map(|parent| parent.join(&request.name)).collect();
     if groups.is_empty() {
         return;
     }
-    let mut foreigner = Foreigner::in_groups(&groups);
-    let id = wait(bench.provider.create(&request)).expect("it starts outside of these groups");
-    assert!(foreigner.lives(), "a process of somebody else was killed");
-    let released = wait(bench.provider.release(Kind::Process, &id, ReleaseMode::AT_ONCE));
+    let mut foreign_process = ForeignProcess::in_groups(&groups);
+    let id = wait(fixture.provider.create(&request)).expect("it starts outside of these groups");
+    assert!(foreign_process.lives(), "a foreign process was killed");
+    let released = wait(fixture.provider.release(Kind::Process, &id, ReleaseMode::AT_ONCE));
     assert_eq!(released.expect("it can be ended"), Released::Done);
     assert_eq!(sleeper_count(&seconds), 0);
-    assert!(foreigner.lives(), "a process of somebody else was killed");
-    bench.assert_empty();
+    assert!(foreign_process.lives(), "a foreign process was killed");
+    fixture.assert_empty();
 }

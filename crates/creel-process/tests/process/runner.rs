@@ -1,11 +1,11 @@
-//! Makes tests of plain functions, for a harness that is not libtest's.
+//! Turns plain functions into tests, for a harness other than libtest.
 
 use libtest_mimic::Trial;
 
-/// A test: its name and what it does.
+/// A test: its name and its function.
 pub(crate) type Test = (&'static str, fn());
 
-/// Makes the list of the tests in a module from their functions.
+/// Defines the list of the tests in a module.
 macro_rules! tests {
     ($($name:ident),+ $(,)?) => {
         pub(crate) const ALL: &[crate::runner::Test] = &[$((stringify!($name), $name)),+];
@@ -13,7 +13,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Wraps a function; it fails by panicking, as tests do.
+/// Wraps a function, which fails by panicking.
 pub(crate) fn trial((name, test): Test) -> Trial {
     Trial::test(name, move || {
         test();

@@ -265,7 +265,7 @@ mod tests {
         }
 
         #[test]
-        fn text_of_dollars_and_braces_is_read_or_refused(text in "[$\\{\\}:envinput A]{0,40}") {
+        fn text_of_dollars_and_braces_is_parsed_or_refused(text in "[$\\{\\}:envinput A]{0,40}") {
             if let Ok(template) = free(&text) {
                 prop_assert!(template.references().all(|reference| !reference.name.is_empty()));
             }

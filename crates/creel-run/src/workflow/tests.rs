@@ -194,7 +194,7 @@ fn every_key_is_documented_and_tried() {
 }
 
 #[test]
-fn the_examples_are_right() {
+fn the_examples_are_valid() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut count = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -214,7 +214,7 @@ fn the_examples_are_right() {
 }
 
 #[test]
-fn the_workflows_of_the_reference_are_right() {
+fn the_workflows_of_the_reference_are_valid() {
     let page = include_str!("../../../../docs/reference/workflow.md");
     let blocks: Vec<&str> = page.split("```toml\n").skip(1).collect();
     assert!(blocks.len() >= 4);
@@ -313,7 +313,7 @@ fn a_file_that_is_too_large_or_too_deep_is_refused() {
 }
 
 #[test]
-fn a_large_file_full_of_mistakes_is_read_in_no_time() {
+fn a_large_file_full_of_mistakes_is_parsed_quickly() {
     let many = |line: fn(usize) -> String| (0..4_000).map(line).collect::<String>();
     let repositories = many(|number| {
         format!(

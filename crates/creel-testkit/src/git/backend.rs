@@ -94,7 +94,7 @@ fn read_head(output: &mut impl BufRead) -> io::Result<String> {
             break;
         }
         match line.strip_prefix("Status: ") {
-            Some(said) => status = said.to_owned(),
+            Some(value) => status = value.to_owned(),
             None => headers += &format!("{line}\r\n"),
         }
     }

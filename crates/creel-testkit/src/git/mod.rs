@@ -12,4 +12,4 @@ mod repository;
 mod server;
 
 pub use repository::Origin;
-pub use server::{Asked, Fault, GitServer};
+pub use server::{GitFault, GitRequest, GitServer};

@@ -24,8 +24,8 @@ const POLL_PERIOD: Duration = Duration::from_millis(20);
 
 /// A fault of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// No response until the fault is mended; then the response follows.
+pub enum GitFault {
+    /// No response until the fault is disarmed; then the response follows.
     Hang,
     /// The pack stops in the middle, and the connection stays open.
     Stall,
@@ -39,10 +39,10 @@ pub enum Fault {
     Moved(String),
 }
 
-/// A fault with its counters.
+/// An armed fault with its counters.
 #[derive(Debug)]
-struct Trouble {
-    fault: Fault,
+struct ArmedFault {
+    fault: GitFault,
     /// How often it can still happen.
     left: u32,
     /// How often it has happened.
@@ -51,7 +51,7 @@ struct Trouble {
 
 /// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct GitRequest {
     /// The method.
     pub method: String,
     /// The path, without the query.
@@ -73,8 +73,8 @@ struct GitServerState {
     stopped: AtomicBool,
     /// The accepted passwords. If there are none, no login is required.
     passwords: Mutex<Vec<String>>,
-    troubles: Mutex<BTreeMap<String, Trouble>>,
-    asked: Mutex<Vec<Asked>>,
+    armed_faults: Mutex<BTreeMap<String, ArmedFault>>,
+    requests: Mutex<Vec<GitRequest>>,
 }
 
 impl GitServer {
@@ -101,8 +101,8 @@ impl GitServer {
             root: temporary_directory()?,
             stopped: AtomicBool::new(false),
             passwords: Mutex::default(),
-            troubles: Mutex::default(),
-            asked: Mutex::default(),
+            armed_faults: Mutex::default(),
+            requests: Mutex::default(),
         });
         let served = Arc::clone(&shared);
         let web = Web::start(namespace, move |request, client| served.serve(request, client))?;
@@ -142,25 +142,25 @@ impl GitServer {
         lock(&self.shared.passwords).push(password.to_owned());
     }
 
-    /// Makes a fault happen to a repository, this many times.
-    pub fn trouble(&self, name: &str, fault: Fault, times: u32) {
-        let trouble = Trouble { fault, left: times, fired: 0 };
-        lock(&self.shared.troubles).insert(name.to_owned(), trouble);
+    /// Arms a fault of a repository, which fires this many times.
+    pub fn arm(&self, name: &str, fault: GitFault, times: u32) {
+        let armed = ArmedFault { fault, left: times, fired: 0 };
+        lock(&self.shared.armed_faults).insert(name.to_owned(), armed);
     }
 
-    /// Ends a fault. Hanging requests are answered.
-    pub fn mend(&self, name: &str) {
-        lock(&self.shared.troubles).remove(name);
+    /// Disarms a fault. Hanging requests are answered.
+    pub fn disarm(&self, name: &str) {
+        lock(&self.shared.armed_faults).remove(name);
     }
 
     /// Returns how often the fault of a repository has happened.
     pub fn fired(&self, name: &str) -> u32 {
-        lock(&self.shared.troubles).get(name).map_or(0, |trouble| trouble.fired)
+        lock(&self.shared.armed_faults).get(name).map_or(0, |armed| armed.fired)
     }
 
     /// Returns every request so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        lock(&self.shared.asked).clone()
+    pub fn requests(&self) -> Vec<GitRequest> {
+        lock(&self.shared.requests).clone()
     }
 }
 
@@ -174,34 +174,34 @@ impl Drop for GitServer {
 impl GitServerState {
     fn serve(&self, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let name = name_of(&request.path);
-        lock(&self.asked).push(Asked {
+        lock(&self.requests).push(GitRequest {
             method: request.method.clone(),
             path: request.path.clone(),
             authorization: request.header("authorization").map(str::to_owned),
         });
         match self.fault_of(name) {
-            Some(Fault::Hang) => {
+            Some(GitFault::Hang) => {
                 self.fire(name);
                 self.hold(name);
             }
-            Some(Fault::Status(status)) => {
+            Some(GitFault::Status(status)) => {
                 self.fire(name);
                 return respond(client, status, "", b"");
             }
-            Some(Fault::Repeat) => {
+            Some(GitFault::Repeat) => {
                 if let Some(login) = request.header("authorization") {
                     self.fire(name);
                     let password = password_of(login).unwrap_or_default();
-                    let said = format!("you said {login}, and that is {password}\n");
-                    return respond(client, 403, "Content-Type: text/plain\r\n", said.as_bytes());
+                    let body = format!("you said {login}, and that is {password}\n");
+                    return respond(client, 403, "Content-Type: text/plain\r\n", body.as_bytes());
                 }
             }
-            Some(Fault::Moved(to)) => {
+            Some(GitFault::Moved(to)) => {
                 self.fire(name);
                 let place = format!("Location: {to}{}?{}\r\n", request.path, request.query);
                 return respond(client, 302, &place, b"");
             }
-            Some(Fault::Stall | Fault::Cut) | None => {}
+            Some(GitFault::Stall | GitFault::Cut) | None => {}
         }
         if !self.admits(request) {
             return respond(client, 401, "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
@@ -213,33 +213,33 @@ impl GitServerState {
     /// that is long enough.
     fn pass(&self, name: &str, request: &WebRequest, client: &mut TcpStream) -> io::Result<()> {
         let fault = self.fault_of(name);
-        let breaks = matches!(fault, Some(Fault::Stall | Fault::Cut));
+        let breaks = matches!(fault, Some(GitFault::Stall | GitFault::Cut));
         let passed = backend::respond(request, &self.root, client, breaks)?;
         if passed == PassedPart::Part {
             self.fire(name);
-            if fault == Some(Fault::Stall) {
+            if fault == Some(GitFault::Stall) {
                 self.hold(name);
             }
         }
         Ok(())
     }
 
-    fn fault_of(&self, name: &str) -> Option<Fault> {
-        let troubles = lock(&self.troubles);
-        let trouble = troubles.get(name).filter(|trouble| trouble.left > 0);
-        trouble.map(|trouble| trouble.fault.clone())
+    fn fault_of(&self, name: &str) -> Option<GitFault> {
+        let armed_faults = lock(&self.armed_faults);
+        let armed = armed_faults.get(name).filter(|armed| armed.left > 0);
+        armed.map(|armed| armed.fault.clone())
     }
 
     fn fire(&self, name: &str) {
-        if let Some(trouble) = lock(&self.troubles).get_mut(name) {
-            trouble.left = trouble.left.saturating_sub(1);
-            trouble.fired += 1;
+        if let Some(armed) = lock(&self.armed_faults).get_mut(name) {
+            armed.left = armed.left.saturating_sub(1);
+            armed.fired += 1;
         }
     }
 
-    /// Waits until the repository is mended or the server ends.
+    /// Waits until the fault is disarmed or the server ends.
     fn hold(&self, name: &str) {
-        let lasts = || lock(&self.troubles).contains_key(name);
+        let lasts = || lock(&self.armed_faults).contains_key(name);
         while lasts() && !self.stopped.load(Ordering::SeqCst) {
             thread::sleep(POLL_PERIOD);
         }

@@ -25,7 +25,7 @@ mount -t cgroup2 cgroup2 /system/sys/fs/cgroup
 mount --bind /disk/kept /system/mnt
 ip link set lo up
 cp /script /system/run/script
-# As a service manager would: the controllers are handed down, and nobody works in the root.
+# As a service manager would: the controllers are delegated, and no process runs in the root.
 for controller in cpu memory pids; do
     echo "+$controller" >/system/sys/fs/cgroup/cgroup.subtree_control
 done

@@ -48,7 +48,7 @@ pub struct Machine {
 pub struct Booted {
     process: Child,
     console: Receiver<String>,
-    said: Vec<String>,
+    printed: Vec<String>,
 }
 
 impl Machine {
@@ -99,7 +99,7 @@ impl Machine {
             .stderr(Stdio::inherit());
         let mut process = command.spawn().context("cannot start qemu-system-x86_64")?;
         let console = listen(process.stdout.take().context("it has no console")?);
-        Ok(Booted { process, console, said: Vec::new() })
+        Ok(Booted { process, console, printed: Vec::new() })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -116,14 +116,14 @@ impl Machine {
         fs::write(root.join("init"), INIT)?;
         fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
         fs::write(root.join("script"), script)?;
-        let mut order = String::new();
+        let mut load_order = String::new();
         let modules = Modules::in_directory(&kernel.join("lib/modules"))?;
-        for module in modules.with_needs(&MODULES)? {
+        for module in modules.with_dependencies(&MODULES)? {
             let name = module.file_name().context("a module has a name")?;
             fs::copy(&module, root.join("modules").join(name))?;
-            order += &format!("{}\n", name.to_string_lossy());
+            load_order += &format!("{}\n", name.to_string_lossy());
         }
-        fs::write(root.join("modules/order"), order)?;
+        fs::write(root.join("modules/order"), load_order)?;
         let pack = format!("find . | {BUSYBOX} cpio -o -H newc 2>/dev/null");
         let packed = File::create(self.path("initial"))?;
         run(Command::new("sh").args(["-c", &pack]).current_dir(&root).stdout(packed))
@@ -140,11 +140,11 @@ impl Booted {
         let end = Instant::now() + patience;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(said) = self.console.recv_timeout(left) else {
-                bail!("the machine did not say `{line}`; it said:\n{self}");
+            let Ok(printed) = self.console.recv_timeout(left) else {
+                bail!("the machine did not print `{line}`; its console:\n{self}");
             };
-            let found = said.starts_with(line);
-            self.said.push(said);
+            let found = printed.starts_with(line);
+            self.printed.push(printed);
             if found {
                 return Ok(());
             }
@@ -153,7 +153,10 @@ impl Booted {
 
     /// Returns the lines that begin with `beginning`, without it.
     pub fn lines(&self, beginning: &str) -> Vec<String> {
-        self.said.iter().filter_map(|line| Some(line.strip_prefix(beginning)?.to_owned())).collect()
+        self.printed
+            .iter()
+            .filter_map(|line| Some(line.strip_prefix(beginning)?.to_owned()))
+            .collect()
     }
 
     /// Cuts the power. Everything that was not written to its disk is lost.
@@ -176,7 +179,7 @@ impl Drop for Booted {
 
 impl fmt::Display for Booted {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.said.iter().try_for_each(|line| writeln!(formatter, "{line}"))
+        self.printed.iter().try_for_each(|line| writeln!(formatter, "{line}"))
     }
 }
 

@@ -32,24 +32,24 @@ impl Modules {
 
     /// Returns these modules and all their dependencies, each after its own dependencies. An
     /// unknown name is assumed to be built into the kernel.
-    pub(super) fn with_needs(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
-        let mut order = Vec::new();
+    pub(super) fn with_dependencies(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
+        let mut sorted = Vec::new();
         for name in wanted {
-            self.add(name, &mut order)?;
+            self.add(name, &mut sorted)?;
         }
-        Ok(order)
+        Ok(sorted)
     }
 
-    fn add(&self, name: &str, order: &mut Vec<PathBuf>) -> Result<()> {
+    fn add(&self, name: &str, sorted: &mut Vec<PathBuf>) -> Result<()> {
         let Some(path) = self.0.get(&as_needed(name)) else { return Ok(()) };
-        if order.contains(path) {
+        if sorted.contains(path) {
             return Ok(());
         }
         let module = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         for needed in needs(&module) {
-            self.add(&needed, order)?;
+            self.add(&needed, sorted)?;
         }
-        order.push(path.clone());
+        sorted.push(path.clone());
         Ok(())
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_comes_after_what_it_needs_and_only_once() {
+    fn a_module_comes_once_after_its_dependencies() {
         let directory = tempfile::tempdir().unwrap();
         let write = |path: &str, needs: &str| {
             let path = directory.path().join(path);
@@ -85,8 +85,8 @@ mod tests {
         write("net/9pnet.ko", "");
         write("fs/fs-cache.ko", "9pnet");
         let modules = Modules::in_directory(directory.path()).unwrap();
-        let order = modules.with_needs(&["9p", "built-in", "9pnet"]).unwrap();
-        let names: Vec<_> = order.iter().map(|path| path.file_name().unwrap()).collect();
+        let sorted = modules.with_dependencies(&["9p", "built-in", "9pnet"]).unwrap();
+        let names: Vec<_> = sorted.iter().map(|path| path.file_name().unwrap()).collect();
         assert_eq!(names, ["9pnet.ko", "fs-cache.ko", "9p.ko"]);
     }
 }

@@ -3,7 +3,7 @@
 use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::{ContainerSpec, Labels};
 use creel_testkit::engine::Engine;
-use creel_testkit::world::{Kind, World};
+use creel_testkit::inventory::{Inventory, Kind};
 
 fn lookalike(name: &str) -> Lookalike {
     Lookalike {
@@ -14,19 +14,19 @@ fn lookalike(name: &str) -> Lookalike {
 }
 
 #[test]
-fn untouched_decoys_are_quiet_and_vanish_after_the_test() {
+fn untouched_decoys_report_nothing_and_are_removed_after_the_test() {
     let engine = Engine::from_env();
     let decoys = Decoys::plant(&engine, &lookalike("decoy-quiet")).unwrap();
     decoys.assert_untouched();
     let planted: Vec<String> = decoys.ids().into_iter().map(str::to_owned).collect();
     assert_eq!(planted.len(), 26);
     drop(decoys);
-    let left = World::snapshot(&engine).unwrap().filter(|object| planted.contains(&object.id));
+    let left = Inventory::snapshot(&engine).unwrap().filter(|object| planted.contains(&object.id));
     assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
-fn a_restart_a_stop_and_a_removal_are_all_noticed() {
+fn a_restart_a_stop_and_a_removal_are_all_detected() {
     let engine = Engine::from_env();
     let decoys = Decoys::plant(&engine, &lookalike("decoy-touched")).unwrap();
     let docker = engine.docker();
@@ -46,22 +46,22 @@ fn a_restart_a_stop_and_a_removal_are_all_noticed() {
 fn the_difference_shows_exactly_what_was_added() {
     let engine = Engine::from_env();
     let docker = engine.docker();
-    let mine = |inventory: &creel_testkit::world::Inventory| {
-        inventory.filter(|object| object.name.starts_with("world-"))
+    let mine = |inventory: &creel_testkit::inventory::Inventory| {
+        inventory.filter(|object| object.name.starts_with("diff-"))
     };
-    let before = World::snapshot(&engine).unwrap();
-    let labels = Labels::from([("dev.example.world".to_owned(), "1".to_owned())]);
-    docker.create_network("world-network", &labels).unwrap();
-    docker.create_volume("world-volume", &labels).unwrap();
-    let spec = ContainerSpec::exiting("world-container").labels(&labels);
-    docker.run_to_exit(&spec.network("world-network").volume("world-volume", "/data")).unwrap();
-    let added = mine(&World::snapshot(&engine).unwrap().minus(&before));
-    assert_eq!(added.with_label("dev.example.world", "1").len(), 3, "{added:?}");
-    let container = added.named(Kind::Container, "world-container").unwrap();
+    let before = Inventory::snapshot(&engine).unwrap();
+    let labels = Labels::from([("dev.example.diff".to_owned(), "1".to_owned())]);
+    docker.create_network("diff-network", &labels).unwrap();
+    docker.create_volume("diff-volume", &labels).unwrap();
+    let spec = ContainerSpec::exiting("diff-container").labels(&labels);
+    docker.run_to_exit(&spec.network("diff-network").volume("diff-volume", "/data")).unwrap();
+    let added = mine(&Inventory::snapshot(&engine).unwrap().minus(&before));
+    assert_eq!(added.with_label("dev.example.diff", "1").len(), 3, "{added:?}");
+    let container = added.named(Kind::Container, "diff-container").unwrap();
     assert_eq!(container.state, "exited");
-    docker.remove_container("world-container").unwrap();
-    docker.remove_network("world-network").unwrap();
-    docker.remove_volume("world-volume").unwrap();
-    let left = mine(&World::snapshot(&engine).unwrap().minus(&before));
+    docker.remove_container("diff-container").unwrap();
+    docker.remove_network("diff-network").unwrap();
+    docker.remove_volume("diff-volume").unwrap();
+    let left = mine(&Inventory::snapshot(&engine).unwrap().minus(&before));
     assert!(left.is_empty(), "{left:?}");
 }

@@ -4,16 +4,16 @@ use std::process::Command;
 
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::engine::Engine;
+use creel_testkit::inventory::{Inventory, Kind};
 use creel_testkit::podman::Podman;
 use creel_testkit::sshd::Sshd;
-use creel_testkit::world::{Kind, World};
 
 #[test]
 fn podman_runs_the_test_image() {
     let podman = Podman::start().unwrap();
     let docker = podman.engine().docker();
     let id = docker.run(&ContainerSpec::sleeping("in-podman")).unwrap();
-    let inventory = World::snapshot(&podman.engine()).unwrap();
+    let inventory = Inventory::snapshot(&podman.engine()).unwrap();
     let container = inventory.named(Kind::Container, "in-podman").unwrap();
     assert_eq!((container.id.as_str(), container.state.as_str()), (id.as_str(), "running"));
     docker.remove_container(&id).unwrap();

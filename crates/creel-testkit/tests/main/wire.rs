@@ -64,7 +64,7 @@ fn a_reset_and_an_injected_status_never_reach_the_engine() {
 }
 
 #[test]
-fn half_a_body_is_half_a_body() {
+fn a_half_body_is_cut_in_the_middle() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let rule = wire.add(Rule::new("/version$", Fault::HalfBody));
     let error = wire.engine().api().get("/version").unwrap_err();
@@ -85,15 +85,15 @@ fn a_hanging_request_ends_with_the_proxy_and_a_delay_does_not_lose_it() {
 
     let rule = wire.add(Rule::new("/version$", Fault::Hang));
     let api = wire.engine().api();
-    let asking = std::thread::spawn(move || api.get("/version"));
+    let request = std::thread::spawn(move || api.get("/version"));
     assert!(eventually(Duration::from_secs(5), || rule.fired() == 1));
-    assert!(!asking.is_finished());
+    assert!(!request.is_finished());
     drop(wire);
-    assert!(asking.join().unwrap().is_err());
+    assert!(request.join().unwrap().is_err());
 }
 
 #[test]
-fn chances_follow_the_seed() {
+fn probabilities_follow_the_seed() {
     let fired = |seed| {
         let wire = Wire::start(&Engine::from_env(), seed).unwrap();
         let rule = wire.add(Rule::new("/_ping$", Fault::Reset).probability(0.1));
@@ -107,7 +107,7 @@ fn chances_follow_the_seed() {
 }
 
 #[tokio::test]
-async fn a_pooling_client_never_meets_a_closed_connection() {
+async fn a_pooling_client_never_uses_a_closed_connection() {
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     let endpoint = Endpoint::explicit(&wire.host()).unwrap();
     let client = DockerProvider::connect(endpoint).unwrap();

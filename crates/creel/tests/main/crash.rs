@@ -1,8 +1,8 @@
-//! The crash matrix: the real binary is killed at every named place, for every kind.
+//! The crash matrix: the real binary is killed at every crashpoint, for every kind.
 //!
-//! Each cell takes one thing, dies at one place, and is followed by a restart.
-//! What must be true then: nothing of it is left in the world, its records are
-//! closed, look-alikes stand as they stood, and a second restart changes nothing.
+//! Each cell acquires one resource, dies at one crashpoint, and is followed by a restart.
+//! Afterwards nothing of it exists at its provider, its records are closed, the decoys
+//! are unchanged, and a second restart changes nothing.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -17,22 +17,22 @@ use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::image;
+use creel_testkit::inventory::Inventory;
 use creel_testkit::wait::eventually;
-use creel_testkit::world::{Inventory, World};
 use serde_json::Value;
 
 use crate::daytona::Daytona;
 use crate::support::{Home, LEDGER_LABEL, PATIENCE, assert_killed, text_of};
 
-/// The settings under which an unanswered create counts as never made at once.
+/// Settings under which an unanswered create counts as never made at once.
 const NO_WINDOW: &str = "[ledger]\nintent_window = \"0s\"\n";
 
-/// The settings under which an unanswered create is searched for no longer than a test can wait.
+/// Settings under which the search for an unanswered create is short enough for a test.
 const SHORT_WINDOW: &str = "[ledger]\nintent_window = \"2s\"\n";
 
-/// What a cell takes.
+/// The resource that a cell acquires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum HeldKind {
     Container,
     Network,
     Volume,
@@ -41,7 +41,7 @@ pub(crate) enum Taken {
     Sandbox,
 }
 
-impl Taken {
+impl HeldKind {
     pub(crate) const ALL: [Self; 6] = [
         Self::Container,
         Self::Network,
@@ -51,12 +51,12 @@ impl Taken {
         Self::Sandbox,
     ];
 
-    /// Returns whether another process makes it, which may do so after ours has died.
+    /// Returns whether another process creates it, which may happen after ours has died.
     fn lands_late(self) -> bool {
         !matches!(self, Self::Process | Self::Directory)
     }
 
-    /// Returns the flags that ask for it.
+    /// Returns the flags that request it.
     pub(crate) fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Container => &["--container", image::REFERENCE],
@@ -72,7 +72,7 @@ impl Taken {
 /// How a supervisor ends at a random instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// By SIGKILL; its watchdog lives.
+    /// By SIGKILL; its watchdog survives.
     Killed,
     /// By SIGKILL, and there is no watchdog.
     KilledAlone,
@@ -80,28 +80,28 @@ pub(crate) enum End {
     Asked,
 }
 
-/// Says whether a crash there leaves an intent of which nothing came.
+/// Returns whether a crash there leaves an intent without a resource.
 fn leaves_a_bare_intent(point: Crashpoint) -> bool {
     point == Crashpoint::AfterIntent
 }
 
-/// Says whether a crash there leaves the object in the world.
+/// Returns whether a crash there leaves the object at its provider.
 fn leaves_an_object(point: Crashpoint) -> bool {
     matches!(point, Crashpoint::CreateSent | Crashpoint::CreatedNotRecorded)
 }
 
-/// The engine, the sandboxes' server, the home and the decoys that all cells share.
+/// The engine, the sandbox server, the home and the decoys that all cells share.
 pub(crate) struct Matrix {
     home: Home,
     decoys: Decoys,
     baseline: Inventory,
     daytona: Daytona,
-    // The last field: the engine must outlive what is removed from it.
+    // The last field, because the engine must outlive the objects on it.
     engine: PrivateEngine,
 }
 
 impl Matrix {
-    /// Starts an engine that nobody else uses, so that its inventory can be compared as a whole.
+    /// Starts a private engine, so that its whole inventory can be compared.
     pub(crate) fn set_up() -> Self {
         let engine = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
         let mut home = Home::on(&engine.engine());
@@ -114,7 +114,7 @@ impl Matrix {
             label_value: home.ledger_id(),
         };
         let decoys = Decoys::plant(&engine.engine(), &original).unwrap();
-        let baseline = World::snapshot(&engine.engine()).unwrap();
+        let baseline = Inventory::snapshot(&engine.engine()).unwrap();
         Self { home, decoys, baseline, daytona, engine }
     }
 
@@ -123,32 +123,32 @@ impl Matrix {
         self.engine.engine()
     }
 
-    /// Takes one thing and dies at the place.
-    fn crash(&self, taken: Taken, point: Crashpoint, more: &[&str]) {
-        let (output, reached) = self.home.hold_until(point, &[more, taken.flags()].concat());
+    /// Acquires one resource and dies at the crashpoint.
+    fn crash(&self, held_kind: HeldKind, point: Crashpoint, more: &[&str]) {
+        let (output, reached) = self.home.hold_until(point, &[more, held_kind.flags()].concat());
         assert_killed(&output);
         assert!(reached, "the fault did not fire\n{output}");
     }
 
     /// Runs one cell.
-    pub(crate) fn run(&self, taken: Taken, point: Crashpoint) {
+    pub(crate) fn run(&self, held_kind: HeldKind, point: Crashpoint) {
         let before = self.home.records().len();
-        self.crash(taken, point, &["--no-watchdog"]);
+        self.crash(held_kind, point, &["--no-watchdog"]);
         let records = self.home.records();
         let expected = usize::from(point != Crashpoint::BeforeIntent);
         assert_eq!(records.len() - before, expected, "{records:#?}");
         if leaves_an_object(point) {
-            assert!(!self.left().is_empty(), "there is nothing to give back");
+            assert!(!self.left().is_empty(), "there is nothing to release");
         }
-        let near = records.last().map(|record| Near::plant(self, taken, record));
+        let near = records.last().map(|record| NearbyDecoys::plant(self, held_kind, record));
 
-        // A create that may still land is waited for, and the code says so.
-        let code = if leaves_a_bare_intent(point) && taken.lands_late() { 3 } else { 0 };
+        // A create that may still land is waited for, which the exit code reports.
+        let code = if leaves_a_bare_intent(point) && held_kind.lands_late() { 3 } else { 0 };
         self.home.creel.run(["reconcile"]).expect_code(code);
-        self.assert_given_back(point, near.as_ref());
-        let after_one = self.home.story();
+        self.assert_released(point, near.as_ref());
+        let after_one = self.home.ledger_state();
         self.home.creel.run(["reconcile"]).expect_code(code);
-        assert_eq!(self.home.story(), after_one, "the second recovery changed something");
+        assert_eq!(self.home.ledger_state(), after_one, "the second recovery changed something");
 
         self.home.configure(NO_WINDOW);
         self.home.creel.run(["reconcile"]).expect_code(0);
@@ -164,11 +164,11 @@ impl Matrix {
         self.assert_decoys_untouched();
     }
 
-    /// Takes one of each kind, ends the supervisor at an instant, and recovers; returns the
-    /// states of the records it left.
+    /// Acquires one resource of each kind, ends the supervisor at an instant, and recovers. Returns
+    /// the states of the records it left.
     pub(crate) fn end_after(&self, instant: Duration, end: End) -> Vec<String> {
         self.home.configure(SHORT_WINDOW);
-        let kinds = Taken::ALL.into_iter().flat_map(Taken::flags).copied();
+        let kinds = HeldKind::ALL.into_iter().flat_map(HeldKind::flags).copied();
         let alone: &[&str] = if end == End::KilledAlone { &["--no-watchdog"] } else { &[] };
         let hold = [&["dev", "hold", "--for", "0s"], alone].concat();
         let running = self.home.creel.spawn(hold.into_iter().chain(kinds));
@@ -180,22 +180,22 @@ impl Matrix {
             running.kill();
         }
         let states = self.home.open_records();
-        // Whoever took something had a watchdog before, and that one needs no help.
+        // A supervisor that acquired a resource had already started its watchdog, which is enough.
         self.home.await_quiet();
-        let settled = eventually(PATIENCE, || {
+        let converged = eventually(PATIENCE, || {
             if end == End::KilledAlone {
-                // It fails truthfully while a late container uses what is to go.
+                // It fails correctly while a late container uses what is to be released.
                 self.home.creel.run(["reconcile"]);
             }
             self.home.open_records().is_empty()
         });
-        assert!(settled, "after {instant:?}: {:#?}", self.home.open_records());
+        assert!(converged, "after {instant:?}: {:#?}", self.home.open_records());
         self.home.creel.run(["reconcile"]).expect_code(0);
         assert_eq!(self.left(), Vec::<String>::new(), "after {instant:?}");
         states.iter().map(|record| record["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn assert_given_back(&self, point: Crashpoint, near: Option<&Near>) {
+    fn assert_released(&self, point: Crashpoint, near: Option<&NearbyDecoys>) {
         assert_eq!(self.left_besides(near), Vec::<String>::new());
         for record in self.home.open_records() {
             let bare = record["state"] == "intended" && record["id"].is_null();
@@ -203,19 +203,19 @@ impl Matrix {
         }
     }
 
-    /// Returns everything that is in the world and was not before.
+    /// Returns everything that exists now and did not exist before.
     fn left(&self) -> Vec<String> {
         self.left_besides(None)
     }
 
-    /// Returns the same without what was planted near the thing that was taken.
-    fn left_besides(&self, near: Option<&Near>) -> Vec<String> {
-        let world = World::snapshot(&self.engine()).unwrap().minus(&self.baseline);
-        let copies = near.map(Near::copied_ids).unwrap_or_default();
-        let of_engine = world
-            .objects()
-            .filter(|object| !Near::is(&object.name) && !copies.contains(&object.id.as_str()));
-        let of_machine = self.home.on_machine().into_iter().filter(|line| !Near::is(line));
+    /// Returns the same without the decoys planted near the acquired resource.
+    fn left_besides(&self, near: Option<&NearbyDecoys>) -> Vec<String> {
+        let inventory = Inventory::snapshot(&self.engine()).unwrap().minus(&self.baseline);
+        let copies = near.map(NearbyDecoys::copied_ids).unwrap_or_default();
+        let of_engine = inventory.objects().filter(|object| {
+            !NearbyDecoys::is(&object.name) && !copies.contains(&object.id.as_str())
+        });
+        let of_machine = self.home.on_machine().into_iter().filter(|line| !NearbyDecoys::is(line));
         let of_engine = of_engine.map(|object| format!("{object:?}"));
         let sandboxes = self.daytona.left().into_iter().map(|row| format!("sandbox {row}"));
         of_engine.chain(of_machine).chain(sandboxes).collect()
@@ -226,18 +226,18 @@ impl Matrix {
         self.daytona.assert_decoys_untouched();
     }
 
-    /// Checks that the whole matrix left the world as it was.
-    pub(crate) fn assert_as_before(&self) {
+    /// Asserts that the whole matrix left everything as it was before.
+    pub(crate) fn assert_unchanged(&self) {
         assert_eq!(self.left(), Vec::<String>::new());
         self.assert_decoys_untouched();
     }
 }
 
-/// Look-alikes of the very thing that a cell took, made when its name is known.
-enum Near {
+/// Decoys of the very resource that a cell acquired, created when its name is known.
+enum NearbyDecoys {
     Object {
         name: String,
-        /// What carries the very labels of the original under other names.
+        /// Objects with the same labels as the original under other names.
         copies: Decoys,
     },
     Processes(Vec<Child>),
@@ -246,15 +246,15 @@ enum Near {
     Sandboxes,
 }
 
-impl Near {
-    /// What every such name ends in: one letter more than the original's.
+impl NearbyDecoys {
+    /// The suffix of every such name: one letter more than the original's.
     const SUFFIX: char = 'x';
 
     fn is(text: &str) -> bool {
         text.ends_with(Self::SUFFIX)
     }
 
-    /// Returns the ids of what carries copied labels.
+    /// Returns the ids of the objects with copied labels.
     fn copied_ids(&self) -> Vec<&str> {
         match self {
             Self::Object { copies, .. } => copies.ids(),
@@ -262,7 +262,7 @@ impl Near {
         }
     }
 
-    fn plant(matrix: &Matrix, taken: Taken, record: &Value) -> Self {
+    fn plant(matrix: &Matrix, held_kind: HeldKind, record: &Value) -> Self {
         let (name, resource) =
             (record["name"].as_str().unwrap(), record["resource"].as_str().unwrap());
         let near = format!("{name}{}", Self::SUFFIX);
@@ -273,15 +273,15 @@ impl Near {
         ]);
         let copied = matrix.home.labels_of(record);
         let copies = || Decoys::copies(&matrix.engine(), &format!("{name}-copy"), &copied).unwrap();
-        match taken {
-            Taken::Container => {
+        match held_kind {
+            HeldKind::Container => {
                 docker.create(&ContainerSpec::sleeping(&near).labels(&labels)).unwrap();
             }
-            Taken::Network => drop(docker.create_network(&near, &labels).unwrap()),
-            Taken::Volume => drop(docker.create_volume(&near, &labels).unwrap()),
-            Taken::Process => return Self::Processes(near_processes(resource)),
-            Taken::Directory => return Self::Directories(near_directories(matrix, name)),
-            Taken::Sandbox => {
+            HeldKind::Network => drop(docker.create_network(&near, &labels).unwrap()),
+            HeldKind::Volume => drop(docker.create_volume(&near, &labels).unwrap()),
+            HeldKind::Process => return Self::Processes(near_processes(resource)),
+            HeldKind::Directory => return Self::Directories(near_directories(matrix, name)),
+            HeldKind::Sandbox => {
                 matrix.daytona.plant(name, resource, &matrix.home.ledger_id());
                 return Self::Sandboxes;
             }
@@ -289,21 +289,21 @@ impl Near {
         Self::Object { name: near, copies: copies() }
     }
 
-    /// Checks that the look-alikes are still there, and takes them away.
+    /// Asserts that the decoys still exist, and removes them.
     fn assert_untouched(self, matrix: &Matrix) {
         match self {
             Self::Object { name, copies } => {
                 copies.assert_untouched();
                 drop(copies);
                 let docker = matrix.engine().docker();
-                let world = World::snapshot(&matrix.engine()).unwrap();
-                let found = world.objects().any(|object| object.name == name);
-                assert!(found, "the look-alike {name} is gone");
+                let inventory = Inventory::snapshot(&matrix.engine()).unwrap();
+                let found = inventory.objects().any(|object| object.name == name);
+                assert!(found, "the decoy {name} is gone");
                 remove(&docker, &name);
             }
             Self::Processes(processes) => {
                 for mut process in processes {
-                    assert!(process.try_wait().unwrap().is_none(), "a look-alike was ended");
+                    assert!(process.try_wait().unwrap().is_none(), "a decoy was ended");
                     process.kill().unwrap();
                     process.wait().unwrap();
                 }
@@ -325,10 +325,10 @@ fn remove(docker: &Docker, name: &str) {
     docker.remove_volume(name).unwrap();
 }
 
-/// Starts processes that carry almost the marker of the resource.
+/// Starts processes whose marker closely resembles that of the resource.
 fn near_processes(resource: &str) -> Vec<Child> {
     let variants = [
-        ("CREEL_RESOURCE", format!("{resource}{}", Near::SUFFIX)),
+        ("CREEL_RESOURCE", format!("{resource}{}", NearbyDecoys::SUFFIX)),
         ("CREEL_RESOURCE", resource.to_uppercase()),
         ("XCREEL_RESOURCE", resource.to_owned()),
         ("CREEL_RESOURCES", resource.to_owned()),
@@ -342,10 +342,10 @@ fn near_processes(resource: &str) -> Vec<Child> {
     variants.iter().map(start).collect()
 }
 
-/// Makes directories that have almost the name of the original, or its name elsewhere.
+/// Creates directories whose names resemble the original's, or equal it elsewhere.
 fn near_directories(matrix: &Matrix, name: &str) -> Vec<PathBuf> {
     let root = matrix.home.creel.state().join("sandboxes");
-    let paths = vec![root.join(format!("{name}{}", Near::SUFFIX)), matrix.home.path(name)];
+    let paths = vec![root.join(format!("{name}{}", NearbyDecoys::SUFFIX)), matrix.home.path(name)];
     for path in &paths {
         fs::create_dir_all(path).unwrap();
         fs::write(path.join("kept"), "kept").unwrap();
@@ -354,34 +354,34 @@ fn near_directories(matrix: &Matrix, name: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_crash_at_every_place_leaves_nothing_of_any_kind() {
+fn a_crash_at_every_crashpoint_leaves_nothing_of_any_kind() {
     let matrix = Matrix::set_up();
-    for taken in Taken::ALL {
+    for held_kind in HeldKind::ALL {
         for point in Crashpoint::ALL {
-            matrix.run(taken, point);
+            matrix.run(held_kind, point);
         }
     }
-    matrix.assert_as_before();
+    matrix.assert_unchanged();
 }
 
 #[test]
 fn the_watchdog_alone_reclaims_after_a_crash() {
     let places = [
-        (Taken::Container, Crashpoint::CreateSent),
-        (Taken::Network, Crashpoint::CreatedNotRecorded),
-        (Taken::Volume, Crashpoint::ReleaseSent),
-        (Taken::Process, Crashpoint::CreateSent),
-        (Taken::Directory, Crashpoint::ReleasedNotVerified),
-        (Taken::Sandbox, Crashpoint::CreateSent),
-        (Taken::Sandbox, Crashpoint::ReleaseSent),
+        (HeldKind::Container, Crashpoint::CreateSent),
+        (HeldKind::Network, Crashpoint::CreatedNotRecorded),
+        (HeldKind::Volume, Crashpoint::ReleaseSent),
+        (HeldKind::Process, Crashpoint::CreateSent),
+        (HeldKind::Directory, Crashpoint::ReleasedNotVerified),
+        (HeldKind::Sandbox, Crashpoint::CreateSent),
+        (HeldKind::Sandbox, Crashpoint::ReleaseSent),
     ];
     let matrix = Matrix::set_up();
-    for (taken, point) in places {
-        matrix.crash(taken, point, &[]);
+    for (held_kind, point) in places {
+        matrix.crash(held_kind, point, &[]);
         matrix.home.await_quiet();
         assert!(eventually(PATIENCE, || matrix.left().is_empty()), "{:#?}", matrix.left());
         let open = matrix.home.open_records();
         assert!(open.is_empty(), "the watchdog left open: {open:#?}");
     }
-    matrix.assert_as_before();
+    matrix.assert_unchanged();
 }

@@ -1,5 +1,5 @@
-//! A Daytona of a test's own: the local server in this process, its faults, and its own view of
-//! what is there.
+//! A private Daytona: the local server in this process, its faults, and its own view of
+//! the sandboxes.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,11 +13,11 @@ use tokio::runtime::Runtime;
 
 use crate::support::{LEDGER_LABEL, PATIENCE};
 
-/// A server without processes, in which nothing takes long.
+/// A server without processes, whose operations complete quickly.
 pub(crate) struct Daytona {
     runtime: Runtime,
     running: Option<Running>,
-    /// The look-alikes that were planted, as the server showed them then, by id.
+    /// The planted decoys as the server showed them then, by id.
     decoys: Mutex<BTreeMap<String, Value>>,
 }
 
@@ -76,14 +76,14 @@ impl Daytona {
         assert!(gone, "{:#?}", self.left());
     }
 
-    /// Returns how often the faults have struck.
+    /// Returns how often the faults have fired.
     pub(crate) fn fired(&self) -> u64 {
         let answer = self.admin("GET", "faults", &Value::Null);
         let faults = answer["faults"].as_array().unwrap();
         faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
     }
 
-    /// Returns how many requests of clients came by a route, or by all of them.
+    /// Returns how many requests of clients were received on a route, or on all routes.
     pub(crate) fn requests(&self, route: Option<&str>) -> u64 {
         let counts = self.admin("GET", "requests", &Value::Null);
         let count = match route {
@@ -93,12 +93,12 @@ impl Daytona {
         count.as_u64().unwrap_or(0)
     }
 
-    /// Returns how many requests the service got of each kind.
+    /// Returns how many requests the service received of each kind.
     pub(crate) fn requests_by_route(&self) -> Value {
         self.admin("GET", "requests", &Value::Null)["by_route"].clone()
     }
 
-    /// Returns every sandbox that is not gone, hidden ones too, as the server itself sees it.
+    /// Returns every sandbox that is not gone, hidden ones included, from the server's own state.
     pub(crate) fn sandboxes(&self) -> BTreeMap<String, Value> {
         let answer = self.admin("GET", "sandboxes", &Value::Null);
         let rows = answer["sandboxes"].as_array().unwrap().iter();
@@ -115,7 +115,7 @@ impl Daytona {
             .collect()
     }
 
-    /// Plants look-alikes of one sandbox of ours: each differs in one small way.
+    /// Plants decoys of one of our sandboxes. Each differs in one small detail.
     pub(crate) fn plant(&self, name: &str, resource: &str, ledger: &str) {
         let (resource_label, near) = ("dev.creel.resource", format!("{resource}x"));
         let ours = json!({ resource_label: resource, LEDGER_LABEL: ledger });
@@ -123,9 +123,9 @@ impl Daytona {
             (format!("{name}x"), json!({ resource_label: near, LEDGER_LABEL: ledger })),
             (format!("x{name}"), ours.clone()),
             (name.to_uppercase(), ours.clone()),
-            // As a fork has them: the very labels, under another name.
+            // Like a fork: the same labels under another name.
             (format!("{name}-fork"), ours.clone()),
-            // As a deleted one is called, but for the number.
+            // Like the name of a deleted sandbox, except for the number.
             (format!("DESTROYED_{name}"), ours),
             (
                 format!("{name}-other"),
@@ -161,13 +161,13 @@ impl Daytona {
         }
     }
 
-    /// Checks that every look-alike stands as it stood.
+    /// Asserts that every decoy is unchanged.
     pub(crate) fn assert_decoys_untouched(&self) {
         let decoys = self.decoys.lock().unwrap();
         assert!(!decoys.is_empty());
         let there = self.sandboxes();
         for (id, planted) in decoys.iter() {
-            assert_eq!(there.get(id), Some(planted), "a look-alike was touched");
+            assert_eq!(there.get(id), Some(planted), "a decoy was touched");
         }
     }
 }

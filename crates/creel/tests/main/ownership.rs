@@ -1,4 +1,4 @@
-//! What is ours is known by its identity: a replacement, a copy or a look-alike stays.
+//! Ownership is proven by identity: a replacement, a copy or a decoy stays.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
 use serde_json::{Value, json};
 
-use crate::crash::Taken;
+use crate::crash::HeldKind;
 use crate::daytona::Daytona;
 use crate::support::{Home, PATIENCE, text_of};
 
-/// The settings under which an unanswered create counts as never made at once.
+/// Settings under which an unanswered create counts as never made at once.
 const NO_WINDOW: &str = "[ledger]\nintent_window = \"0s\"\n";
 
 fn set_up() -> (Home, PrivateEngine) {
@@ -38,10 +38,10 @@ fn a_volume_of_the_library_that_was_replaced_stays() {
         docker.remove_volume(&name).unwrap();
         docker.create_volume(&name, &Labels::new()).unwrap();
         let before = docker.inspect_volume(&name).unwrap();
-        let words = if line == ["rm"] { vec!["rm", &resource] } else { line.to_vec() };
-        let output = home.creel.run(&words).expect_code(0);
-        let told = format!("{}{}", output.stdout, output.stderr);
-        assert!(told.contains("it is not ours"), "{output}");
+        let args = if line == ["rm"] { vec!["rm", &resource] } else { line.to_vec() };
+        let output = home.creel.run(&args).expect_code(0);
+        let report = format!("{}{}", output.stdout, output.stderr);
+        assert!(report.contains("it is not ours"), "{output}");
         home.creel.run(["reconcile"]).expect_code(0);
         assert_eq!(docker.inspect_volume(&name).unwrap(), before, "{line:?}");
         assert_eq!(home.records()[0]["state"], "gone");
@@ -50,12 +50,12 @@ fn a_volume_of_the_library_that_was_replaced_stays() {
 }
 
 #[test]
-fn copied_labels_make_nothing_ours_while_no_id_is_on_record() {
+fn copied_labels_prove_no_ownership_while_no_id_is_on_record() {
     let (mut home, engine) = set_up();
     let daytona = Daytona::start(Settings::hollow());
     home.creel = daytona.point(home.creel.clone());
-    for taken in [Taken::Container, Taken::Network, Taken::Volume, Taken::Sandbox] {
-        let flags = [&["--no-watchdog"], taken.flags()].concat();
+    for held_kind in [HeldKind::Container, HeldKind::Network, HeldKind::Volume, HeldKind::Sandbox] {
+        let flags = [&["--no-watchdog"], held_kind.flags()].concat();
         let (_, reached) = home.hold_until(Crashpoint::AfterIntent, &flags);
         assert!(reached);
         let records = home.open_records();
@@ -63,7 +63,7 @@ fn copied_labels_make_nothing_ours_while_no_id_is_on_record() {
         let copies = Decoys::copies(&engine.engine(), "copied", &labels).unwrap();
         let name = records[0]["name"].as_str().unwrap();
         daytona.plant(name, records[0]["resource"].as_str().unwrap(), &home.ledger_id());
-        // The create may still land: the code says so, and nothing is released.
+        // The create may still land: the exit code reports that, and nothing is released.
         home.creel.run(["reconcile"]);
         home.creel.run(["sweep", "--apply", "--owned"]);
         copies.assert_untouched();
@@ -78,36 +78,36 @@ fn copied_labels_make_nothing_ours_while_no_id_is_on_record() {
 }
 
 /// Creates a foreign object with this name. Returns its id.
-fn create_foreign(docker: &Docker, taken: Taken, name: &str, labels: &Labels) -> String {
-    match taken {
-        Taken::Container => docker.run(&ContainerSpec::sleeping(name).labels(labels)).unwrap(),
-        Taken::Network => docker.create_network(name, labels).unwrap(),
-        Taken::Volume => docker.create_volume(name, labels).unwrap(),
+fn create_foreign(docker: &Docker, held_kind: HeldKind, name: &str, labels: &Labels) -> String {
+    match held_kind {
+        HeldKind::Container => docker.run(&ContainerSpec::sleeping(name).labels(labels)).unwrap(),
+        HeldKind::Network => docker.create_network(name, labels).unwrap(),
+        HeldKind::Volume => docker.create_volume(name, labels).unwrap(),
         other => panic!("{other:?} does not exist on an engine"),
     }
 }
 
-fn inspect(docker: &Docker, taken: Taken, id: &str) -> Option<Value> {
-    let seen = match taken {
-        Taken::Container => docker.inspect_container(id),
-        Taken::Network => docker.inspect_network(id),
-        Taken::Volume => docker.inspect_volume(id),
+fn inspect(docker: &Docker, held_kind: HeldKind, id: &str) -> Option<Value> {
+    let seen = match held_kind {
+        HeldKind::Container => docker.inspect_container(id),
+        HeldKind::Network => docker.inspect_network(id),
+        HeldKind::Volume => docker.inspect_volume(id),
         other => panic!("{other:?} does not exist on an engine"),
     };
     seen.unwrap()
 }
 
-fn remove(docker: &Docker, taken: Taken, name: &str) {
-    let removed = match taken {
-        Taken::Container => docker.remove_container(name),
-        Taken::Network => docker.remove_network(name),
-        Taken::Volume => docker.remove_volume(name),
+fn remove(docker: &Docker, held_kind: HeldKind, name: &str) {
+    let removed = match held_kind {
+        HeldKind::Container => docker.remove_container(name),
+        HeldKind::Network => docker.remove_network(name),
+        HeldKind::Volume => docker.remove_volume(name),
         other => panic!("{other:?} does not exist on an engine"),
     };
     removed.unwrap();
 }
 
-/// Closes the open records, and checks that the replacement was never touched.
+/// Closes the open records, and asserts that the replacement was never touched.
 #[track_caller]
 fn assert_stays(home: &Home, untouched: impl Fn() -> bool) {
     assert!(untouched(), "the undo touched the replacement");
@@ -135,42 +135,42 @@ fn lose_response(wire: &Wire, path: &str) -> Arc<Rule> {
 #[test]
 fn an_object_that_was_replaced_before_the_undo_of_a_failed_create_stays() {
     let places = [
-        (Taken::Volume, "/volumes/create", false),
-        (Taken::Volume, "/volumes/create", true),
-        (Taken::Network, "/networks/create", false),
-        (Taken::Container, "/containers/create", false),
+        (HeldKind::Volume, "/volumes/create", false),
+        (HeldKind::Volume, "/volumes/create", true),
+        (HeldKind::Network, "/networks/create", false),
+        (HeldKind::Container, "/containers/create", false),
         // The container was created, and its removal after the failed start failed too.
-        (Taken::Container, "/containers/[^/]*/start", false),
+        (HeldKind::Container, "/containers/[^/]*/start", false),
     ];
     let (_, engine) = set_up();
     let docker = engine.engine().docker();
-    for (taken, path, has_other_labels) in places {
+    for (held_kind, path, has_other_labels) in places {
         let wire = Wire::start(&engine.engine(), 1).unwrap();
         let home = Home::on(&wire.engine());
         let lost = lose_response(&wire, path);
         wire.add(Rule::new("/containers/", Fault::Reset).method("DELETE").times(1));
-        let running = home.hold_stopped_at(Crashpoint::CreatedNotRecorded, taken.flags());
+        let running = home.hold_stopped_at(Crashpoint::CreatedNotRecorded, held_kind.flags());
         assert_eq!(lost.fired(), 1);
         let record = home.open_records().remove(0);
         let name = record["name"].as_str().unwrap();
         assert!(
-            inspect(&docker, taken, name).is_some(),
+            inspect(&docker, held_kind, name).is_some(),
             "nothing was created that could be replaced"
         );
-        remove(&docker, taken, name);
+        remove(&docker, held_kind, name);
         let labels = if has_other_labels {
             labels_with_other_resource(&home, &record)
         } else {
             Labels::new()
         };
-        let id = create_foreign(&docker, taken, name, &labels);
-        let before = inspect(&docker, taken, &id);
+        let id = create_foreign(&docker, held_kind, name, &labels);
+        let before = inspect(&docker, held_kind, &id);
         wire.heal();
         running.signal("CONT");
         let output = running.wait();
-        assert_ne!(output.code(), Some(0), "{taken:?}: the create failed\n{output}");
-        assert_stays(&home, || inspect(&docker, taken, &id) == before);
-        remove(&docker, taken, &id);
+        assert_ne!(output.code(), Some(0), "{held_kind:?}: the create failed\n{output}");
+        assert_stays(&home, || inspect(&docker, held_kind, &id) == before);
+        remove(&docker, held_kind, &id);
     }
 }
 
@@ -196,13 +196,13 @@ fn a_volume_that_was_replaced_after_it_was_found_again_stays() {
         } else {
             Labels::new()
         };
-        remove(&docker, Taken::Volume, name);
-        let id = create_foreign(&docker, Taken::Volume, name, &labels);
-        let before = inspect(&docker, Taken::Volume, &id);
+        remove(&docker, HeldKind::Volume, name);
+        let id = create_foreign(&docker, HeldKind::Volume, name, &labels);
+        let before = inspect(&docker, HeldKind::Volume, &id);
         running.wait();
         assert_eq!(home.last_events().last().unwrap()["event"], "replaced");
-        assert_stays(&home, || inspect(&docker, Taken::Volume, &id) == before);
-        remove(&docker, Taken::Volume, &id);
+        assert_stays(&home, || inspect(&docker, HeldKind::Volume, &id) == before);
+        remove(&docker, HeldKind::Volume, &id);
     }
 }
 
@@ -213,7 +213,7 @@ fn a_sandbox_that_was_replaced_before_the_undo_of_a_failed_create_stays() {
         let mut home = Home::without_engine();
         home.creel = daytona.point(home.creel.clone());
         daytona.arm(&json!({"at": "create", "fault": fault, "count": 1}));
-        let running = home.hold_stopped_at(Crashpoint::CreateSent, Taken::Sandbox.flags());
+        let running = home.hold_stopped_at(Crashpoint::CreateSent, HeldKind::Sandbox.flags());
         let record = home.open_records().remove(0);
         let name = record["name"].as_str().unwrap();
         assert_eq!(
@@ -237,7 +237,7 @@ fn a_sandbox_that_was_replaced_before_the_undo_of_a_failed_create_stays() {
 #[test]
 fn a_directory_that_was_replaced_before_its_identity_was_recorded_stays() {
     let home = Home::without_engine();
-    let running = home.hold_stopped_at(Crashpoint::CreatedNotRecorded, Taken::Directory.flags());
+    let running = home.hold_stopped_at(Crashpoint::CreatedNotRecorded, HeldKind::Directory.flags());
     let name = home.open_records()[0]["name"].as_str().unwrap().to_owned();
     let path = home.creel.state().join("sandboxes").join(name);
     // Kept under another name, so that its inode is not reused.
@@ -250,7 +250,7 @@ fn a_directory_that_was_replaced_before_its_identity_was_recorded_stays() {
 }
 
 #[test]
-fn every_release_of_a_sweep_says_by_which_rule() {
+fn every_release_of_a_sweep_names_its_rule() {
     let (home, engine) = set_up();
     let docker = engine.engine().docker();
     let labels = Labels::from([("job".to_owned(), "nightly".to_owned())]);
@@ -304,7 +304,7 @@ fn a_volume_that_is_removed_with_its_container_has_its_own_rows() {
     }
     assert!(home.creel.run(["ledger", "why", &volume]).stdout.contains("container swept"));
 
-    // A volume that another container uses stays, and its row says so.
+    // A volume that another container uses stays, and its row reports that.
     let first = ContainerSpec::sleeping("first").label("job", "weekly").anonymous_volume("/data");
     let first = docker.run(&first).unwrap();
     let shared = anonymous_of(&docker, &first).remove(0);
@@ -328,7 +328,7 @@ fn a_volume_that_is_removed_with_a_tracked_container_has_the_evidence_of_the_con
     for how in ["reconcile", "rm", "released"] {
         let holding = home.hold(&["--container", "with-volume:1", "--no-watchdog"]);
         let resource = holding.resources().remove(0);
-        let container = holding.told["held"][0]["id"].as_str().unwrap().to_owned();
+        let container = holding.report["held"][0]["id"].as_str().unwrap().to_owned();
         let volume = anonymous_of(&docker, &container).remove(0);
         match how {
             "released" => {

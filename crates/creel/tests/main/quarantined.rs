@@ -1,4 +1,4 @@
-//! What would not go: tried again by reconcile and by name, once the obstacle is gone.
+//! Failed releases: retried by reconcile and by name, and released once the obstacle is gone.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{Home, assert_killed};
 
-/// A file that nobody can remove, in a directory of creel's; it can be removed again on drop.
+/// A file that no user can remove, in a directory of creel's. It can be removed again on drop.
 struct Immovable {
     file: PathBuf,
 }
@@ -43,10 +43,10 @@ fn change(file: &std::path::Path, how: &str) {
     assert!(status.success(), "chattr {how} {}", file.display());
 }
 
-/// Takes a directory, kills its owner, and makes it stay.
+/// Acquires a directory, kills its owner, and makes the directory immovable.
 fn stuck_directory(home: &Home) -> (String, String, Immovable) {
     let holding = home.hold(&["--directory", "--no-watchdog"]);
-    let name = holding.told["held"][0]["name"].as_str().unwrap().to_owned();
+    let name = holding.report["held"][0]["name"].as_str().unwrap().to_owned();
     let resource = holding.resources().remove(0);
     assert_killed(&holding.running.kill());
     let obstacle = Immovable::plant(home, &name);
@@ -56,27 +56,27 @@ fn stuck_directory(home: &Home) -> (String, String, Immovable) {
 }
 
 #[test]
-fn a_quarantined_directory_is_tried_by_every_reconcile_and_goes_with_its_obstacle() {
+fn a_quarantined_directory_is_retried_by_every_reconcile_and_released_once_possible() {
     let home = Home::without_engine();
     let (resource, _, obstacle) = stuck_directory(&home);
     for _ in 0..2 {
-        let told = home.creel.run(["reconcile", "--json"]).expect_code(3).json();
+        let report = home.creel.run(["reconcile", "--json"]).expect_code(3).json();
         assert_eq!(
-            (&told["quarantined"], &told["items"][0]["result"]),
+            (&report["quarantined"], &report["items"][0]["result"]),
             (&json!(1), &json!("quarantined"))
         );
         assert_eq!(home.open_records()[0]["state"], "quarantined");
     }
     obstacle.lift();
-    let told = home.creel.run(["reconcile", "--json"]).expect_code(0).json();
-    assert_eq!((&told["quarantined"], &told["left_quarantine"]), (&json!(0), &json!(1)));
+    let report = home.creel.run(["reconcile", "--json"]).expect_code(0).json();
+    assert_eq!((&report["quarantined"], &report["left_quarantine"]), (&json!(0), &json!(1)));
     assert!(home.open_records().is_empty());
     assert_eq!(home.on_machine(), [""; 0]);
     assert_eq!(home.events(&resource).last().unwrap()["event"], "verified_gone");
 }
 
 #[test]
-fn a_quarantined_thing_goes_by_every_name_that_the_explanation_gives() {
+fn a_quarantined_resource_is_released_by_every_name_in_the_explanation() {
     for by in ["resource", "name", "prefix", "kind"] {
         let home = Home::without_engine();
         let (resource, name, obstacle) = stuck_directory(&home);
@@ -97,7 +97,7 @@ fn a_quarantined_thing_goes_by_every_name_that_the_explanation_gives() {
 }
 
 #[test]
-fn a_quarantined_thing_that_went_by_itself_is_closed_by_reconcile_and_by_rm() {
+fn a_quarantined_resource_that_vanished_is_closed_by_reconcile_and_by_rm() {
     for named in [false, true] {
         let home = Home::without_engine();
         let (resource, name, obstacle) = stuck_directory(&home);
@@ -115,7 +115,7 @@ fn a_quarantined_thing_that_went_by_itself_is_closed_by_reconcile_and_by_rm() {
 }
 
 #[test]
-fn a_quarantined_volume_goes_once_the_engine_allows_it() {
+fn a_quarantined_volume_is_released_once_the_engine_allows_it() {
     let engine = Engine::from_env();
     let wire = Wire::start(&engine, 1).unwrap();
     let home = Home::on(&wire.engine());

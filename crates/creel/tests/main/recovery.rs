@@ -1,4 +1,4 @@
-//! What recovery does about things that depend on each other.
+//! Recovery of resources that depend on each other.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ fn delay(milliseconds: u64) -> Fault {
 }
 
 #[test]
-fn a_network_goes_after_the_container_that_is_only_just_being_started() {
+fn a_network_is_released_after_a_container_that_is_being_started() {
     let engine = Engine::from_env();
     let wire = Wire::start(&engine, 1).unwrap();
-    // The start lands between the search for the container and its release; the network is
-    // looked at in that time.
+    // The start lands between the search for the container and its release. The network is
+    // inspected in that time.
     let start = wire.add(Rule::new("/start", delay(400)).method("POST"));
     wire.add(Rule::new("/networks/[0-9a-f]{64}", delay(800)).method("GET"));
     wire.add(Rule::new("/containers/", delay(1200)).method("DELETE"));
@@ -34,11 +34,11 @@ fn a_network_goes_after_the_container_that_is_only_just_being_started() {
 }
 
 #[test]
-fn a_network_that_somebody_else_uses_is_not_given_up_and_goes_when_that_one_is_gone() {
+fn a_network_with_a_foreign_user_is_retried_and_released_when_the_user_is_gone() {
     let engine = Engine::from_env();
     let home = Home::on(&engine);
     let holding = home.hold(&["--network", "--no-watchdog"]);
-    let network = holding.told["held"][0]["name"].as_str().unwrap().to_owned();
+    let network = holding.report["held"][0]["name"].as_str().unwrap().to_owned();
     let guest = ContainerSpec::sleeping(&unique("recovery.guest")).network(&network);
     let guest = engine.docker().run(&guest).unwrap();
     assert_killed(&holding.running.kill());
@@ -52,8 +52,8 @@ fn a_network_that_somebody_else_uses_is_not_given_up_and_goes_when_that_one_is_g
     assert!(home.open_records().is_empty());
 }
 
-/// Takes a volume and a container that uses it, and ends the supervisor while the create of
-/// the container is on its way; returns the name of the volume.
+/// Acquires a volume and a container that uses it, and ends the supervisor while the create of
+/// the container is in progress. Returns the name of the volume.
 fn ended_during_a_create(home: &Home, wire: &Wire, alone: &[&str], signal: &str) -> String {
     let create = wire.add(Rule::new("/containers/create", delay(1500)).method("POST"));
     let hold = ["dev", "hold", "--volume", "--container", image::REFERENCE];
@@ -67,12 +67,12 @@ fn ended_during_a_create(home: &Home, wire: &Wire, alone: &[&str], signal: &str)
 }
 
 #[test]
-fn a_volume_that_a_late_container_brings_back_is_given_back_again() {
+fn a_volume_recreated_by_a_late_container_is_released_again() {
     let engine = Engine::from_env();
     let wire = Wire::start(&engine, 2).unwrap();
     let home = Home::on(&wire.engine());
     let volume = ended_during_a_create(&home, &wire, &["--no-watchdog"], "KILL");
-    // The volume goes at once, and comes back with the container.
+    // The volume is released at once, and recreated with the container.
     let waiting = home.creel.run(["reconcile"]).expect_code(3);
     assert!(waiting.stderr.contains("may still land"), "{waiting}");
     assert!(engine.docker().inspect_volume(&volume).unwrap().is_none());
@@ -84,7 +84,7 @@ fn a_volume_that_a_late_container_brings_back_is_given_back_again() {
 }
 
 #[test]
-fn a_supervisor_that_ends_during_a_create_leaves_no_volume_to_nobody() {
+fn a_supervisor_that_ends_during_a_create_leaves_no_volume_without_an_owner() {
     let engine = Engine::from_env();
     for signal in ["KILL", "TERM"] {
         let wire = Wire::start(&engine, 3).unwrap();

@@ -1,11 +1,11 @@
-//! Small file systems of a test's own: a full disk that harms nobody.
+//! Small private file systems: a full disk that affects no other process.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A small file system; it goes on drop.
+/// A small file system. It is unmounted on drop.
 #[derive(Debug)]
 pub(crate) struct SmallDisk {
     place: PathBuf,
@@ -25,7 +25,7 @@ impl SmallDisk {
         fs::create_dir_all(place).unwrap();
         File::create(image).unwrap().set_len(megabytes << 20).unwrap();
         let image = image.display().to_string();
-        // Nothing is kept back for root: full is full for everybody.
+        // Nothing is reserved for root, so it is full for every user.
         call("mkfs.ext4", &["-q", "-F", "-m", "0", &image]);
         call("mount", &["-o", "loop", &image, &place.display().to_string()]);
         Self { place: place.to_owned() }

@@ -1,4 +1,4 @@
-//! What the proofs share: a home of their own, and eyes on all that it could leave behind.
+//! Shared test helpers: a private home, and checks for everything that it could leave behind.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -12,15 +12,15 @@ use creel_model::labels;
 use creel_testkit::creel::{Creel, Output, Running};
 use creel_testkit::docker::Labels;
 use creel_testkit::engine::Engine;
+use creel_testkit::inventory::Inventory;
 use creel_testkit::wait::{eventually, eventually_some};
-use creel_testkit::world::{Inventory, World};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The label that names the ledger an object was made under.
+/// The label that names the ledger under which an object was created.
 pub(crate) const LEDGER_LABEL: &str = "dev.creel.ledger";
-/// How long something that must come true may take on a loaded machine.
+/// The time limit for an expected condition on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process that ends with the test.
@@ -28,13 +28,13 @@ pub(crate) struct Ending(pub(crate) Child);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // It may have been ended by the test already.
+        // The test may have ended it already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A state directory of its own, and the binary that uses it.
+/// A private state directory, and the binary that uses it.
 ///
 /// Processes of the binary that outlive the test are ended on drop.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Makes a home whose engine is this one.
+    /// Creates a home with this engine.
     pub(crate) fn on(engine: &Engine) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let creel = Creel::new(env!("CARGO_BIN_EXE_creel"), directory.path(), engine.host());
@@ -52,7 +52,7 @@ impl Home {
         Self { creel, directory }
     }
 
-    /// Makes a home that knows no engine.
+    /// Creates a home without an engine.
     pub(crate) fn without_engine() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let creel = Creel::without_docker(env!("CARGO_BIN_EXE_creel"), directory.path());
@@ -76,17 +76,17 @@ impl Home {
         fs::write(self.creel.state().join("config.toml"), settings).unwrap();
     }
 
-    /// Takes resources and waits until they are held.
+    /// Acquires resources and waits until they are held.
     pub(crate) fn hold(&self, arguments: &[&str]) -> Holding {
         self.hold_within(PATIENCE, arguments)
     }
 
-    /// Takes resources like [`Home::hold`], with another timeout.
+    /// Acquires resources like [`Home::hold`], with another timeout.
     pub(crate) fn hold_within(&self, timeout: Duration, arguments: &[&str]) -> Holding {
         let running = self.creel.spawn([&["dev", "hold"], arguments].concat());
-        let told = eventually_some(timeout, || serde_json::from_str(&running.stdout()).ok());
-        let told = told.unwrap_or_else(|| panic!("nothing is held: {}", running.stderr()));
-        Holding { running, told }
+        let report = eventually_some(timeout, || serde_json::from_str(&running.stdout()).ok());
+        let report = report.unwrap_or_else(|| panic!("nothing is held: {}", running.stderr()));
+        Holding { running, report }
     }
 
     /// Returns the id of this home's ledger.
@@ -131,9 +131,9 @@ impl Home {
         resource.map(|id| self.events(id.as_str().unwrap())).unwrap_or_default()
     }
 
-    /// Returns what the ledger says, in a form that can be compared.
-    pub(crate) fn story(&self) -> (Vec<Value>, Vec<Value>) {
-        let told = |record: Value| {
+    /// Returns the content of the ledger in a comparable form.
+    pub(crate) fn ledger_state(&self) -> (Vec<Value>, Vec<Value>) {
+        let comparable = |record: Value| {
             serde_json::json!([
                 record["resource"],
                 record["state"],
@@ -141,11 +141,11 @@ impl Home {
                 record["owner"]["pid"]
             ])
         };
-        (self.records().into_iter().map(told).collect(), self.last_events())
+        (self.records().into_iter().map(comparable).collect(), self.last_events())
     }
 
-    /// Takes what the flags say under supervision and gives it back, armed to die at a place;
-    /// returns how it ended, and whether it got there.
+    /// Acquires and releases the resources of the flags, and dies at a crashpoint.
+    /// Returns how the process ended, and whether it got there.
     pub(crate) fn hold_until(&self, point: Crashpoint, flags: &[&str]) -> (Output, bool) {
         let mark = self.path("mark");
         let _ = fs::remove_file(&mark);
@@ -156,7 +156,7 @@ impl Home {
         (output, reached)
     }
 
-    /// Starts to take and release resources, and waits until the process has stopped at a crashpoint.
+    /// Starts to acquire and release resources, and waits until it has stopped at a crashpoint.
     /// SIGCONT resumes it.
     pub(crate) fn hold_stopped_at(&self, point: Crashpoint, flags: &[&str]) -> Running {
         let mark = self.path("mark");
@@ -170,7 +170,7 @@ impl Home {
         running
     }
 
-    /// Reconciles; all may be done, or a create may still land, and nothing else.
+    /// Reconciles. Either everything is done, or a create may still land.
     #[track_caller]
     pub(crate) fn reconcile_or_wait(&self) {
         let output = self.creel.run(["reconcile", "--json"]);
@@ -178,12 +178,12 @@ impl Home {
         output.expect_code(code);
     }
 
-    /// Returns what this home's ledger made and an engine still has.
+    /// Returns the objects of this home's ledger that exist on an engine.
     pub(crate) fn on_engine(&self, engine: &Engine) -> Inventory {
-        World::snapshot(engine).unwrap().with_label(LEDGER_LABEL, &self.ledger_id())
+        Inventory::snapshot(engine).unwrap().with_label(LEDGER_LABEL, &self.ledger_id())
     }
 
-    /// Returns what the process provider left on this machine, one line for each thing.
+    /// Returns the leftovers of the process provider on this machine, one line each.
     pub(crate) fn on_machine(&self) -> Vec<String> {
         let mut left = Vec::new();
         if let Ok(entries) = fs::read_dir(self.creel.state().join("sandboxes")) {
@@ -216,7 +216,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // A failed test leaves what it held; reconcile is the quickest way to give it back.
+        // A failed test leaves its resources behind. Reconcile releases them most quickly.
         for pid in self.processes() {
             kill(pid);
         }
@@ -226,29 +226,29 @@ impl Drop for Home {
     }
 }
 
-/// A process that holds what it was asked for.
+/// A process that holds the requested resources.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) running: Running,
-    /// What it printed when everything was there.
-    pub(crate) told: Value,
+    /// Its output when everything was held.
+    pub(crate) report: Value,
 }
 
 impl Holding {
     /// Returns the resources it holds.
     pub(crate) fn resources(&self) -> Vec<String> {
-        let held = self.told["held"].as_array().unwrap();
+        let held = self.report["held"].as_array().unwrap();
         held.iter().map(|one| one["resource"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Kills its watchdog, so that nobody is left to reclaim.
+    /// Kills its watchdog, so that no process is left to reclaim.
     pub(crate) fn kill_watchdog(&self) {
-        let pid = self.told["watchdog"].as_i64().unwrap();
+        let pid = self.report["watchdog"].as_i64().unwrap();
         kill(i32::try_from(pid).unwrap());
     }
 }
 
-/// Checks that a command was ended by SIGKILL and by nothing else.
+/// Asserts that a command was ended by SIGKILL.
 #[track_caller]
 pub(crate) fn assert_killed(output: &Output) {
     assert_eq!(output.status.signal(), Some(9), "it was not killed\n{output}");
@@ -284,19 +284,19 @@ pub(crate) fn assignments_of(variable: &str) -> Vec<(i32, String)> {
     pids.filter_map(value_in).collect()
 }
 
-/// Returns the control groups that have a name of ours, wherever they are.
+/// Returns the control groups with a name of ours in all hierarchies.
 fn control_groups() -> Vec<PathBuf> {
     let arguments = ["/sys/fs/cgroup", "-type", "d", "-name", "creel-*"];
     let found = Command::new("find").args(arguments).output().unwrap();
     String::from_utf8(found.stdout).unwrap().lines().map(PathBuf::from).collect()
 }
 
-/// Returns a file's text, or nothing where there is none.
+/// Returns the content of a file, or an empty text if it does not exist.
 pub(crate) fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Makes a label or name this run's own: a failed run may have left its objects on the engine.
+/// Makes a label or name unique to this run, because a failed run may have left its objects behind.
 pub(crate) fn unique(name: &str) -> String {
     format!("{name}.{}", std::process::id())
 }

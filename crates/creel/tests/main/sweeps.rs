@@ -6,14 +6,14 @@ use std::time::Duration;
 use creel_testkit::creel::Output;
 use creel_testkit::docker::{ContainerSpec, concurrently};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
+use creel_testkit::inventory::Inventory;
 use creel_testkit::wait::eventually;
 use creel_testkit::wire::{Fault, Rule, Wire};
-use creel_testkit::world::World;
 use serde_json::Value;
 
 use crate::support::{Home, unique};
 
-/// Makes containers that carry a label and are never started.
+/// Creates containers with a label, and never starts them.
 fn make(engine: &Engine, label: &str, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|n| format!("{label}-{n}")).collect();
     let made = concurrently(&names, 8, |name| {
@@ -22,9 +22,9 @@ fn make(engine: &Engine, label: &str, count: usize) -> Vec<String> {
     made.unwrap()
 }
 
-/// Returns the ids that carry the label and still exist.
+/// Returns the ids of the existing objects with the label.
 fn left(engine: &Engine, label: &str) -> BTreeSet<String> {
-    World::snapshot(engine).unwrap().with_label(label, "").ids().into_iter().collect()
+    Inventory::snapshot(engine).unwrap().with_label(label, "").ids().into_iter().collect()
 }
 
 fn ids_with(report: &Value, result: &str) -> BTreeSet<String> {
@@ -33,9 +33,9 @@ fn ids_with(report: &Value, result: &str) -> BTreeSet<String> {
     fitting.map(|item| item["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Checks that nothing is reported gone that still exists, and returns the report.
+/// Asserts that nothing is reported gone that still exists, and returns the report.
 #[track_caller]
-fn truthful(output: &Output, engine: &Engine, label: &str) -> Value {
+fn assert_truthful(output: &Output, engine: &Engine, label: &str) -> Value {
     let report = output.json();
     let there = left(engine, label);
     let lied: Vec<_> = ids_with(&report, "gone").intersection(&there).cloned().collect();
@@ -51,20 +51,20 @@ fn of_a_thousand_releases_with_a_tenth_of_the_calls_failing_under_one_percent_fa
     make(&engine, label, RELEASES);
     let wire = Wire::start(&engine, 1000).unwrap();
     let status = |code| Fault::Status { code, message: "injected".to_owned() };
-    // One in ten in all, on deletes and on looks alike.
+    // One in ten in total, for deletes and inspects alike.
     let faults = [(0.04, status(500)), (0.03, status(503)), (0.02, Fault::Reset)];
     let faults = faults.into_iter().chain([(0.015, Fault::LoseResponse)]);
     let add = |(part, fault): (f64, Fault)| {
         let deletes = Rule::new(r"/containers/[0-9a-f]{64}\?", fault.clone()).method("DELETE");
-        let looks = Rule::new(r"/containers/[0-9a-f]{64}/json", fault).method("GET");
-        [wire.add(deletes.probability(part)), wire.add(looks.probability(part))]
+        let inspects = Rule::new(r"/containers/[0-9a-f]{64}/json", fault).method("GET");
+        [wire.add(deletes.probability(part)), wire.add(inspects.probability(part))]
     };
     let rules: Vec<_> = faults.flat_map(add).collect();
     let home = Home::on(&wire.engine());
     let creel = home.creel.clone().deadline(Duration::from_secs(150));
     let sweep = ["sweep", "--label", label, "--apply", "--json", "--retry-delay", "100ms"];
     let swept = creel.run(sweep);
-    let report = truthful(&swept, &engine, label);
+    let report = assert_truthful(&swept, &engine, label);
     let fired: u64 = rules.iter().map(|rule| rule.fired()).sum();
     let (gone, failed) =
         (ids_with(&report, "gone").len(), RELEASES - ids_with(&report, "gone").len());
@@ -83,7 +83,7 @@ fn of_a_thousand_releases_with_a_tenth_of_the_calls_failing_under_one_percent_fa
 }
 
 #[test]
-fn two_sweeps_at_once_over_the_same_containers_both_end_well() {
+fn concurrent_sweeps_of_the_same_containers_all_succeed() {
     let label = &unique("sweeps.two");
     let engine = Engine::from_env();
     let mut ids = make(&engine, label, 25);
@@ -93,14 +93,14 @@ fn two_sweeps_at_once_over_the_same_containers_both_end_well() {
     });
     ids.extend(started.unwrap());
     let wire = Wire::start(&engine, 2).unwrap();
-    // Both have listed all of them before the first one goes.
+    // Both have listed all of them before the first one is removed.
     wire.add(Rule::new("", Fault::Delay { by: Duration::from_secs(1) }).method("DELETE"));
     let (one, other) = (Home::on(&wire.engine()), Home::on(&wire.engine()));
     let sweep = ["sweep", "--label", label, "--apply", "--json"];
-    // The first two share a ledger, the third has its own.
+    // The first two share a ledger, and the third has its own.
     let sweeps = [one.creel.spawn(sweep), one.creel.spawn(sweep), other.creel.spawn(sweep)];
     for swept in sweeps.map(|sweep| sweep.wait()) {
-        let report = truthful(&swept, &engine, label);
+        let report = assert_truthful(&swept, &engine, label);
         assert_eq!((&report["planned"], &report["gone"]), (&50.into(), &50.into()), "{swept}");
         swept.expect_code(0);
     }
@@ -108,7 +108,7 @@ fn two_sweeps_at_once_over_the_same_containers_both_end_well() {
 }
 
 #[test]
-fn a_container_is_killed_from_here_where_that_is_safe_and_by_the_engine_elsewhere() {
+fn a_container_is_killed_directly_if_safe_and_otherwise_by_the_engine() {
     let label = &unique("sweeps.kill");
     let engine = Engine::from_env();
     let docker = engine.docker();
@@ -130,15 +130,15 @@ fn a_container_is_killed_from_here_where_that_is_safe_and_by_the_engine_elsewher
     let ended_at = cli(&["info", "--format", "{{.SystemTime}}"]);
     let by_label = format!("label={label}");
     let during = ["--since", began_at.trim(), "--until", ended_at.trim(), "--filter", &by_label];
-    let told = cli(&[&["events", "--format", "{{.Action}} {{.ID}}"], &during[..]].concat());
+    let events = cli(&[&["events", "--format", "{{.Action}} {{.ID}}"], &during[..]].concat());
     let happened =
-        |action: &str, id: &str| told.lines().any(|line| line == format!("{action} {id}"));
-    assert!(happened("die", &plain) && !happened("kill", &plain), "{told}");
-    assert!(happened("kill", &returning) && happened("kill", &frozen), "{told}");
+        |action: &str, id: &str| events.lines().any(|line| line == format!("{action} {id}"));
+    assert!(happened("die", &plain) && !happened("kill", &plain), "{events}");
+    assert!(happened("kill", &returning) && happened("kill", &frozen), "{events}");
 }
 
 #[test]
-fn a_daemon_killed_in_the_middle_of_a_sweep_is_reported_truthfully_and_swept_again() {
+fn a_daemon_killed_during_a_sweep_is_reported_correctly_and_swept_again() {
     let label = &unique("sweeps.killed");
     let mut private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
     let engine = private.engine();
@@ -158,7 +158,7 @@ fn a_daemon_killed_in_the_middle_of_a_sweep_is_reported_truthfully_and_swept_aga
     assert!(there, "the daemon was killed");
     private.restart().unwrap();
     let swept = running.wait();
-    let report = truthful(&swept, &engine, label);
+    let report = assert_truthful(&swept, &engine, label);
     assert_eq!(report["planned"], 40, "{swept}");
     let all_gone = report["gone"] == 40;
     assert_eq!(swept.code() == Some(0), all_gone, "{swept}");
@@ -174,7 +174,7 @@ fn a_daemon_killed_in_the_middle_of_a_sweep_is_reported_truthfully_and_swept_aga
 }
 
 #[test]
-fn an_interrupted_sweep_finishes_what_is_under_way_and_leaves_the_rest_alone() {
+fn an_interrupted_sweep_finishes_releases_in_progress_and_starts_no_others() {
     let label = &unique("sweeps.interrupted");
     let engine = Engine::from_env();
     make(&engine, label, 20);
@@ -189,12 +189,12 @@ fn an_interrupted_sweep_finishes_what_is_under_way_and_leaves_the_rest_alone() {
         assert!(eventually(Duration::from_secs(20), || slow.fired() >= 3), "it did not begin");
         running.signal(signal);
         let swept = running.wait().expect_code(130);
-        let report = truthful(&swept, &engine, label);
+        let report = assert_truthful(&swept, &engine, label);
         let after = left(&engine, label);
         let gone: BTreeSet<String> = before.difference(&after).cloned().collect();
         assert_eq!(ids_with(&report, "gone"), gone, "{swept}");
         assert_eq!(ids_with(&report, "spared"), after, "{swept}");
-        // What was under way at the signal was finished, and nothing was begun after it.
+        // Releases in progress at the signal were finished, and none was started after it.
         assert!((3..=4).contains(&gone.len()), "{} went\n{swept}", gone.len());
     }
     for id in left(&engine, label) {

@@ -1,4 +1,4 @@
-//! Commands, sessions, files and repositories in a sandbox that runs.
+//! Commands, sessions, files and repositories in a running sandbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn run(toolbox: &Toolbox, command: &str) -> (i64, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_can_be_used_and_is_given_back() {
+async fn a_sandbox_can_be_used_and_is_released() {
     let (cloud, home) = (Cloud::with(&["--fast"]), tempfile::tempdir().unwrap());
     let provider = cloud.provider();
     let ledger = Ledger::open(home.path()).await.unwrap();
@@ -57,7 +57,7 @@ async fn files_go_in_and_come_out(toolbox: &Toolbox) {
     assert_eq!(error.class, ErrorClass::Gone, "{error}");
 }
 
-/// Follows a command to its end; returns its code and what it wrote to either stream.
+/// Follows a command to its end. Returns its exit code and its output on both streams.
 async fn follow(toolbox: &Toolbox, command: &SessionCommand) -> (i64, [Vec<u8>; 2]) {
     let mut written = [Vec::new(), Vec::new()];
     let mut take = |stream: Stream, bytes: &[u8]| written[stream as usize].extend_from_slice(bytes);
@@ -65,8 +65,8 @@ async fn follow(toolbox: &Toolbox, command: &SessionCommand) -> (i64, [Vec<u8>; 
     (code, written)
 }
 
-/// A command that writes slowly, in pieces that end within a character, and what is no text.
-const BABBLE: &str = r#"
+/// A command that writes slowly, in chunks that end within a character, with invalid text.
+const SLOW_OUTPUT: &str = r#"
 for part in 'one ' '\303' '\274ber ' '\377\376 ' '\342\202' '\254' '\n'; do
   printf "$part"; printf "e$part" >&2; sleep 0.3
 done
@@ -77,8 +77,8 @@ async fn logs_that_break_off_are_followed_to_their_end(cloud: &Cloud, toolbox: &
     let whole = b"one \xc3\xbcber \xff\xfe \xe2\x82\xac\n";
     let errors = b"eone e\xc3e\xbcber e\xff\xfe e\xe2\x82e\xace\n";
     toolbox.create_session("s2").await.unwrap();
-    toolbox.upload("babble.sh", BABBLE).await.unwrap();
-    // Never, once, and as often as the stream is tried: then the log is polled.
+    toolbox.upload("babble.sh", SLOW_OUTPUT).await.unwrap();
+    // Never, once, and for every attempt at the stream: then the log is polled.
     for breaks in [0, 1, 3] {
         cloud.arm(&json!({"at": "follow", "fault": "break_off", "count": breaks}));
         let command = toolbox.start_command("s2", "sh babble.sh </dev/null").await.unwrap();
@@ -89,7 +89,7 @@ async fn logs_that_break_off_are_followed_to_their_end(cloud: &Cloud, toolbox: &
             assert_eq!(output, whole, "{breaks} breaks: {}", text(&output));
             assert_eq!(error, errors, "{breaks} breaks: {}", text(&error));
         } else {
-            // Polled logs are text: what is none comes out replaced.
+            // Polled logs are text, so invalid bytes are replaced.
             assert_eq!(text(&output), text(whole));
             assert_eq!(text(&error), text(errors));
         }
@@ -116,7 +116,7 @@ async fn logs_are_followed_by_stream(toolbox: &Toolbox) {
 }
 
 async fn repositories_are_cloned(toolbox: &Toolbox) {
-    // Made in the sandbox: what it sees of this machine's files is its own business.
+    // Created in the sandbox, because its view of this machine's files is not defined.
     let make = "git init -q origin && cd origin && echo 'read me' > README && git add README \
                 && git -c user.name=t -c user.email=t@t commit -qm one && pwd";
     let (code, place) = run(toolbox, make).await;

@@ -12,14 +12,14 @@ mod crash {
     use creel_model::crashpoint::Crashpoint;
     use creel_testkit::engine::Engine;
 
-    use crate::crash::{End, Matrix, Taken};
+    use crate::crash::{End, HeldKind, Matrix};
 
     /// How often the whole matrix is run.
     const ROUNDS: u64 = 5;
-    /// How many supervisors are ended at random instants, in each way.
+    /// How many supervisors are ended at random instants, for each way to end.
     const ENDS: u64 = 30;
 
-    /// Keeps a core and the engine busy in bursts while the work is done.
+    /// Keeps a core and the engine busy in bursts during the work.
     fn under_load<T>(engine: &Engine, seed: u64, work: impl FnOnce() -> T) -> T {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -27,7 +27,7 @@ mod crash {
                 let mut random = fastrand::Rng::with_seed(seed);
                 while !done.load(Ordering::SeqCst) {
                     for _ in 0..random.u32(0..20) {
-                        // Only asks: the inventory is compared as a whole.
+                        // Only reads, because the whole inventory is compared.
                         let _ = engine.api().get("/containers/json?all=true&size=true");
                     }
                     thread::sleep(Duration::from_millis(random.u64(0..200)));
@@ -44,16 +44,16 @@ mod crash {
         let matrix = Matrix::set_up();
         for round in 0..ROUNDS {
             under_load(&matrix.engine(), round, || {
-                for taken in Taken::ALL {
+                for held_kind in HeldKind::ALL {
                     for point in Crashpoint::ALL {
-                        matrix.run(taken, point);
+                        matrix.run(held_kind, point);
                     }
                 }
             });
-            let cells = Taken::ALL.len() * Crashpoint::ALL.len();
+            let cells = HeldKind::ALL.len() * Crashpoint::ALL.len();
             println!("report: round {}: {cells} of {cells} cells left nothing", round + 1);
         }
-        matrix.assert_as_before();
+        matrix.assert_unchanged();
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod crash {
             println!("report: {ENDS} supervisors {end:?} after 0 to 400 ms: nothing left");
             println!("report: of the records they left open, these were {found:?}");
         }
-        matrix.assert_as_before();
+        matrix.assert_unchanged();
     }
 }
 
@@ -81,15 +81,17 @@ mod daytona {
 
     use creel_model::crashpoint::Crashpoint;
 
-    use crate::sandboxes::{Ending, Fault, MOST_REQUESTS, end_many_at_random, run_all};
+    use crate::sandbox_crashes::{
+        MAX_REQUESTS, SandboxOutcome, ServiceFault, end_many_at_random, run_all,
+    };
 
     /// How many supervisors are ended at random instants.
     const ENDS: u64 = 60;
 
     #[test]
-    fn every_fault_of_the_service_at_every_place() {
-        let (faults, places) = (Fault::all(), Crashpoint::ALL.len());
-        let at = |fault: Fault| Crashpoint::ALL.map(|point| (point, fault.clone()));
+    fn every_fault_of_the_service_at_every_crashpoint_leaves_nothing() {
+        let (faults, places) = (ServiceFault::all(), Crashpoint::ALL.len());
+        let at = |fault: ServiceFault| Crashpoint::ALL.map(|point| (point, fault.clone()));
         let cells: Vec<_> = faults.iter().cloned().flat_map(at).collect();
         let outcomes = run_all(&cells);
         let ended = |ending| outcomes.iter().filter(|outcome| outcome.ending == ending).count();
@@ -100,20 +102,20 @@ mod daytona {
             cells.len(),
         );
         println!(
-            "report: {} sandboxes given back, {} never made, {} quarantined by id with exit \
+            "report: {} sandboxes released, {} never made, {} quarantined by id with exit \
              code 3; no decoy touched, one more recovery changed nothing",
-            ended(Ending::Gone),
-            ended(Ending::NeverMade),
-            ended(Ending::Quarantined) + ended(Ending::Kept),
+            ended(SandboxOutcome::Gone),
+            ended(SandboxOutcome::NeverMade),
+            ended(SandboxOutcome::Quarantined) + ended(SandboxOutcome::Kept),
         );
-        let struck = outcomes.iter().filter(|outcome| outcome.fired > 0).count();
-        println!("report: the fault struck in {struck} cells, in the others it cannot");
+        let fired = outcomes.iter().filter(|outcome| outcome.fired > 0).count();
+        println!("report: the fault fired in {fired} cells, in the others it cannot");
         let mut most = BTreeMap::<&str, u64>::new();
         for outcome in &outcomes {
             let known = most.entry(outcome.fault).or_default();
             *known = outcome.requests.max(*known);
         }
-        println!("report: most requests of a cell, {MOST_REQUESTS} allowed; by fault:");
+        println!("report: most requests of a cell, {MAX_REQUESTS} allowed; by fault:");
         for (fault, requests) in most {
             println!("report: {fault}: {requests}");
         }
@@ -133,7 +135,7 @@ mod daytona {
 mod guard {
     use crate::guard::kills::{cells, run_all};
 
-    /// How many random instants each cell is struck at.
+    /// The number of random instants for each cell.
     const INSTANTS: usize = 20;
 
     #[test]

@@ -109,18 +109,18 @@ def use(client):
     seen["started"] = state(named)
     client.delete(plain)
     seen["gone"] = gone(client, plain.id)
-    # Not compared: it tells whether a guard stood in between.
+    # Not compared: it shows whether a guard was in between.
     seen["ours"] = [has_ours(again.labels), has_ours(plain.labels)]
     return seen
 
 
 def switches(client):
-    """Creates with all sorts of endings; returns what each sandbox has."""
+    """Creates with all kinds of timers, and returns the timers of each sandbox."""
 
     def shown(sandbox):
-        _, told = ask("GET", f"sandbox/{sandbox.id}")
-        ends = told.get("autoDestroyAt") is not None
-        return [told["autoStopInterval"], told["autoDeleteInterval"], ends]
+        _, row = ask("GET", f"sandbox/{sandbox.id}")
+        ends = row.get("autoDestroyAt") is not None
+        return [row["autoStopInterval"], row["autoDeleteInterval"], ends]
 
     def made(**given):
         return client.create(CreateSandboxFromSnapshotParams(**given))
@@ -166,7 +166,7 @@ def limit(client):
 
 
 def untracked(client):
-    """Asks for what cannot be given back."""
+    """Requests resources that cannot be released."""
     paths = ["snapshots", "volumes", "secret", "warm-pools", "docker-registry", "sandbox/x/snapshot"]
     seen = {path: ask("POST", path, {"name": "x"}) for path in paths}
     other = {"Authorization": "Bearer another-key"}
@@ -177,7 +177,7 @@ def untracked(client):
 
 
 def fail(client):
-    """Creates once, and tells what became of it."""
+    """Creates once, and returns the result."""
     try:
         return {"created": client.create(CreateSandboxFromSnapshotParams(name="faulty")).id}
     except Exception as error:
@@ -185,7 +185,7 @@ def fail(client):
 
 
 def churn(client):
-    """Makes and deletes sandboxes until somebody ends it."""
+    """Creates and deletes sandboxes until it is killed."""
     number = 0
     while True:
         number += 1
@@ -196,7 +196,7 @@ def churn(client):
 
 
 def wait(client):
-    """Makes one, leaves it idle until a file appears, and tells how it is then."""
+    """Creates two, leaves them idle until a file appears, and returns their states."""
     sandbox = client.create()
     chosen = client.create(CreateSandboxFromSnapshotParams(auto_stop_interval=3))
     print(json.dumps([sandbox.id, chosen.id]), flush=True)

@@ -67,7 +67,7 @@ fn render_limits(text: &mut String, limited: &Limited) -> Result<()> {
     let [lists, lookups, deletes] = sent;
     writeln!(
         text,
-        "\nIt sent {deletes} deletes, {lookups} looks and {lists} pages of listings; {} requests met \
+        "\nIt sent {deletes} deletes, {lookups} lookups and {lists} pages of listings; {} requests met \
          a fault.\n",
         limited.faults
     )?;
@@ -82,7 +82,7 @@ fn render_bound(text: &mut String, params: &LimitParams) -> Result<()> {
         "    deletes = {count} / (1 − {half}) = {:.0}, because half of the faults keep one from being carried out\n    \
              reads   = ({pages} pages + {count} proofs by id + 1 listing of hidden records + {FAULTS} × deletes) / (1 − {FAULTS}) = {:.0}\n    \
              windows = max(⌈deletes / {lifecycle}⌉, ⌈reads / {general}⌉) = {}\n    \
-             bound   = (windows − 1) × {} s + ({pages} pages + delete + look + listing) × {LATENCY} s + 1.5 s to destroy = {:.1} s",
+             bound   = (windows − 1) × {} s + ({pages} pages + delete + lookup + listing) × {LATENCY} s + 1.5 s to destroy = {:.1} s",
         params.deletes(),
         params.reads(),
         params.windows(),
@@ -100,7 +100,7 @@ fn render_sdk(text: &mut String, beside: &Beside) -> Result<()> {
          creel's figures are those\nof the whole command, those of the SDK do not count the start \
          and the end of Python. The bar: faster than\nthe loop, and than those that wait until \
          each is gone.\n\n\
-         | way | median | fastest | slowest | the last was gone after | requests |\n\
+         | method | median | fastest | slowest | the last was gone after | requests |\n\
          |---|---:|---:|---:|---:|---:|",
         sdk::COUNT,
         LATENCY * 1000.0,
@@ -141,7 +141,7 @@ impl Limited {
                 format!("of {} sandboxes creel said {:?}", params.count, self.said),
             ),
             (self.left > 0, format!("{} sandboxes leaked", self.left)),
-            (!self.spared_decoys, "a look-alike is gone".to_owned()),
+            (!self.spared_decoys, "a decoy is gone".to_owned()),
             (
                 self.refusals() > u64::from(params.windows()),
                 format!("{} refusals in {} windows", self.refusals(), params.windows()),

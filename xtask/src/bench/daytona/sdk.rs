@@ -165,7 +165,8 @@ fn by_sdk(stage: &DaytonaStage, method: SdkMethod, label: &str) -> Result<(Durat
         bail!("the SDK did not release all: {status}, {figures}");
     }
     let duration_of = |name: &str| {
-        let seconds = figures[name].as_f64().with_context(|| format!("the script tells no {name}"));
+        let seconds =
+            figures[name].as_f64().with_context(|| format!("the script reports no {name}"));
         seconds.map(Duration::from_secs_f64)
     };
     Ok((duration_of("seconds")?, SystemTime::UNIX_EPOCH + duration_of("ended_at")?))

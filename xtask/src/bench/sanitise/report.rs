@@ -61,7 +61,7 @@ pub(super) fn render(results: &SanitiseResults) -> Result<String> {
         results.patterns,
         results.rounds
     )?;
-    writeln!(text, "| way | median | fastest | slowest | speed |\n|---|---:|---:|---:|---:|")?;
+    writeln!(text, "| program | median | fastest | slowest | speed |\n|---|---:|---:|---:|---:|")?;
     for (variant, name) in VARIANTS.iter().enumerate() {
         let figures = results.sorted(variant);
         let (Some(fastest), Some(slowest)) = (figures.first(), figures.last()) else { continue };

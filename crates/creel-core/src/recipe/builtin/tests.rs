@@ -107,15 +107,15 @@ fn running(program: &str, age: u64) -> RunningProcess {
 }
 
 /// One recipe, and the context of the samples.
-struct Scene {
+struct RecipeScenario {
     name: &'static str,
     recipe: Recipe,
     evidence: LocalEvidence,
     ended: bool,
 }
 
-impl Scene {
-    /// Returns a scene with an engine on this machine, and no processes.
+impl RecipeScenario {
+    /// Returns a scenario with an engine on this machine, and no processes.
     fn of(name: &'static str) -> Self {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
         let recipe = Recipe::parse(text, &crate::recipe::provider_states()).unwrap();
@@ -192,7 +192,7 @@ const TRIAL: &str = "hello-world__ab3de7f__env";
 
 #[test]
 fn harbor_releases_its_trials_and_spares_look_alikes() {
-    let scene = Scene::of("harbor");
+    let scenario = RecipeScenario::of("harbor");
     let inventory = vec![
         service(TRIAL, &format!("{TRIAL}-main-1"), "running", 7 * HOUR),
         service(TRIAL, &format!("{TRIAL}-db-1"), "exited", 2 * HOUR),
@@ -214,39 +214,42 @@ fn harbor_releases_its_trials_and_spares_look_alikes() {
         format!("{TRIAL}_data trial-volume"),
         format!("{TRIAL}-main:latest trial-image"),
     ];
-    assert_eq!(scene.released(inventory.clone()), expected);
-    assert_eq!(scene.lines(inventory).len(), expected.len(), "look-alikes bear no mark");
+    assert_eq!(scenario.released(inventory.clone()), expected);
+    assert_eq!(scenario.lines(inventory).len(), expected.len(), "look-alikes bear no mark");
 }
 
 #[test]
 fn harbor_spares_what_may_be_alive() {
     let trial = |state: &str, age| service(TRIAL, "trial", state, age);
-    let scene = Scene::of("harbor");
-    assert_eq!(scene.line_of(trial("running", HOUR)), "- trial: last changed 1h ago, less than 6h");
-    assert_eq!(scene.line_of(trial("exited", 60)), "- trial: last changed 1m ago, less than 1h");
+    let scenario = RecipeScenario::of("harbor");
     assert_eq!(
-        scene.line_of(trial("removing", DAY)),
+        scenario.line_of(trial("running", HOUR)),
+        "- trial: last changed 1h ago, less than 6h"
+    );
+    assert_eq!(scenario.line_of(trial("exited", 60)), "- trial: last changed 1m ago, less than 1h");
+    assert_eq!(
+        scenario.line_of(trial("removing", DAY)),
         "- trial: it is removing, which no rule takes"
     );
     let restarted = Observed { last_active_at: Some(ago(60)), ..trial("running", 9 * DAY) };
-    assert_eq!(scene.line_of(restarted), "- trial: last changed 1m ago, less than 6h");
+    assert_eq!(scenario.line_of(restarted), "- trial: last changed 1m ago, less than 6h");
     let unknown = Observed { last_active_at: None, ..trial("exited", DAY) };
-    assert_eq!(scene.line_of(unknown), "- trial: its age is unknown");
+    assert_eq!(scenario.line_of(unknown), "- trial: its age is unknown");
     let unborn = Observed { created_at: None, ..trial("exited", DAY) };
-    assert_eq!(scene.line_of(unborn), "- trial: its age is unknown");
+    assert_eq!(scenario.line_of(unborn), "- trial: its age is unknown");
     let future =
         Observed { created_at: Some(now() + Duration::from_secs(60)), ..trial("exited", 0) };
-    assert_eq!(scene.line_of(future), "- trial: its age is in the future");
+    assert_eq!(scenario.line_of(future), "- trial: its age is in the future");
 }
 
 #[test]
 fn an_image_without_a_time_of_its_tag_is_spared_however_old_it_seems() {
-    let scene = Scene::of("harbor");
+    let scenario = RecipeScenario::of("harbor");
     let name = format!("{TRIAL}-main:latest");
     let built_now = Observed { tagged_at: Some(ago(2)), ..image(&name, 0) };
-    assert_eq!(scene.line_of(built_now), format!("- {name}: tagged 2s ago, less than 1h"));
+    assert_eq!(scenario.line_of(built_now), format!("- {name}: tagged 2s ago, less than 1h"));
     let untold = Observed { tagged_at: None, ..image(&name, 0) };
-    let lines = scene.line_of(untold);
+    let lines = scenario.line_of(untold);
     assert!(
         lines.ends_with("the engine does not report when it was tagged, so its age is unknown")
     );
@@ -255,15 +258,15 @@ fn an_image_without_a_time_of_its_tag_is_spared_however_old_it_seems() {
 #[test]
 fn a_process_of_the_harness_spares_what_it_may_have_created() {
     let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
-    let older = Scene::of("harbor").with(running("harbor", 8 * HOUR));
+    let older = RecipeScenario::of("harbor").with(running("harbor", 8 * HOUR));
     let held = "- trial: process 7 (script harbor: `python3 harbor`) may use it";
     assert_eq!(older.line_of(trial()), held);
     // It began after the trial was made, so the trial belongs to another process.
-    let younger = Scene::of("harbor").with(running("harbor", 6 * HOUR));
+    let younger = RecipeScenario::of("harbor").with(running("harbor", 6 * HOUR));
     assert_eq!(younger.released(vec![trial()]), ["trial abandoned-trial"]);
-    let other = Scene::of("harbor").with(running("harbormaster", 8 * HOUR));
+    let other = RecipeScenario::of("harbor").with(running("harbormaster", 8 * HOUR));
     assert_eq!(other.released(vec![trial()]), ["trial abandoned-trial"]);
-    let mut hidden = Scene::of("harbor");
+    let mut hidden = RecipeScenario::of("harbor");
     hidden.evidence.processes = Processes::Hidden("processes are hidden here".to_owned());
     assert_eq!(hidden.line_of(trial()), "- trial: last changed 7h ago, less than 2d");
 }
@@ -271,14 +274,14 @@ fn a_process_of_the_harness_spares_what_it_may_have_created() {
 #[test]
 fn on_a_remote_engine_only_a_greater_age_counts() {
     let trial = |age| service(TRIAL, "trial", "running", age);
-    let scene = Scene::of("harbor").remote();
-    assert_eq!(scene.line_of(trial(DAY)), "- trial: last changed 24h ago, less than 2d");
-    assert_eq!(scene.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    let scenario = RecipeScenario::of("harbor").remote();
+    assert_eq!(scenario.line_of(trial(DAY)), "- trial: last changed 24h ago, less than 2d");
+    assert_eq!(scenario.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
     // A process here proves nothing about trials on another machine.
-    let scene = Scene::of("harbor").with(running("harbor", 9 * DAY)).remote();
-    assert_eq!(scene.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
+    let scenario = RecipeScenario::of("harbor").with(running("harbor", 9 * DAY)).remote();
+    assert_eq!(scenario.released(vec![trial(2 * DAY)]), ["trial abandoned-trial"]);
     let image = image("tb__hello__client:latest", 90 * DAY);
-    let lines = Scene::of("terminal-bench").remote().line_of(image);
+    let lines = RecipeScenario::of("terminal-bench").remote().line_of(image);
     assert!(lines.contains("it is unknown whether terminal-bench still runs"), "{lines}");
 }
 
@@ -297,7 +300,7 @@ fn harbor_releases_sandboxes_that_are_idle_for_long() {
     foreign.labels.insert("harbor.managed", "false");
     let mut half = object(Kind::Sandbox, "half", "started", 9 * DAY);
     half.labels.insert("harbor.managed", "true");
-    let lines = Scene::of("harbor").lines(vec![
+    let lines = RecipeScenario::of("harbor").lines(vec![
         sandbox("old", "started", 3 * DAY, 2 * DAY),
         sandbox("stopped", "stopped", 25 * HOUR, 0),
         sandbox("busy", "started", 9 * DAY, HOUR),
@@ -318,7 +321,7 @@ fn harbor_releases_sandboxes_that_are_idle_for_long() {
 
 #[test]
 fn inherited_labels_are_no_mark_of_the_harness() {
-    let scene = Scene::of("harbor");
+    let scenario = RecipeScenario::of("harbor");
     let own = service(TRIAL, "own", "exited", DAY);
     // Committed from a trial's container, and run by another user.
     let committed = Observed {
@@ -343,12 +346,12 @@ fn inherited_labels_are_no_mark_of_the_harness() {
         "- heir: its labels may be inherited from its image",
         "- homeless: its image is gone, so its labels may be inherited",
     ];
-    assert_eq!(scene.lines(vec![own, heir, homeless, committed]), expected);
+    assert_eq!(scenario.lines(vec![own, heir, homeless, committed]), expected);
 }
 
 #[test]
 fn terminal_bench_releases_containers_named_like_their_project() {
-    let scene = Scene::of("terminal-bench");
+    let scenario = RecipeScenario::of("terminal-bench");
     let trial = "hello-world-1-of-1-2026-11-14__10-20-30";
     let client = |project: &str, name: &str, state: &str, age| {
         labelled(service(project, name, state, age), &[("com.docker.compose.service", "client")])
@@ -372,18 +375,18 @@ fn terminal_bench_releases_containers_named_like_their_project() {
         format!("{trial}_data trial-volume"),
         "tb__hello-world__client:latest task-image".to_owned(),
     ];
-    assert_eq!(scene.released(inventory.clone()), expected);
-    assert_eq!(scene.lines(inventory).len(), expected.len());
-    let alive = Scene::of("terminal-bench").with(running("tb", 8 * HOUR));
+    assert_eq!(scenario.released(inventory.clone()), expected);
+    assert_eq!(scenario.lines(inventory).len(), expected.len());
+    let alive = RecipeScenario::of("terminal-bench").with(running("tb", 8 * HOUR));
     let lines = alive.line_of(client(trial, trial, "running", 7 * HOUR));
     assert!(lines.ends_with("process 7 (script tb: `python3 tb`) may use it"), "{lines}");
-    let young = scene.line_of(image("tb__a__client:latest", DAY));
+    let young = scenario.line_of(image("tb__a__client:latest", DAY));
     assert!(young.ends_with("tagged 24h ago, less than 7d"), "{young}");
 }
 
 #[test]
 fn compose_releases_projects_that_rest_as_a_whole() {
-    let scene = Scene::of("compose");
+    let scenario = RecipeScenario::of("compose");
     let inventory = vec![
         service("ended", "ended-web-1", "exited", 8 * DAY),
         service("ended", "ended-db-1", "created", 8 * DAY),
@@ -409,18 +412,18 @@ fn compose_releases_projects_that_rest_as_a_whole() {
         "- recent_default: recent-db-1 ran 24h ago, less than 7d",
         "+ empty_default unused-network",
     ];
-    assert_eq!(scene.lines(inventory), expected);
+    assert_eq!(scenario.lines(inventory), expected);
     // From an image that Compose built: it has the project, but no number.
     let heir = labelled(
         object(Kind::Container, "heir", "exited", 30 * DAY),
         &[("com.docker.compose.project", "ended")],
     );
-    assert_eq!(scene.line_of(heir), "");
+    assert_eq!(scenario.line_of(heir), "");
 }
 
 #[test]
 fn testcontainers_releases_sessions_whose_reaper_is_gone() {
-    let scene = Scene::of("testcontainers");
+    let scenario = RecipeScenario::of("testcontainers");
     let of = |kind, name: &str, state: &str, age, key: &str, session: &str| {
         let labels = [("org.testcontainers", "true"), (key, session)];
         labelled(object(kind, name, state, age), &labels)
@@ -465,26 +468,26 @@ fn testcontainers_releases_sessions_whose_reaper_is_gone() {
         "- going-db: reaper_going is running: its session may go on",
         "+ localhost/testcontainers/abcdefgh12345678:latest built-image",
     ];
-    assert_eq!(scene.lines(inventory), expected);
+    assert_eq!(scenario.lines(inventory), expected);
 }
 
 #[test]
 fn a_keeper_is_also_known_by_its_label() {
-    let scene = Scene::of("testcontainers");
+    let scenario = RecipeScenario::of("testcontainers");
     let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
     let keeper = labelled(
         labelled(object(Kind::Container, "any-name", "running", DAY), &labels),
         &[("org.testcontainers.ryuk", "true")],
     );
     let db = labelled(object(Kind::Container, "db", "exited", DAY), &labels);
-    assert_eq!(scene.released(vec![keeper.clone(), db.clone()]), [""; 0]);
+    assert_eq!(scenario.released(vec![keeper.clone(), db.clone()]), [""; 0]);
     let ended = Observed { state: "exited".to_owned(), ..keeper };
-    assert_eq!(scene.released(vec![ended, db]).len(), 2);
+    assert_eq!(scenario.released(vec![ended, db]).len(), 2);
 }
 
 #[test]
 fn swe_bench_releases_evaluations_and_images_built_here() {
-    let scene = Scene::of("swe-bench");
+    let scenario = RecipeScenario::of("swe-bench");
     let container = |name: &str, state: &str, age| object(Kind::Container, name, state, age);
     let inventory = vec![
         container("sweb.eval.django__django-11099.gold", "running", 7 * HOUR),
@@ -507,15 +510,16 @@ fn swe_bench_releases_evaluations_and_images_built_here() {
         "sweb.eval.x86_64.django__django-11099:latest instance-image",
         "sweb.eval.arm64.astropy_1776_astropy-12907:latest instance-image",
     ];
-    assert_eq!(scene.released(inventory.clone()), expected);
-    assert_eq!(scene.lines(inventory).len(), expected.len());
-    let alive = Scene::of("swe-bench").with(running("swebench.harness.run_evaluation", 8 * HOUR));
+    assert_eq!(scenario.released(inventory.clone()), expected);
+    assert_eq!(scenario.lines(inventory).len(), expected.len());
+    let alive =
+        RecipeScenario::of("swe-bench").with(running("swebench.harness.run_evaluation", 8 * HOUR));
     assert_eq!(alive.released(vec![container("sweb.eval.a__a-1.r", "running", 7 * HOUR)]), [""; 0]);
 }
 
 #[test]
 fn inspect_releases_its_samples_and_spares_look_alikes() {
-    let scene = Scene::of("inspect");
+    let scenario = RecipeScenario::of("inspect");
     let project = "inspect-ctf_easy-iabc123";
     let inventory = vec![
         service(project, &format!("{project}-default-1"), "running", 25 * HOUR),
@@ -536,9 +540,9 @@ fn inspect_releases_its_samples_and_spares_look_alikes() {
         format!("{project}_data sample-volume"),
         format!("{project}-default:latest sample-image"),
     ];
-    assert_eq!(scene.released(inventory.clone()), expected);
-    assert_eq!(scene.lines(inventory).len(), expected.len());
-    let alive = Scene::of("inspect").with(running("inspect", 26 * HOUR));
+    assert_eq!(scenario.released(inventory.clone()), expected);
+    assert_eq!(scenario.lines(inventory).len(), expected.len());
+    let alive = RecipeScenario::of("inspect").with(running("inspect", 26 * HOUR));
     assert_eq!(alive.released(vec![service(project, "c", "running", 25 * HOUR)]), [""; 0]);
 }
 
@@ -564,18 +568,21 @@ fn openhands_spares_everything_while_any_openhands_runs() {
         &format!("{uuid} resting-runtime"),
         "openhands-workspace-oh-agent-server-4Xy7Zq workspace",
     ];
-    let scene = Scene::of("openhands");
-    assert_eq!(scene.released(inventory()), expected);
-    assert_eq!(scene.lines(inventory()).len(), expected.len());
-    let rests = scene.line_of(runtime("openhands-runtime-1", "exited", 6 * DAY));
+    let scenario = RecipeScenario::of("openhands");
+    assert_eq!(scenario.released(inventory()), expected);
+    assert_eq!(scenario.lines(inventory()).len(), expected.len());
+    let rests = scenario.line_of(runtime("openhands-runtime-1", "exited", 6 * DAY));
     assert!(rests.ends_with("last changed 6d ago, less than 7d"), "{rests}");
     // A server that began a moment ago continues with all of them.
     let server = || running("openhands.server.listen:app", 1);
-    assert_eq!(Scene::of("openhands").with(server()).released(inventory()), [""; 0]);
+    assert_eq!(RecipeScenario::of("openhands").with(server()).released(inventory()), [""; 0]);
     // A process inside a runtime is not its owner.
     let inside =
         RunningProcess { container: Some("id-openhands-runtime-4f1d".to_owned()), ..server() };
-    assert_eq!(Scene::of("openhands").with(inside).released(inventory()).len(), expected.len());
+    assert_eq!(
+        RecipeScenario::of("openhands").with(inside).released(inventory()).len(),
+        expected.len()
+    );
 }
 
 #[test]
@@ -588,22 +595,22 @@ fn a_clock_that_is_set_forward_finishes_no_live_trial() {
         let seen = service(TRIAL, "trial", state, 0);
         Observed { created_at: Some(created), last_active_at: Some(created), ..seen }
     };
-    let scene = |age: u64| {
-        let mut scene = Scene::of("harbor").with(running("harbor", age));
+    let scenario = |age: u64| {
+        let mut scenario = RecipeScenario::of("harbor").with(running("harbor", age));
         let present = Reading { wall: now(), boot: Duration::from_secs(UPTIME) };
-        scene.evidence.clocks = Clocks::new(present);
+        scenario.evidence.clocks = Clocks::new(present);
         let boot = Reading { wall: ago(UPTIME) - step, boot: Duration::ZERO };
-        scene.evidence.clocks.add(boot);
-        scene
+        scenario.evidence.clocks.add(boot);
+        scenario
     };
-    let lines = scene(2 * HOUR).line_of(trial("running"));
+    let lines = scenario(2 * HOUR).line_of(trial("running"));
     assert!(lines.contains("may use it"), "{lines}");
-    let lines = scene(0).line_of(trial("running"));
+    let lines = scenario(0).line_of(trial("running"));
     let young = "- trial: last changed 1h ago by the time since boot, for the clock was set \
                  forward, less than 6h";
     assert_eq!(lines, young);
     // If nothing shows the step and the engine began after it, the age is unknown.
-    let mut blind = scene(2 * HOUR);
+    let mut blind = scenario(2 * HOUR);
     blind.evidence.clocks = Clocks::new(Reading { wall: now(), boot: Duration::from_secs(UPTIME) });
     let lines = blind.line_of(trial("running"));
     assert!(lines.contains("may use it"), "{lines}");
@@ -614,18 +621,18 @@ fn a_script_that_runs_the_harness_as_a_library_spares_what_it_may_have_created()
     let trial = || service(TRIAL, "trial", "running", 7 * HOUR);
     let script = || running("bench", 8 * HOUR);
     assert_eq!(
-        Scene::of("harbor").with(script()).released(vec![trial()]),
+        RecipeScenario::of("harbor").with(script()).released(vec![trial()]),
         ["trial abandoned-trial"]
     );
-    let lines = Scene::of("harbor").connected(script()).line_of(trial());
+    let lines = RecipeScenario::of("harbor").connected(script()).line_of(trial());
     let held = "- trial: process 7 (program python3: `python3 bench`) is connected to the engine \
                 and may use it";
     assert_eq!(lines, held);
-    let younger = Scene::of("harbor").connected(running("bench", 6 * HOUR));
+    let younger = RecipeScenario::of("harbor").connected(running("bench", 6 * HOUR));
     assert_eq!(younger.released(vec![trial()]), ["trial abandoned-trial"]);
     let mut other = script();
     other.runs = vec![ProgramName { how: RunAs::Program, name: "portainer".to_owned() }];
-    assert_eq!(Scene::of("harbor").connected(other).released(vec![trial()]).len(), 1);
+    assert_eq!(RecipeScenario::of("harbor").connected(other).released(vec![trial()]).len(), 1);
 }
 
 #[test]
@@ -634,11 +641,11 @@ fn a_process_in_the_directory_of_a_trial_spares_it() {
     let using = |file: &str| {
         let mut script = running("bench", 8 * HOUR);
         script.handles = Some(Handles { files: vec![PathBuf::from(file)], ..Handles::default() });
-        let mut scene = Scene::of("harbor").with(script);
+        let mut scenario = RecipeScenario::of("harbor").with(script);
         let directories = vec![PathBuf::from("/jobs/one/verifier")];
         let in_use = InUse { directories, ..InUse::default() };
-        scene.evidence.in_use.insert(trial.id.clone(), in_use);
-        scene.line_of(trial.clone())
+        scenario.evidence.in_use.insert(trial.id.clone(), in_use);
+        scenario.line_of(trial.clone())
     };
     let lines = using("/jobs/one/verifier/reward.txt");
     assert!(
@@ -651,14 +658,14 @@ fn a_process_in_the_directory_of_a_trial_spares_it() {
 #[test]
 fn a_command_inside_counts_only_if_a_client_may_wait_for_it() {
     let trial = service(TRIAL, "trial", "running", 7 * HOUR);
-    let inside = |mut scene: Scene| {
+    let inside = |mut scenario: RecipeScenario| {
         let in_use = InUse { sessions: 1, ..InUse::default() };
-        scene.evidence.in_use.insert(trial.id.clone(), in_use);
-        scene.line_of(trial.clone())
+        scenario.evidence.in_use.insert(trial.id.clone(), in_use);
+        scenario.line_of(trial.clone())
     };
-    let lines = inside(Scene::of("harbor").connected(running("anything", 60)));
+    let lines = inside(RecipeScenario::of("harbor").connected(running("anything", 60)));
     assert!(lines.contains("a command runs inside, and process 7"), "{lines}");
-    assert!(inside(Scene::of("harbor")).starts_with("+ "));
+    assert!(inside(RecipeScenario::of("harbor")).starts_with("+ "));
 }
 
 #[test]
@@ -666,16 +673,17 @@ fn what_cannot_be_seen_requires_a_greater_age_and_is_reported() {
     let trial = |age| service(TRIAL, "trial", "running", age);
     let mut other = running("bench", 9 * DAY);
     other.handles = None;
-    let scene = Scene::of("harbor").with(other);
-    let lines = scene.line_of(trial(DAY));
+    let scenario = RecipeScenario::of("harbor").with(other);
+    let lines = scenario.line_of(trial(DAY));
     assert_eq!(lines, "- trial: last changed 24h ago, less than 2d");
-    assert_eq!(scene.released(vec![trial(3 * DAY)]), ["trial abandoned-trial"]);
+    assert_eq!(scenario.released(vec![trial(3 * DAY)]), ["trial abandoned-trial"]);
     let inventory = [trial(3 * DAY), {
         let id = IMAGE.to_owned();
         Observed { id, ..object(Kind::Image, "debian:12", "tagged", DAY) }
     }];
-    let around = RecipeContext { inventory: &inventory, evidence: &scene.evidence, ended: false };
-    let findings = scene.recipe.judge("harbor", &around);
+    let around =
+        RecipeContext { inventory: &inventory, evidence: &scenario.evidence, ended: false };
+    let findings = scenario.recipe.judge("harbor", &around);
     let RecipeVerdict::Finished(proof) = &findings.of(&inventory[0]).unwrap().verdict else {
         panic!()
     };
@@ -687,36 +695,36 @@ fn what_cannot_be_seen_requires_a_greater_age_and_is_reported() {
 
 #[test]
 fn a_user_who_vouches_needs_no_other_proof_but_marks_still_count() {
-    let scene = Scene::of("harbor").with(running("harbor", 8 * HOUR)).ended();
+    let scenario = RecipeScenario::of("harbor").with(running("harbor", 8 * HOUR)).ended();
     let inventory = vec![
         service(TRIAL, "trial", "running", 5),
         network(TRIAL, 5),
         image(&format!("{TRIAL}-main:latest"), 5),
         service("hello-world__ab3de7__env", "look-alike", "running", 9 * DAY),
     ];
-    let released = scene.released(inventory.clone());
+    let released = scenario.released(inventory.clone());
     assert_eq!(released.len(), 3, "{released:?}");
-    let around = RecipeContext { inventory: &inventory, evidence: &scene.evidence, ended: true };
-    let findings = scene.recipe.judge("harbor", &around);
+    let around = RecipeContext { inventory: &inventory, evidence: &scenario.evidence, ended: true };
+    let findings = scenario.recipe.judge("harbor", &around);
     assert_eq!(findings.still_running, ["process 7 (script harbor: `python3 harbor`)"]);
     // A cloud organisation is shared: no user can vouch for all of its sandboxes.
     let managed = [("harbor.managed", "true"), ("harbor.session_id", "s")];
     let sandbox = labelled(object(Kind::Sandbox, "theirs", "started", 5), &managed);
-    assert_eq!(scene.released(vec![sandbox]), [""; 0]);
+    assert_eq!(scenario.released(vec![sandbox]), [""; 0]);
     // A running reaper proves that a client is alive.
-    let scene = Scene::of("testcontainers").ended();
+    let scenario = RecipeScenario::of("testcontainers").ended();
     let labels = [("org.testcontainers", "true"), ("org.testcontainers.sessionId", "s")];
     let db = labelled(object(Kind::Container, "db", "running", 5), &labels);
     let ryuk = object(Kind::Container, "testcontainers-ryuk-s", "running", 5);
-    assert_eq!(scene.released(vec![db.clone(), ryuk]), [""; 0]);
-    assert_eq!(scene.released(vec![db]), ["db abandoned-container"]);
+    assert_eq!(scenario.released(vec![db.clone(), ryuk]), [""; 0]);
+    assert_eq!(scenario.released(vec![db]), ["db abandoned-container"]);
 }
 
 #[test]
 fn a_project_that_was_killed_goes_when_the_user_vouches_for_it() {
     let inventory =
         vec![service("job", "job-web-1", "running", 5), network("job", 5), volume("job", 5)];
-    let ended = Scene::of("compose").ended();
+    let ended = RecipeScenario::of("compose").ended();
     let expected = ["job-web-1 vouched-service", "job_default unused-network"];
     assert_eq!(ended.released(inventory), expected);
 }
@@ -729,29 +737,29 @@ fn an_image_without_a_name_is_known_by_the_labels_of_its_project() {
         let seen = labelled(object(Kind::Image, "untagged", "dangling", age), &labels);
         Observed { generation: seen.id.clone(), ..seen }
     };
-    let scene = Scene::of("harbor");
-    assert_eq!(scene.released(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);
-    assert_eq!(scene.released(vec![untagged("mine", 9 * DAY)]), [""; 0]);
+    let scenario = RecipeScenario::of("harbor");
+    assert_eq!(scenario.released(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);
+    assert_eq!(scenario.released(vec![untagged("mine", 9 * DAY)]), [""; 0]);
     let named = Observed { state: "tagged".to_owned(), ..untagged(TRIAL, 9 * DAY) };
-    assert_eq!(scene.released(vec![named]), [""; 0]);
+    assert_eq!(scenario.released(vec![named]), [""; 0]);
 }
 
 #[test]
 fn a_run_with_a_custom_name_is_recognised_by_the_image_of_its_task() {
-    let scene = Scene::of("terminal-bench");
+    let scenario = RecipeScenario::of("terminal-bench");
     let project = "hello-world-1-of-1-mine";
     let left = || {
         let side = service(project, "side", "running", 7 * HOUR);
         vec![network(project, 2 * HOUR), volume(project, 2 * HOUR), side]
     };
-    assert_eq!(scene.released(left()), [""; 0]);
+    assert_eq!(scenario.released(left()), [""; 0]);
     let with_image = [left(), vec![image("tb__hello-world__client:latest", 2 * HOUR)]].concat();
     let expected = [
         format!("{project}_default named-run"),
         format!("{project}_data named-run"),
         "side abandoned-service".to_owned(),
     ];
-    assert_eq!(scene.released(with_image), expected);
+    assert_eq!(scenario.released(with_image), expected);
     let others = [left(), vec![image("tb__hello__client:latest", 2 * HOUR)]].concat();
-    assert_eq!(scene.released(others), [""; 0]);
+    assert_eq!(scenario.released(others), [""; 0]);
 }

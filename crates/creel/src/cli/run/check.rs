@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_ends_with_the_code_of_wrong_usage() {
+    fn mistakes_exit_with_the_usage_code() {
         let failure = resolve(&source("nam = 1"), &[]).unwrap_err();
         assert_eq!(failure.exit, Exit::Usage);
         let sentence = failure.sentence();

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_what_a_run_would_do() {
+    fn the_plan_shows_what_a_run_would_do() {
         assert_snapshot!(plan(WORKFLOW).to_string(), @"
         the workflow fix is valid; a run would be:
           sandbox      docker registry.example/***:1 (isolation: container), lease 30m
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn no_plan_shows_what_is_secret_or_private() {
+    fn no_plan_shows_secret_or_private_values() {
         let plan = plan(WORKFLOW);
         let json = serde_json::to_string(&plan).unwrap();
         for shown in [plan.to_string(), json.clone()] {

@@ -1,4 +1,4 @@
-//! A local Daytona for one test: the real `creel dev daytona`, and eyes on what it has.
+//! A local Daytona for one test: the real `creel dev daytona`, and its state.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tempfile::TempDir;
 
 use crate::support::PATIENCE;
 
-use super::bench::BINARY;
+use super::fixture::BINARY;
 
-/// A running `creel dev daytona`; it is killed on drop, and hollow sandboxes go with it.
+/// A running `creel dev daytona`. It is killed on drop, and hollow sandboxes end with it.
 #[derive(Debug)]
 pub(crate) struct Cloud {
     running: Running,
     url: String,
     key: String,
     admin: String,
-    /// The server's own state, which is not the state of whom it serves.
+    /// The server's own state, which is separate from that of its clients.
     home: TempDir,
 }
 
 impl Cloud {
-    /// Starts a server whose sandboxes are records and whose states pass quickly.
+    /// Starts a server whose sandboxes are records and whose states change quickly.
     pub(crate) fn start() -> Self {
         Self::with(&["--hollow", "--fast"])
     }
@@ -35,18 +35,18 @@ impl Cloud {
     pub(crate) fn with(flags: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let creel = Creel::without_docker(BINARY, home.path());
-        let (running, told) = serve(&creel, flags);
-        let field = |name: &str| told[name].as_str().unwrap().to_owned();
+        let (running, ready) = serve(&creel, flags);
+        let field = |name: &str| ready[name].as_str().unwrap().to_owned();
         let (url, key, admin) = (field("url"), field("api_key"), field("admin_url"));
         Self { running, url, key, admin, home }
     }
 
-    /// Returns a binary that works in this cloud.
+    /// Returns a binary that is configured for this cloud.
     pub(crate) fn given_to(&self, creel: Creel) -> Creel {
         creel.env("DAYTONA_API_URL", &self.url).env("DAYTONA_API_KEY", &self.key)
     }
 
-    /// Returns the library's way into this cloud.
+    /// Returns the library's provider for this cloud.
     pub(crate) fn provider(&self) -> Arc<DaytonaProvider> {
         let environment = DaytonaEnvironment {
             api_key: Some(self.key.as_str().into()),
@@ -61,17 +61,17 @@ impl Cloud {
         self.home.path()
     }
 
-    /// Returns what `DAYTONA_API_URL` is set to.
+    /// Returns the value of `DAYTONA_API_URL`.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns what `DAYTONA_API_KEY` is set to.
+    /// Returns the value of `DAYTONA_API_KEY`.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// Makes a sandbox without a process, after a seed of the admin routes; returns its id.
+    /// Creates a sandbox without a process from a seed of the admin routes, and returns its id.
     ///
     /// Its name is the prefix, a dot and a number.
     pub(crate) fn plant(&self, prefix: &str, mut seed: Value) -> String {
@@ -91,26 +91,26 @@ impl Cloud {
         self.admin("DELETE", "faults", &Value::Null);
     }
 
-    /// Disarms all faults, and returns how often they have struck.
+    /// Disarms all faults, and returns how often they have fired.
     pub(crate) fn disarm(&self) -> u64 {
         let fired = self.fired();
         self.heal();
         fired
     }
 
-    /// Returns how often the faults that are armed have struck.
+    /// Returns how often the armed faults have fired.
     pub(crate) fn fired(&self) -> u64 {
         let answer = self.admin("GET", "faults", &Value::Null);
         let faults = answer["faults"].as_array().unwrap();
         faults.iter().map(|fault| fault["fired"].as_u64().unwrap()).sum()
     }
 
-    /// Sets what the key may do.
+    /// Sets the permissions of the key.
     pub(crate) fn permit(&self, scopes: &[&str]) {
         self.admin("PUT", "permissions", &json!(scopes));
     }
 
-    /// Returns how often a route was asked for since the last call, and starts anew.
+    /// Returns how often a route was requested since the last call, and resets the count.
     pub(crate) fn requests(&self, route: &str) -> u64 {
         let counts = self.admin("DELETE", "requests", &Value::Null);
         counts["by_route"][route].as_u64().unwrap_or_default()
@@ -122,23 +122,23 @@ impl Cloud {
         answer
     }
 
-    /// Asks the API.
+    /// Sends a request to the API.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         ask(method, &format!("{}/{path}", self.url), &self.key, body)
     }
 
-    /// Returns a sandbox's state, or the status of the answer where it has none.
+    /// Returns the state of a sandbox, or the status of the response if it has none.
     pub(crate) fn state(&self, id: &str) -> String {
         let (status, answer) = self.ask("GET", &format!("sandbox/{id}"), &Value::Null);
         answer["state"].as_str().map_or_else(|| status.to_string(), str::to_owned)
     }
 
-    /// Returns a sandbox as it is now.
+    /// Returns the current representation of a sandbox.
     pub(crate) fn sandbox(&self, id: &str) -> Value {
         self.ask("GET", &format!("sandbox/{id}"), &Value::Null).1
     }
 
-    /// Returns the names of all sandboxes, hidden ones too, the oldest first.
+    /// Returns the names of all sandboxes, hidden ones included, oldest first.
     pub(crate) fn names(&self) -> Vec<String> {
         let query = "sandbox?limit=200&includeErroredDeleted=true&sort=createdAt&order=asc";
         let (_, page) = self.ask("GET", query, &Value::Null);
@@ -153,27 +153,27 @@ impl Cloud {
         names
     }
 
-    /// Asks the server to end, and waits until it has.
+    /// Signals the server to end, and waits until it has.
     pub(crate) fn end(self) {
         self.running.signal("TERM");
         self.running.wait().expect_code(0);
     }
 }
 
-/// Cuts the number off a planted name.
+/// Removes the number from a planted name.
 pub(crate) fn stem(name: &str) -> String {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
 }
 
-/// Starts a server and waits until it is ready; returns what it told.
+/// Starts a server and waits until it is ready. Returns its ready report.
 pub(crate) fn serve(creel: &Creel, flags: &[&str]) -> (Running, Value) {
     let running = creel.spawn([&["dev", "daytona", "--listen", "127.0.0.1:0"], flags].concat());
-    let told = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
-    let told = told.unwrap_or_else(|| panic!("not ready: {}", running.stderr()));
-    (running, told)
+    let ready = eventually_some(PATIENCE, || serde_json::from_str(&running.stdout()).ok());
+    let ready = ready.unwrap_or_else(|| panic!("not ready: {}", running.stderr()));
+    (running, ready)
 }
 
-/// Sends a request; returns the status and the body.
+/// Sends a request, and returns the status and the body.
 pub(crate) fn ask(method: &str, url: &str, key: &str, body: &Value) -> (u16, Value) {
     send(method, url, key, body).unwrap()
 }

@@ -1,11 +1,11 @@
-//! `creel doctor` and `creel config`: what works here, and where settings come from.
+//! `creel doctor` and `creel config`: what works here, and the origin of settings.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
 
 use creel_testkit::creel::Output;
 
-use super::bench::{Bench, text};
+use super::fixture::{CliFixture, text};
 
 /// Returns the status of one check.
 fn status(output: &Output, name: &str) -> String {
@@ -16,14 +16,14 @@ fn status(output: &Output, name: &str) -> String {
 }
 
 #[test]
-fn with_a_good_engine_everything_is_well() {
-    let bench = Bench::new();
-    let output = bench.run("doctor --json").expect_code(0);
+fn with_a_working_engine_every_check_passes() {
+    let fixture = CliFixture::new();
+    let output = fixture.run("doctor --json").expect_code(0);
     assert_eq!((&output.json()["version"], &output.json()["healthy"]), (&1.into(), &true.into()));
     for check in ["state directory", "ledger", "watchdog", "docker", "process"] {
         assert_eq!(status(&output, check), "ok", "{check}\n{output}");
     }
-    let shown = bench.run("doctor").expect_code(0);
+    let shown = fixture.run("doctor").expect_code(0);
     assert!(
         shown.stdout.contains("Docker Engine 2") && shown.stdout.contains("(API 1."),
         "{shown}"
@@ -32,20 +32,20 @@ fn with_a_good_engine_everything_is_well() {
 
 #[test]
 fn without_docker_there_is_a_note_and_no_problem() {
-    let bench = Bench::new();
-    let output = bench.creel_without_docker().run(["doctor", "--json"]).expect_code(0);
+    let fixture = CliFixture::new();
+    let output = fixture.creel_without_docker().run(["doctor", "--json"]).expect_code(0);
     assert_eq!(status(&output, "docker"), "note");
     assert_eq!(output.json()["healthy"], true);
-    let shown = bench.creel_without_docker().run(["doctor"]).expect_code(0);
+    let shown = fixture.creel_without_docker().run(["doctor"]).expect_code(0);
     assert!(shown.stderr.contains("hint: docker: start an engine or set DOCKER_HOST"), "{shown}");
 }
 
 #[test]
 fn a_dead_engine_is_a_problem_with_its_own_exit_code() {
-    let bench = Bench::new();
-    let socket = bench.path("dead.sock");
+    let fixture = CliFixture::new();
+    let socket = fixture.path("dead.sock");
     drop(UnixListener::bind(&socket).unwrap());
-    let creel = bench.creel().env("DOCKER_HOST", format!("unix://{}", socket.display()));
+    let creel = fixture.creel().env("DOCKER_HOST", format!("unix://{}", socket.display()));
     let output = creel.run(["doctor", "--json"]).expect_code(7);
     assert_eq!(status(&output, "docker"), "problem");
     assert_eq!(status(&output, "process"), "ok");
@@ -57,11 +57,11 @@ fn a_dead_engine_is_a_problem_with_its_own_exit_code() {
 
 #[test]
 fn a_home_that_cannot_be_used_is_a_problem() {
-    let bench = Bench::new();
-    let file = bench.path("file");
+    let fixture = CliFixture::new();
+    let file = fixture.path("file");
     fs::write(&file, "").unwrap();
     for home in [file.clone(), file.join("below")] {
-        let creel = bench.creel_without_docker().env("CREEL_HOME", &home);
+        let creel = fixture.creel_without_docker().env("CREEL_HOME", &home);
         let output = creel.run(["doctor", "--json"]).expect_code(2);
         assert_eq!(status(&output, "state directory"), "problem", "{output}");
         assert!(
@@ -72,18 +72,18 @@ fn a_home_that_cannot_be_used_is_a_problem() {
 }
 
 #[test]
-fn settings_tell_where_they_come_from() {
-    let bench = Bench::new();
-    bench.configure("[retry]\nretries = 5\n");
-    let output = bench.run("config show --origin").expect_code(0);
+fn settings_show_their_origin() {
+    let fixture = CliFixture::new();
+    fixture.configure("[retry]\nretries = 5\n");
+    let output = fixture.run("config show --origin").expect_code(0);
     let line = |key: &str| {
         let line = output.stdout.lines().find(|line| line.starts_with(key));
         line.unwrap_or_else(|| panic!("{output}")).to_owned()
     };
-    let file = bench.state().join("config.toml").display().to_string();
+    let file = fixture.state().join("config.toml").display().to_string();
     assert!(line("retry.retries").contains('5') && line("retry.retries").contains(&file));
     assert!(line("retry.factor").contains("default"));
-    let output = bench.run("config show --json").expect_code(0);
+    let output = fixture.run("config show --json").expect_code(0);
     let settings = output.json();
     let retries = settings["settings"].as_array().unwrap().iter();
     let retries = retries.filter(|setting| setting["key"] == "retry.retries");
@@ -92,17 +92,17 @@ fn settings_tell_where_they_come_from() {
 
 #[test]
 fn the_printed_defaults_are_a_valid_settings_file() {
-    let bench = Bench::new();
-    let defaults = bench.run("config defaults").expect_code(0).stdout;
+    let fixture = CliFixture::new();
+    let defaults = fixture.run("config defaults").expect_code(0).stdout;
     assert!(defaults.contains("[retry]") && defaults.contains("# [[protect]]"));
-    bench.configure(&defaults);
-    bench.run("ls").expect_code(0);
+    fixture.configure(&defaults);
+    fixture.run("ls").expect_code(0);
 }
 
 #[test]
 fn an_unknown_setting_stops_every_command_that_reads_settings() {
-    let bench = Bench::new();
-    bench.configure("[[protect]]\nnmae = \"db-*\"\n");
+    let fixture = CliFixture::new();
+    fixture.configure("[[protect]]\nnmae = \"db-*\"\n");
     for line in [
         "ls",
         "sweep",
@@ -117,12 +117,12 @@ fn an_unknown_setting_stops_every_command_that_reads_settings() {
         "dev hold --directory --for 1ms",
         "demo",
     ] {
-        let output = bench.run(line).expect_code(2);
+        let output = fixture.run(line).expect_code(2);
         assert!(output.stderr.starts_with("error[CR0003]: "), "{output}");
         assert!(output.stderr.contains("nmae") && output.stderr.contains("`name`"), "{output}");
         assert!(output.stderr.contains("\n\nhint: creel config defaults"), "{output}");
     }
     for line in ["explain CR0003", "completions bash", "config defaults", "--help", "--version"] {
-        bench.run(line).expect_code(0);
+        fixture.run(line).expect_code(0);
     }
 }

@@ -10,26 +10,26 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 use crate::small_disk::SmallDisk;
 
-use super::bench::{Bench, Hold, reason, results, text};
+use super::fixture::{CliFixture, Hold, reason, results, text};
 
 /// Holds a directory until it is killed, so that the ledger has one record of a dead owner.
-fn leave_a_record(bench: &Bench) -> String {
-    let hold = bench.hold("--directory --no-watchdog");
+fn leave_record_of_dead_owner(fixture: &CliFixture) -> String {
+    let hold = fixture.hold("--directory --no-watchdog");
     let resource = hold.resource("directory");
     hold.kill();
     resource
 }
 
-fn records(bench: &Bench) -> Vec<String> {
-    let json = bench.run("ledger --json").expect_code(0).json();
+fn records(fixture: &CliFixture) -> Vec<String> {
+    let json = fixture.run("ledger --json").expect_code(0).json();
     let records = json["records"].as_array().unwrap().iter();
     records.map(|record| text(record, "resource").to_owned()).collect()
 }
 
-/// Asks for a volume on an engine that would tell, and checks that nobody asked it for one.
-fn refused_hold(bench: &Bench, code: &str) -> Output {
+/// Requests a volume on an engine that records requests, and asserts that none was sent.
+fn refused_hold(fixture: &CliFixture, code: &str) -> Output {
     let fake = FakeEngine::start().unwrap();
-    let creel = bench.creel().env("DOCKER_HOST", fake.host());
+    let creel = fixture.creel().env("DOCKER_HOST", fake.host());
     let output = creel.run(["dev", "hold", "--volume", "--for", "1ms"]);
     assert!(output.stderr.contains(&format!("error[{code}]: ")), "{output}");
     let made = fake.requests().into_iter().filter(|request| request.starts_with("POST"));
@@ -37,8 +37,8 @@ fn refused_hold(bench: &Bench, code: &str) -> Output {
     output
 }
 
-async fn database(bench: &Bench) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(bench.state().join("ledger.db"));
+async fn database(fixture: &CliFixture) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(fixture.state().join("ledger.db"));
     SqliteConnection::connect_with(&options).await.unwrap()
 }
 
@@ -48,17 +48,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_command_waits_for_as_long_as_another_process_writes_the_ledger() {
-    let bench = Bench::new();
-    let resource = leave_a_record(&bench);
+fn a_command_waits_while_another_process_writes_the_ledger() {
+    let fixture = CliFixture::new();
+    let resource = leave_record_of_dead_owner(&fixture);
     let waiting = block_on(async {
-        let mut database = database(&bench).await;
+        let mut database = database(&fixture).await;
         sqlx::query("BEGIN EXCLUSIVE").execute(&mut database).await.unwrap();
         // Readers do not wait.
-        assert_eq!(records(&bench), std::slice::from_ref(&resource));
-        let command = bench.creel();
+        assert_eq!(records(&fixture), std::slice::from_ref(&resource));
+        let command = fixture.creel();
         let waiting = std::thread::spawn(move || command.run(["reconcile"]));
-        // Longer than SQLite itself waits.
+        // Longer than SQLite's own timeout.
         tokio::time::sleep(Duration::from_secs(12)).await;
         assert!(!waiting.is_finished(), "it did not wait");
         sqlx::query("ROLLBACK").execute(&mut database).await.unwrap();
@@ -66,103 +66,103 @@ fn a_command_waits_for_as_long_as_another_process_writes_the_ledger() {
     });
     let output = waiting.join().unwrap().expect_code(0);
     assert!(output.stderr.contains("1 released"), "{output}");
-    assert_eq!(records(&bench), [""; 0]);
+    assert_eq!(records(&fixture), [""; 0]);
 }
 
 #[test]
-fn a_read_only_ledger_stops_creates_but_not_the_cleaning_of_foreign_things() {
-    let bench = Bench::new();
-    let mount = SmallDisk::tmpfs(&bench.state(), "16m");
-    let hold = bench.hold("--volume --no-watchdog");
+fn a_read_only_ledger_stops_creates_but_not_the_release_of_foreign_objects() {
+    let fixture = CliFixture::new();
+    let mount = SmallDisk::tmpfs(&fixture.state(), "16m");
+    let hold = fixture.hold("--volume --no-watchdog");
     let (tracked, resource) = (hold.name("volume"), hold.resource("volume"));
     hold.kill();
-    bench.volume("-foreign");
+    fixture.volume("-foreign");
     mount.remount("ro");
 
-    refused_hold(&bench, "CR0011").expect_code(1);
-    let listed = bench.run("ls --json --kind volume").expect_code(0);
+    refused_hold(&fixture, "CR0011").expect_code(1);
+    let listed = fixture.run("ls --json --kind volume").expect_code(0);
     assert!(listed.stdout.contains(&tracked) && listed.stderr.contains("read-only"), "{listed}");
-    let line = format!("sweep --json --apply --name {tracked} --name {}-*", bench.name);
-    let output = bench.run(&line).expect_code(3);
+    let line = format!("sweep --json --apply --name {tracked} --name {}-*", fixture.name);
+    let output = fixture.run(&line).expect_code(3);
     assert!(output.stderr.starts_with("warning: "), "{output}");
     assert!(output.stderr.contains("did not release: 1"), "{output}");
-    assert_eq!(results(&output, "gone"), [format!("volume {}", bench.named("-foreign"))]);
+    assert_eq!(results(&output, "gone"), [format!("volume {}", fixture.named("-foreign"))]);
     let why = "creel tracks it, and the ledger cannot be written";
     assert_eq!(reason(&output, &tracked), why);
-    // Orphans are left, whatever was meant: that is never 0.
+    // Orphans are left, whatever was selected, so the exit code is not 0.
     for line in ["sweep --apply", "sweep --apply --name nothing-has-this-name"] {
-        let output = bench.run(line).expect_code(3);
+        let output = fixture.run(line).expect_code(3);
         assert!(output.stderr.contains("error[CR0011]: "), "{output}");
     }
-    bench.run("sweep").expect_code(0);
+    fixture.run("sweep").expect_code(0);
 
     mount.remount("rw");
-    assert_eq!(records(&bench), [resource]);
-    let output = bench.run("reconcile").expect_code(0);
+    assert_eq!(records(&fixture), [resource]);
+    let output = fixture.run("reconcile").expect_code(0);
     assert!(output.stderr.contains("1 released"), "{output}");
-    assert!(bench.docker().inspect_volume(&tracked).unwrap().is_none());
+    assert!(fixture.docker().inspect_volume(&tracked).unwrap().is_none());
 }
 
 #[test]
 fn a_full_disk_stops_creates_and_loses_no_record() {
-    let bench = Bench::new();
-    let disk = SmallDisk::tmpfs(&bench.state(), "2m");
-    // One that lives and one whose owner is dead, on a ledger that is in use.
-    let live = Hold::start(&bench.creel(), "--directory");
-    let orphan = leave_a_record(&bench);
-    bench.volume("-foreign");
+    let fixture = CliFixture::new();
+    let disk = SmallDisk::tmpfs(&fixture.state(), "2m");
+    // One with a live owner and one with a dead owner, on a ledger in use.
+    let live = Hold::start(&fixture.creel(), "--directory");
+    let orphan = leave_record_of_dead_owner(&fixture);
+    fixture.volume("-foreign");
     let filler = disk.fill();
-    let refused = refused_hold(&bench, "CR0012").expect_code(1);
-    // What a dead owner left is released all the same, with the space that is kept for that.
+    let refused = refused_hold(&fixture, "CR0012").expect_code(1);
+    // Resources of a dead owner are still released, in the space reserved for that.
     assert!(refused.stderr.contains("also released 1 orphaned"), "{refused}");
-    bench.run("ls").expect_code(0);
-    let line = format!("sweep --json --apply --name {}-*", bench.name);
-    let output = bench.run(&line);
-    assert_eq!(bench.there(), [""; 0], "{output}");
+    fixture.run("ls").expect_code(0);
+    let line = format!("sweep --json --apply --name {}-*", fixture.name);
+    let output = fixture.run(&line);
+    assert_eq!(fixture.there(), [""; 0], "{output}");
     fs::remove_file(filler).unwrap();
-    assert_eq!(records(&bench), [live.resource("directory")], "{orphan} is released");
-    bench.run("ledger check").expect_code(0);
+    assert_eq!(records(&fixture), [live.resource("directory")], "{orphan} is released");
+    fixture.run("ledger check").expect_code(0);
     assert_eq!(live.end().code(), Some(130));
-    bench.run("reconcile").expect_code(0);
-    assert_eq!(records(&bench), [""; 0]);
+    fixture.run("reconcile").expect_code(0);
+    assert_eq!(records(&fixture), [""; 0]);
 }
 
 #[test]
 fn a_damaged_ledger_is_refused_and_not_changed() {
-    let bench = Bench::new();
-    leave_a_record(&bench);
-    // Everything into the one file, where damage meets it.
+    let fixture = CliFixture::new();
+    leave_record_of_dead_owner(&fixture);
+    // Checkpoint everything into the one file, where the damage is done.
     block_on(async {
-        let mut database = database(&bench).await;
+        let mut database = database(&fixture).await;
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut database).await.unwrap();
         database.close().await.unwrap();
     });
-    let file = bench.state().join("ledger.db");
+    let file = fixture.state().join("ledger.db");
     let whole = fs::read(&file).unwrap();
     let mut middle = whole.clone();
     middle[4096..].fill(0x5a);
     for damaged in [b"this is not a database, whatever its name says".to_vec(), middle] {
         fs::write(&file, &damaged).unwrap();
         for line in ["sweep --apply --owned", "reconcile", "rm anything", "ledger"] {
-            let output = bench.run(line).expect_code(1);
+            let output = fixture.run(line).expect_code(1);
             assert!(output.stderr.starts_with("error[CR0013]: "), "{output}");
             assert!(output.stderr.contains("\n\nhint: creel ledger rebuild"), "{output}");
         }
-        refused_hold(&bench, "CR0013").expect_code(1);
-        let listed = bench.run("ls").expect_code(0);
+        refused_hold(&fixture, "CR0013").expect_code(1);
+        let listed = fixture.run("ls").expect_code(0);
         assert!(listed.stderr.starts_with("warning: owners are read from labels"), "{listed}");
         assert_eq!(fs::read(&file).unwrap(), damaged, "what is damaged is evidence");
     }
     fs::write(&file, &whole).unwrap();
-    assert_eq!(records(&bench).len(), 1);
+    assert_eq!(records(&fixture).len(), 1);
 }
 
 #[test]
 fn a_ledger_of_a_newer_creel_is_refused_and_not_changed() {
-    let bench = Bench::new();
-    let resource = leave_a_record(&bench);
+    let fixture = CliFixture::new();
+    let resource = leave_record_of_dead_owner(&fixture);
     block_on(async {
-        let mut database = database(&bench).await;
+        let mut database = database(&fixture).await;
         let newer = "INSERT INTO _sqlx_migrations \
                      (version, description, success, checksum, execution_time) \
                      VALUES (99, 'later', 1, x'00', 0)";
@@ -170,26 +170,26 @@ fn a_ledger_of_a_newer_creel_is_refused_and_not_changed() {
         database.close().await.unwrap();
     });
     for line in ["sweep --apply --owned", "reconcile", "rm anything", "ledger check"] {
-        let output = bench.run(line).expect_code(2);
+        let output = fixture.run(line).expect_code(2);
         assert!(output.stderr.starts_with("error[CR0014]: "), "{output}");
         assert!(output.stderr.contains("(schema 99, this one knows "), "{output}");
     }
-    refused_hold(&bench, "CR0014").expect_code(2);
-    bench.run("ls").expect_code(0);
+    refused_hold(&fixture, "CR0014").expect_code(2);
+    fixture.run("ls").expect_code(0);
     block_on(async {
-        let mut database = database(&bench).await;
+        let mut database = database(&fixture).await;
         let undo = "DELETE FROM _sqlx_migrations WHERE version = 99";
         assert_eq!(sqlx::query(undo).execute(&mut database).await.unwrap().rows_affected(), 1);
     });
-    assert_eq!(records(&bench), [resource]);
+    assert_eq!(records(&fixture), [resource]);
 }
 
 #[test]
 fn a_state_directory_that_cannot_be_made_is_named() {
-    let bench = Bench::new();
-    let file = bench.path("file");
+    let fixture = CliFixture::new();
+    let file = fixture.path("file");
     fs::write(&file, "").unwrap();
-    let creel = bench.creel().env("CREEL_HOME", file.join("state"));
+    let creel = fixture.creel().env("CREEL_HOME", file.join("state"));
     let output = creel.run(["dev", "hold", "--directory", "--for", "1ms"]).expect_code(2);
     assert!(output.stderr.starts_with("error[CR0015]: "), "{output}");
     assert!(output.stderr.contains("hint: set CREEL_HOME"), "{output}");

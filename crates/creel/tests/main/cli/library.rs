@@ -1,5 +1,5 @@
-//! The library on the real engine: cleanup without the command line, and scopes that give
-//! back on every path.
+//! The library on the real engine: cleanup without the command line, and scopes that release
+//! on every path.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -26,22 +26,22 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::bench::Bench;
+use super::fixture::CliFixture;
 
-/// How long a background release may take.
+/// The time limit of a background release.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn docker(host: &str) -> Arc<dyn Provider> {
     Arc::new(DockerProvider::connect(Endpoint::explicit(host).unwrap()).unwrap())
 }
 
-/// A supervisor with a ledger of its own.
-struct Desk {
+/// A supervisor with its own ledger.
+struct Supervised {
     supervisor: Supervisor,
     ledger: Ledger,
 }
 
-impl Desk {
+impl Supervised {
     async fn new(home: &Path, host: &str) -> Self {
         let ledger = Ledger::open(home).await.unwrap();
         let providers = Providers::new(vec![docker(host)]);
@@ -56,17 +56,17 @@ impl Desk {
         self.ledger.records(&RecordFilter::open()).await.unwrap().len()
     }
 
-    /// Waits until nothing is on record as still to be given back.
-    async fn settled(&self) {
-        let settled = async {
+    /// Waits until no open record is left.
+    async fn await_closed(&self) {
+        let await_closed = async {
             while self.open_records().await > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(DEADLINE, settled).await.expect("everything is given back");
+        tokio::time::timeout(DEADLINE, await_closed).await.expect("everything is released");
     }
 
-    /// Returns the object that the only record ever made speaks of.
+    /// Returns the object of the only record that was ever created.
     async fn only_object(&self) -> Option<String> {
         let all = self.ledger.records(&RecordFilter::default()).await.unwrap();
         assert_eq!(all.len(), 1);
@@ -86,16 +86,16 @@ fn sleeping() -> Request {
     Request::new(ProviderName::Docker, Spec::Container(spec))
 }
 
-fn is_there(bench: &Bench, id: &str) -> bool {
-    bench.docker().inspect_container(id).unwrap().is_some()
+fn is_there(fixture: &CliFixture, id: &str) -> bool {
+    fixture.docker().inspect_container(id).unwrap().is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_gives_back_after_success_and_after_an_error() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let id = desk.supervisor.scope(sleeping(), |held| {
-        let (there, id) = (is_there(&bench, &held.id), held.id.clone());
+async fn a_scope_releases_after_success_and_after_an_error() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let id = supervised.supervisor.scope(sleeping(), |held| {
+        let (there, id) = (is_there(&fixture, &held.id), held.id.clone());
         async move {
             assert!(there);
             id
@@ -103,70 +103,74 @@ async fn a_scope_gives_back_after_success_and_after_an_error() {
         .boxed()
     });
     let id = id.await.unwrap();
-    assert!(!is_there(&bench, &id));
-    let failed: Result<(), String> = desk
+    assert!(!is_there(&fixture, &id));
+    let failed: Result<(), String> = supervised
         .supervisor
         .scope(sleeping(), |held| async move { Err(held.id.clone()) }.boxed())
         .await
         .unwrap();
-    assert!(!is_there(&bench, &failed.unwrap_err()));
-    assert_eq!(desk.open_records().await, 0);
+    assert!(!is_there(&fixture, &failed.unwrap_err()));
+    assert_eq!(supervised.open_records().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_gives_back_when_the_work_panics() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let scope = desk
+async fn a_scope_releases_when_the_work_panics() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let scope = supervised
         .supervisor
         .scope(sleeping(), |held| async move { std::panic::panic_any(held.id.clone()) }.boxed());
     let panic: Result<Result<(), ScopeError>, _> = AssertUnwindSafe(scope).catch_unwind().await;
     let id = panic.unwrap_err().downcast::<String>().unwrap();
-    assert!(!is_there(&bench, &id), "it was given back before the panic went on");
-    assert_eq!(desk.open_records().await, 0);
+    assert!(!is_there(&fixture, &id), "it was released before the panic continued");
+    assert_eq!(supervised.open_records().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_gives_back_when_the_work_runs_out_of_time() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let (tell, told) = oneshot::channel();
+async fn a_scope_releases_when_the_work_times_out() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let (sender, receiver) = oneshot::channel();
     let limit = Duration::from_millis(100);
-    let scope = desk.supervisor.scope_with_limit(sleeping(), limit, |held| {
-        tell.send(held.id.clone()).unwrap();
+    let scope = supervised.supervisor.scope_with_limit(sleeping(), limit, |held| {
+        sender.send(held.id.clone()).unwrap();
         futures::future::pending::<()>().boxed()
     });
     let error = scope.await.unwrap_err();
-    assert!(matches!(error, ScopeError::TimedOut { limit: told } if told == limit), "{error}");
-    assert!(!is_there(&bench, &told.await.unwrap()));
-    assert_eq!(desk.open_records().await, 0);
+    assert!(
+        matches!(error, ScopeError::TimedOut { limit: reported } if reported == limit),
+        "{error}"
+    );
+    assert!(!is_there(&fixture, &receiver.await.unwrap()));
+    assert_eq!(supervised.open_records().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_that_is_dropped_in_the_middle_of_the_work_gives_back() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let (tell, told) = oneshot::channel();
-    let scope = desk.supervisor.scope(sleeping(), |held| {
-        tell.send(held.id.clone()).unwrap();
+async fn a_scope_dropped_during_the_work_releases() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let (sender, receiver) = oneshot::channel();
+    let scope = supervised.supervisor.scope(sleeping(), |held| {
+        sender.send(held.id.clone()).unwrap();
         futures::future::pending::<()>().boxed()
     });
     let id = tokio::select! {
         _ = scope => unreachable!("the work never ends"),
-        id = told => id.unwrap(),
+        id = receiver => id.unwrap(),
     };
-    desk.settled().await;
-    assert!(!is_there(&bench, &id));
+    supervised.await_closed().await;
+    assert!(!is_there(&fixture, &id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_that_is_dropped_in_the_middle_of_the_create_gives_back() {
-    let bench = Bench::new();
-    let wire = Wire::start(bench.engine(), 1).unwrap();
+async fn a_scope_dropped_during_the_create_releases() {
+    let fixture = CliFixture::new();
+    let wire = Wire::start(fixture.engine(), 1).unwrap();
     let slow = Fault::Delay { by: Duration::from_millis(300) };
     let create = wire.add(Rule::new("/containers/create", slow).method("POST"));
-    let desk = Desk::new(&bench.path("home"), &wire.host()).await;
-    let scope = desk.supervisor.scope(sleeping(), |_| futures::future::pending::<()>().boxed());
+    let supervised = Supervised::new(&fixture.path("home"), &wire.host()).await;
+    let scope =
+        supervised.supervisor.scope(sleeping(), |_| futures::future::pending::<()>().boxed());
     let sent = async {
         while create.fired() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -176,47 +180,47 @@ async fn a_scope_that_is_dropped_in_the_middle_of_the_create_gives_back() {
         _ = scope => unreachable!("the work never ends"),
         () = sent => {}
     }
-    assert_eq!(desk.open_records().await, 1, "the intent came first");
-    desk.settled().await;
-    let id = desk.only_object().await.expect("the create went on to its end");
-    assert!(!is_there(&bench, &id));
+    assert_eq!(supervised.open_records().await, 1, "the intent came first");
+    supervised.await_closed().await;
+    let id = supervised.only_object().await.expect("the create went on to its end");
+    assert!(!is_there(&fixture, &id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_adopts_by_id_and_gives_back() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let id = bench.running("-adopted");
+async fn a_scope_adopts_by_id_and_releases() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let id = fixture.running("-adopted");
     let (provider, kind) = (ProviderName::Docker, Kind::Container);
-    let name = desk
+    let name = supervised
         .supervisor
         .scope_adopted(provider, kind, &id, |held| async move { held.name.clone() }.boxed())
         .await
         .unwrap();
-    assert_eq!(name, bench.named("-adopted"));
-    assert!(!is_there(&bench, &id));
-    assert_eq!(desk.open_records().await, 0);
-    let absent = desk.supervisor.adopt(provider, kind, &id).await.unwrap_err();
+    assert_eq!(name, fixture.named("-adopted"));
+    assert!(!is_there(&fixture, &id));
+    assert_eq!(supervised.open_records().await, 0);
+    let absent = supervised.supervisor.adopt(provider, kind, &id).await.unwrap_err();
     assert!(matches!(absent, AcquireError::Absent { .. }), "{absent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_given_back_is_an_error_and_stays_on_record() {
-    let bench = Bench::new();
-    let wire = Wire::start(bench.engine(), 1).unwrap();
-    let desk = Desk::new(&bench.path("home"), &wire.host()).await;
+async fn a_failed_release_is_an_error_and_stays_on_record() {
+    let fixture = CliFixture::new();
+    let wire = Wire::start(fixture.engine(), 1).unwrap();
+    let supervised = Supervised::new(&fixture.path("home"), &wire.host()).await;
     let denied = Fault::Status { code: 403, message: "not yours".to_owned() };
     wire.add(Rule::new("/containers/", denied).method("DELETE"));
-    let error = desk.supervisor.scope(sleeping(), |_| async {}.boxed()).await.unwrap_err();
+    let error = supervised.supervisor.scope(sleeping(), |_| async {}.boxed()).await.unwrap_err();
     let ScopeError::NotReleased { id, reason, .. } = error else { panic!("{error}") };
     assert!(reason.contains("not yours"), "{reason}");
-    assert_eq!(desk.open_records().await, 1);
+    assert_eq!(supervised.open_records().await, 1);
     wire.heal();
-    // What is quarantined is tried again only on purpose.
-    let cleanup = Cleanup::new(docker(&wire.host())).with_ledger(desk.ledger.clone());
+    // A quarantined resource is retried only on request.
+    let cleanup = Cleanup::new(docker(&wire.host())).with_ledger(supervised.ledger.clone());
     let report = cleanup.release(Kind::Container, &id).await.unwrap();
     assert_eq!(report.result, Outcome::Gone);
-    assert_eq!(desk.open_records().await, 0);
+    assert_eq!(supervised.open_records().await, 0);
 }
 
 fn gone(report: &Report) -> Vec<String> {
@@ -228,58 +232,58 @@ fn gone(report: &Report) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cleanup_lists_stops_and_releases() {
-    // Old and stopped means everything that is, so the engine is this test's own.
+    // "Old and stopped" selects all such objects, so the engine is private to this test.
     let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-    let bench = Bench::on(private.engine());
+    let fixture = CliFixture::on(private.engine());
     let cleanup = Cleanup::new(docker(&private.engine().host()));
-    let running = bench.running("-a");
-    bench.exited("-b");
-    bench.volume("-c");
+    let running = fixture.running("-a");
+    fixture.exited("-b");
+    fixture.volume("-c");
     let seen = cleanup.list().await.unwrap();
     let states: Vec<(&str, &str)> = seen
         .iter()
         .filter(|seen| seen.kind == Kind::Container)
-        .map(|seen| (seen.name.trim_start_matches(&bench.name), seen.state.as_str()))
+        .map(|seen| (seen.name.trim_start_matches(&fixture.name), seen.state.as_str()))
         .collect();
     assert_eq!(states.len(), 2);
     assert!(states.contains(&("-a", "running")) && states.contains(&("-b", "exited")));
 
     cleanup.stop(Kind::Container, &running, Duration::from_secs(5)).await.unwrap();
-    let state = bench.docker().inspect_container(&running).unwrap().unwrap();
+    let state = fixture.docker().inspect_container(&running).unwrap().unwrap();
     assert_eq!(state["State"]["Status"], "exited");
     let report = cleanup.release(Kind::Container, &running).await.unwrap();
     assert_eq!((report.result, report.tries), (Outcome::Gone, 1));
     let again = cleanup.release(Kind::Container, &running).await.unwrap_err();
     assert!(matches!(again, CleanupError::Provider(error) if error.class == ErrorClass::Gone));
 
-    bench.running("-d");
-    assert_eq!(gone(&cleanup.release_stopped().await.unwrap()), [bench.named("-b")]);
+    fixture.running("-d");
+    assert_eq!(gone(&cleanup.release_stopped().await.unwrap()), [fixture.named("-b")]);
     let day = Duration::from_secs(24 * 3600);
     assert_eq!(gone(&cleanup.release_old(Kind::Container, day).await.unwrap()), [""; 0]);
     let old = cleanup.release_old(Kind::Container, Duration::ZERO).await.unwrap();
-    assert_eq!(gone(&old), [bench.named("-d")]);
-    bench.volume("-e");
+    assert_eq!(gone(&old), [fixture.named("-d")]);
+    fixture.volume("-e");
     let pattern = Selector {
         rule: "by name".to_owned(),
-        names: vec![format!("{}-?", bench.name).parse().unwrap()],
+        names: vec![format!("{}-?", fixture.name).parse().unwrap()],
         ..Selector::default()
     };
     let report = cleanup.release_matching(&[pattern]).await.unwrap();
-    assert_eq!(gone(&report), [bench.named("-c"), bench.named("-e")]);
+    assert_eq!(gone(&report), [fixture.named("-c"), fixture.named("-e")]);
     assert!(report.is_all_gone());
-    assert_eq!(bench.there(), [""; 0]);
+    assert_eq!(fixture.there(), [""; 0]);
     private.stop().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cleanup_asks_politely_and_stops_at_the_first_failure_when_told_to() {
-    let bench = Bench::new();
+async fn cleanup_stops_gracefully_and_ends_at_the_first_failure_on_request() {
+    let fixture = CliFixture::new();
     let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
     for suffix in ["-a", "-b"] {
-        let spec = ContainerSpec::script(&bench.named(suffix), script).labels(&bench.labels());
-        bench.docker().run(&spec).unwrap();
+        let spec = ContainerSpec::script(&fixture.named(suffix), script).labels(&fixture.labels());
+        fixture.docker().run(&spec).unwrap();
     }
-    let wire = Wire::start(bench.engine(), 1).unwrap();
+    let wire = Wire::start(fixture.engine(), 1).unwrap();
     let denied = Fault::Status { code: 403, message: "not yours".to_owned() };
     let fault = wire.add(Rule::new("/containers/", denied).method("DELETE").times(1));
     let cleanup = Cleanup::new(docker(&wire.host())).with_options(ReapOptions {
@@ -288,43 +292,45 @@ async fn cleanup_asks_politely_and_stops_at_the_first_failure_when_told_to() {
         concurrency: Some(1),
         ..ReapOptions::default()
     });
-    let labelled = Selector { labels: vec![bench.label().parse().unwrap()], ..Selector::default() };
+    let labelled =
+        Selector { labels: vec![fixture.label().parse().unwrap()], ..Selector::default() };
     let report = cleanup.release_matching(std::slice::from_ref(&labelled)).await.unwrap();
     assert_eq!(fault.fired(), 1);
     assert_eq!((report.count(Outcome::Failed), report.count(Outcome::Spared)), (1, 1));
     let report = cleanup.release_matching(&[labelled]).await.unwrap();
-    assert_eq!(gone(&report), [bench.named("-a"), bench.named("-b")]);
+    assert_eq!(gone(&report), [fixture.named("-a"), fixture.named("-b")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cleanup_with_a_ledger_spares_what_a_live_owner_holds() {
-    let bench = Bench::new();
-    let desk = Desk::new(&bench.path("home"), &bench.engine().host()).await;
-    let held = desk.supervisor.create(sleeping()).await.unwrap();
-    let cleanup = Cleanup::new(docker(&bench.engine().host())).with_ledger(desk.ledger.clone());
+async fn cleanup_with_a_ledger_spares_resources_of_a_live_owner() {
+    let fixture = CliFixture::new();
+    let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
+    let held = supervised.supervisor.create(sleeping()).await.unwrap();
+    let cleanup =
+        Cleanup::new(docker(&fixture.engine().host())).with_ledger(supervised.ledger.clone());
     let ours = Selector { owned: true, ..Selector::default() };
     let report = cleanup.release_matching(std::slice::from_ref(&ours)).await.unwrap();
     assert_eq!(report.count(Outcome::Spared), 1);
-    assert!(is_there(&bench, &held.id));
+    assert!(is_there(&fixture, &held.id));
     let report = cleanup.release(Kind::Container, &held.id).await.unwrap();
     assert_eq!(report.result, Outcome::Gone, "named on purpose");
-    assert_eq!(desk.open_records().await, 0);
+    assert_eq!(supervised.open_records().await, 0);
     held.forget();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_started_again_right_after_the_look_is_left_alone() {
-    let bench = Bench::new();
-    let restarted = ContainerSpec::sleeping(&bench.named("-again")).labels(&bench.labels());
-    let restarted = bench.docker().create(&restarted).unwrap();
-    let resting = ContainerSpec::sleeping(&bench.named("-rest")).labels(&bench.labels());
-    let resting = bench.docker().create(&resting).unwrap();
+async fn a_container_restarted_right_after_the_inspect_is_spared() {
+    let fixture = CliFixture::new();
+    let restarted = ContainerSpec::sleeping(&fixture.named("-again")).labels(&fixture.labels());
+    let restarted = fixture.docker().create(&restarted).unwrap();
+    let resting = ContainerSpec::sleeping(&fixture.named("-rest")).labels(&fixture.labels());
+    let resting = fixture.docker().create(&resting).unwrap();
     let selectors = [Selector {
-        labels: vec![bench.label().parse().unwrap()],
+        labels: vec![fixture.label().parse().unwrap()],
         states: vec!["created".to_owned()],
         ..Selector::default()
     }];
-    let provider = docker(&bench.engine().host());
+    let provider = docker(&fixture.engine().host());
     let seen_at = Some(Instant::now());
     let inventory = provider.list(&[Kind::Container]).await.unwrap();
     let plan = plan::build(PlanInput {
@@ -337,34 +343,35 @@ async fn what_started_again_right_after_the_look_is_left_alone() {
         force: false,
         now: Timestamp::now(),
     });
-    bench.docker().start(&restarted).unwrap();
+    fixture.docker().start(&restarted).unwrap();
     let retry = RetryPolicy { retries: 0, ..RetryPolicy::default() };
     let options =
         ReapOptions { seen_at, retry, selectors: selectors.to_vec(), ..ReapOptions::default() };
     let reaper = Reaper::new(Providers::new(vec![provider]), None);
     let report = reaper.run(&plan, &options, &()).await;
-    assert_eq!(gone(&report), [bench.named("-rest")]);
+    assert_eq!(gone(&report), [fixture.named("-rest")]);
     let left = report.items.iter().find(|item| item.id == restarted).unwrap();
     assert_eq!(left.result, Outcome::Drifted);
     assert_eq!(left.reason.as_deref(), Some("it is running now, it was created"));
-    assert!(is_there(&bench, &restarted) && !is_there(&bench, &resting));
+    assert!(is_there(&fixture, &restarted) && !is_there(&fixture, &resting));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_at_rest_costs_two_requests() {
-    let bench = Bench::new();
+async fn a_stopped_container_costs_two_requests() {
+    let fixture = CliFixture::new();
     for number in 0..20 {
-        let name = bench.named(&format!("-{number}"));
-        bench.docker().create(&ContainerSpec::sleeping(&name).labels(&bench.labels())).unwrap();
+        let name = fixture.named(&format!("-{number}"));
+        fixture.docker().create(&ContainerSpec::sleeping(&name).labels(&fixture.labels())).unwrap();
     }
-    let wire = Wire::start(bench.engine(), 1).unwrap();
+    let wire = Wire::start(fixture.engine(), 1).unwrap();
     let cleanup = Cleanup::new(docker(&wire.host()));
-    let labelled = Selector { labels: vec![bench.label().parse().unwrap()], ..Selector::default() };
+    let labelled =
+        Selector { labels: vec![fixture.label().parse().unwrap()], ..Selector::default() };
     let seen_at = Instant::now();
     let report = cleanup.release_matching(&[labelled]).await.unwrap();
     assert_eq!(report.count(Outcome::Gone), 20);
-    // One to agree on a version, one list a kind; then the order and the proof. What is ordered
-    // later than a second after the list is looked at once more.
+    // One request negotiates the version, and one lists each kind; then the removal and the proof.
+    // A removal that starts more than a second after the list is preceded by another inspect.
     let (lists, each) = (5, if seen_at.elapsed() < Duration::from_secs(1) { 2 } else { 3 });
     assert!(wire.requests() <= lists + 20 * each, "{} requests", wire.requests());
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use creel_testkit::creel::Output;
 use creel_testkit::docker::{ContainerSpec, Labels};
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
-use creel_testkit::world::World;
+use creel_testkit::inventory::Inventory;
 use serde_json::json;
 
-use super::bench::{Bench, results, run};
 use super::cloud::{Cloud, stem};
+use super::fixture::{CliFixture, results, run};
 
 const PAGE: &str = include_str!("../../../../../docs/migrating.md");
 
-/// Everything that the fixture makes: containers, networks, sandboxes, volumes.
+/// Everything that the fixture creates: containers, networks, sandboxes, volumes.
 const ALL: [&str; 19] = [
     "c-bench-exited",
     "c-bench-running",
@@ -36,10 +36,10 @@ const ALL: [&str; 19] = [
     "v-plain",
 ];
 
-/// The sandboxes: name, state, and how many hours ago they were made and last active.
+/// The sandboxes: name, state, and how many hours ago they were created and last active.
 ///
-/// One that runs and is idle is stopped by Daytona itself, so the idle one is paused. What failed
-/// can be recovered: Daytona keeps any other for days after its delete.
+/// Daytona itself stops an idle running sandbox, so the idle one is paused. The failed one can
+/// be recovered: Daytona keeps any other for days after its delete.
 const SANDBOXES: [(&str, &str, u64, u64); 9] = [
     ("-ancient", "paused", 73, 73),
     ("-archived", "archived", 0, 0),
@@ -68,12 +68,12 @@ fn releases(command: &str) -> Vec<&'static str> {
         | "creel sweep --provider daytona --older-than 1d"
         | "creel sweep --provider docker --preset stopped"
         | "creel sweep --preset default"
-        // Nothing here is Harbor's; the recipes have tests of their own.
+        // Nothing here belongs to Harbor; the recipes have their own tests.
         | "creel sweep --recipe harbor"
         | "creel sweep --recipe harbor --apply"
         | "creel guard --pre-sweep --recipe harbor -- harbor run …"
         | "creel guard -- harbor run …"
-        // Nothing here is that old and at rest; see below.
+        // Nothing here is that old and stopped; see below.
         | "creel guard --pre-sweep --older-than 2d -- harbor run …"
         // No container here is that old; see below.
         | "creel sweep --kind container --older-than 24h --apply"
@@ -123,45 +123,45 @@ fn releases(command: &str) -> Vec<&'static str> {
     }
 }
 
-/// An engine and a cloud of the test's own, and what is in them.
-struct Worlds {
+/// A private engine and cloud, and the objects in them.
+struct MigrationFixture {
     private: PrivateEngine,
-    bench: Bench,
+    cli: CliFixture,
     cloud: Cloud,
 }
 
-impl Worlds {
+impl MigrationFixture {
     fn new() -> Self {
         let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-        let (bench, cloud) = (Bench::on(private.engine()), Cloud::start());
-        Self { private, bench, cloud }
+        let (cli, cloud) = (CliFixture::on(private.engine()), Cloud::start());
+        Self { private, cli, cloud }
     }
 
     /// Runs a command of the page, with a sandbox of the fixture as its NAME, and a benchmark
-    /// that finds nothing to do.
+    /// that has nothing to do.
     fn run(&self, line: &str) -> Output {
         let line = line.replace("NAME", &self.sandbox_named("-running"));
         let line = line.replace("harbor run …", "true");
-        run(&self.cloud.given_to(self.bench.creel()), &line)
+        run(&self.cloud.given_to(self.cli.creel()), &line)
     }
 
     fn sandbox_named(&self, suffix: &str) -> String {
-        let wanted = self.bench.named(suffix);
+        let wanted = self.cli.named(suffix);
         let mut names = self.cloud.names().into_iter();
         names.rfind(|name| stem(name) == wanted).unwrap_or_default()
     }
 
-    /// Returns the short names of everything in both worlds, sorted.
+    /// Returns the short names of everything in both providers, sorted.
     fn there(&self) -> Vec<String> {
-        let mut all = self.bench.there();
+        let mut all = self.cli.there();
         let sandboxes = self.cloud.there().into_iter();
-        all.extend(sandboxes.map(|name| name.replace(&self.bench.name, "s")));
+        all.extend(sandboxes.map(|name| name.replace(&self.cli.name, "s")));
         all.sort();
         all
     }
 
-    /// Makes what is missing of the fixture.
-    fn furnish(&self) {
+    /// Creates the missing objects of the fixture.
+    fn create_missing(&self) {
         let there = self.there();
         for (name, state, age, idle) in SANDBOXES {
             if there.contains(&format!("s{name}")) {
@@ -174,20 +174,20 @@ impl Worlds {
                 "state": state, "age_seconds": age, "idle_seconds": idle, "labels": labels,
                 "recoverable": true
             });
-            self.cloud.plant(&self.bench.named(name), seed);
+            self.cloud.plant(&self.cli.named(name), seed);
         }
-        furnish(&self.bench, &there);
+        create_missing(&self.cli, &there);
         assert_eq!(self.there(), ALL);
     }
 }
 
-/// Returns the commands of the page's table, in order, each once.
+/// Returns the distinct commands of the page's table, in sequence.
 fn commands() -> Vec<String> {
     let section = PAGE.split("\n## ").find(|part| part.starts_with("Command lines")).unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
     let mut commands: Vec<String> = Vec::new();
     for row in rows {
-        // No cell holds a bar of its own.
+        // No cell contains a bar.
         let cell = row.split('|').nth(2).unwrap().trim();
         let command = cell.trim_matches('`').to_owned();
         assert!(command.starts_with("creel "), "{row}");
@@ -198,99 +198,99 @@ fn commands() -> Vec<String> {
     commands
 }
 
-/// Makes what is missing of the fixture on the engine.
-fn furnish(bench: &Bench, there: &[String]) {
+/// Creates the missing objects of the fixture on the engine.
+fn create_missing(cli: &CliFixture, there: &[String]) {
     let missing = |name: &str| !there.contains(&name.to_owned());
-    let docker = bench.docker();
+    let docker = cli.docker();
     let bench_label = Labels::from([("terminal-bench".to_owned(), "task-1".to_owned())]);
     let job = Labels::from([("com.docker.compose.project".to_owned(), "my-job".to_owned())]);
     let none = Labels::new();
     for (name, labels) in [("-running", &none), ("-bench-running", &bench_label), ("-job", &job)] {
         if missing(&format!("c{name}")) {
-            docker.run(&ContainerSpec::sleeping(&bench.named(name)).labels(labels)).unwrap();
+            docker.run(&ContainerSpec::sleeping(&cli.named(name)).labels(labels)).unwrap();
         }
     }
     for (name, labels) in [("-exited", &none), ("-bench-exited", &bench_label)] {
         if missing(&format!("c{name}")) {
-            let spec = ContainerSpec::exiting(&bench.named(name)).labels(labels);
+            let spec = ContainerSpec::exiting(&cli.named(name)).labels(labels);
             docker.run_to_exit(&spec).unwrap();
         }
     }
     if missing("c-created") {
-        docker.create(&ContainerSpec::exiting(&bench.named("-created"))).unwrap();
+        docker.create(&ContainerSpec::exiting(&cli.named("-created"))).unwrap();
     }
     for (name, labels) in [("-bench", &bench_label), ("-job", &job)] {
         if missing(&format!("n{name}")) {
-            docker.create_network(&bench.named(name), labels).unwrap();
+            docker.create_network(&cli.named(name), labels).unwrap();
         }
     }
     for (name, labels) in [("-bench", &bench_label), ("-plain", &none)] {
         if missing(&format!("v{name}")) {
-            docker.create_volume(&bench.named(name), labels).unwrap();
+            docker.create_volume(&cli.named(name), labels).unwrap();
         }
     }
 }
 
 #[test]
 fn every_command_line_in_the_table_does_what_the_page_says() {
-    let worlds = Worlds::new();
+    let fixture = MigrationFixture::new();
     let commands = commands();
     assert!(commands.len() >= 25, "{commands:?}");
     for command in commands {
-        worlds.furnish();
+        fixture.create_missing();
         let line = command.trim_start_matches("creel ");
-        let output = worlds.run(line).expect_code(0);
+        let output = fixture.run(line).expect_code(0);
         let released = releases(&command);
         let left: Vec<&str> = ALL.into_iter().filter(|name| !released.contains(name)).collect();
-        assert_eq!(worlds.there(), left, "{output}");
-        check_age(&worlds, line);
+        assert_eq!(fixture.there(), left, "{output}");
+        check_age(&fixture, line);
     }
-    worlds.private.stop().unwrap();
+    fixture.private.stop().unwrap();
 }
 
-/// Runs a line that means old containers with another age: a real engine's clock cannot be set.
-fn check_age(worlds: &Worlds, line: &str) {
+/// Runs a line for old containers with another age, because a real engine's clock cannot be set.
+fn check_age(fixture: &MigrationFixture, line: &str) {
     let ages = ["24h", "48h", "1d", "2d"];
     let Some(age) = ages.iter().find(|age| line.contains(&format!("--older-than {age}"))) else {
         return;
     };
     if line.contains("--pre-sweep") {
-        return check_pre_sweep(worlds, &line.replace(age, "0s"));
+        return check_pre_sweep(fixture, &line.replace(age, "0s"));
     }
     if !line.contains("--kind container") {
         return;
     }
     let kinds = if line.contains("--kind sandbox") { "cs" } else { "c" };
-    let there = worlds.there().into_iter().filter(|name| name.starts_with(|k| kinds.contains(k)));
-    let output = worlds.run(&format!("{} --json", line.replace(age, "0s"))).expect_code(0);
+    let there = fixture.there().into_iter().filter(|name| name.starts_with(|k| kinds.contains(k)));
+    let output = fixture.run(&format!("{} --json", line.replace(age, "0s"))).expect_code(0);
     assert_eq!(results(&output, "gone").len(), there.count(), "{output}");
 }
 
-/// Runs a guard whose age is none: then it takes what the preset means, at any age.
-fn check_pre_sweep(worlds: &Worlds, line: &str) {
-    worlds.furnish();
-    let output = worlds.run(line).expect_code(0);
+/// Runs a guard without a minimum age: then the preset applies at any age.
+fn check_pre_sweep(fixture: &MigrationFixture, line: &str) {
+    fixture.create_missing();
+    let output = fixture.run(line).expect_code(0);
     let released = releases("creel sweep --preset default --apply");
     let left: Vec<&str> = ALL.into_iter().filter(|name| !released.contains(name)).collect();
-    assert_eq!(worlds.there(), left, "{output}");
+    assert_eq!(fixture.there(), left, "{output}");
 }
 
 #[test]
 fn a_list_shows_the_states_that_the_page_names() {
-    let worlds = Worlds::new();
-    worlds.furnish();
+    let fixture = MigrationFixture::new();
+    fixture.create_missing();
     let lines = |line: &str| {
-        let output = worlds.run(line).expect_code(0);
-        output.stdout.lines().filter(|row| row.contains(&worlds.bench.name)).count()
+        let output = fixture.run(line).expect_code(0);
+        output.stdout.lines().filter(|row| row.contains(&fixture.cli.name)).count()
     };
     assert_eq!(lines("ls --kind container"), 6);
     assert_eq!(lines("ls --kind container --state exited"), 2);
     assert_eq!(lines("ls --provider daytona"), SANDBOXES.len());
     assert_eq!(lines("ls --provider daytona --state stopped"), 1);
     assert_eq!(lines("ls"), ALL.len());
-    let on_engine = World::snapshot(worlds.bench.engine()).unwrap().len();
+    let on_engine = Inventory::snapshot(fixture.cli.engine()).unwrap().len();
     assert_eq!(on_engine + SANDBOXES.len(), ALL.len() + 1, "and the image");
-    worlds.private.stop().unwrap();
+    fixture.private.stop().unwrap();
 }
 
 #[test]
@@ -298,9 +298,9 @@ fn every_variable_the_page_names_is_in_the_reference() {
     let section =
         PAGE.split("\n## ").find(|part| part.starts_with("What the scripts read")).unwrap();
     let reference = include_str!("../../../../../docs/reference/environment.md");
-    let words = section.split(|c: char| !c.is_ascii_uppercase() && c != '_');
-    let ours = |word: &&str| ["CREEL_", "DAYTONA_", "DOCKER_"].iter().any(|p| word.starts_with(p));
-    let variables: BTreeSet<&str> = words.filter(ours).collect();
+    let names = section.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+    let ours = |name: &&str| ["CREEL_", "DAYTONA_", "DOCKER_"].iter().any(|p| name.starts_with(p));
+    let variables: BTreeSet<&str> = names.filter(ours).collect();
     assert!(variables.len() >= 10, "{variables:?}");
     for variable in variables {
         assert!(reference.contains(&format!("`{variable}`")), "{variable}");

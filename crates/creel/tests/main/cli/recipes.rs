@@ -1,8 +1,8 @@
-//! Recipes on a real engine: objects made as each harness makes them, beside look-alikes.
+//! Recipes on a real engine: objects as each harness creates them, beside decoys.
 //!
-//! A real engine's clock cannot be set, so a test shortens the ages of a recipe: it keeps a copy
-//! of the built-in one under the same name, which is what users do. The ages as they are built in
-//! are proven on objects that an engine of another machine says are old.
+//! A real engine's clock cannot be set, so a test shortens the ages of a recipe: it saves a copy
+//! of the built-in one under the same name, as users do. The built-in ages are
+//! tested on objects that an engine on another machine reports as old.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,12 +14,12 @@ use creel_testkit::docker::{ContainerSpec, Docker, Labels};
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::fake_engine::{FakeEngine, Reply};
 use creel_testkit::image;
+use creel_testkit::inventory::Inventory;
 use creel_testkit::wait::{eventually, eventually_some};
-use creel_testkit::world::World;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, reason, results};
 use super::cloud::{Cloud, stem};
+use super::fixture::{CliFixture, reason, results};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -33,41 +33,41 @@ const WORKSPACE: &str = "openhands-workspace-oh-agent-server-4Xy7Zq";
 const SESSION: &str = "a9bf802f-6800-4205-8ca2-740e969f20c0";
 const LIVE_SESSION: &str = "efeba7ba-5fdd-4713-ae0c-38f4a462cf46";
 
-/// An engine of the test's own.
-pub(super) struct Site {
+/// A private engine.
+pub(super) struct HarnessFixture {
     private: PrivateEngine,
-    pub(super) bench: Bench,
-    /// Stands for the harness's program: whoever runs the real one must not change the outcome.
+    pub(super) cli: CliFixture,
+    /// Replaces the harness's program name, so that a running real harness does not matter.
     pub(super) program: String,
 }
 
-impl Site {
+impl HarnessFixture {
     pub(super) fn new() -> Self {
         let private = PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
-        let bench = Bench::on(private.engine());
-        let program = format!("harness-{}", bench.name);
-        Self { private, bench, program }
+        let cli = CliFixture::on(private.engine());
+        let program = format!("harness-{}", cli.name);
+        Self { private, cli, program }
     }
 
     pub(super) fn docker(&self) -> Docker {
-        self.bench.docker()
+        self.cli.docker()
     }
 
-    /// Keeps a copy of a built-in recipe whose ages are a second and whose program is the test's.
+    /// Saves a copy of a built-in recipe with ages of a second and the test's program name.
     pub(super) fn shorten(&self, recipe: &str) {
         self.keep(recipe, |key| {
             matches!(key, "older_than" | "older_than_remote" | "idle_for").then_some("1s")
         });
     }
 
-    /// Keeps a copy of a built-in recipe whose program is the test's.
+    /// Saves a copy of a built-in recipe with the test's program name.
     pub(super) fn rename_program(&self, recipe: &str) {
         self.keep(recipe, |_| None);
     }
 
-    /// Keeps a copy of a built-in recipe with other values.
+    /// Saves a copy of a built-in recipe with other values.
     fn keep(&self, recipe: &str, value: impl Fn(&str) -> Option<&'static str>) {
-        let text = self.bench.run(&format!("recipes show {recipe}")).expect_code(0).stdout;
+        let text = self.cli.run(&format!("recipes show {recipe}")).expect_code(0).stdout;
         let changed = text.lines().map(|line| match line.split_once(" = ") {
             Some(("programs", _)) => format!("programs = [\"{}\"]\n", self.program),
             Some((key, _)) => match value(key) {
@@ -77,7 +77,7 @@ impl Site {
             None => format!("{line}\n"),
         });
         let text: String = changed.collect();
-        let directory = self.bench.state().join("recipes");
+        let directory = self.cli.state().join("recipes");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join(format!("{recipe}.toml")), text).unwrap();
     }
@@ -85,15 +85,15 @@ impl Site {
     /// Runs a script with this engine.
     pub(super) fn shell(&self, script: &str) -> std::process::Output {
         let mut shell = Command::new("sh");
-        shell.args(["-c", script]).env("DOCKER_HOST", self.bench.engine().host());
+        shell.args(["-c", script]).env("DOCKER_HOST", self.cli.engine().host());
         shell.output().unwrap()
     }
 
     pub(super) fn sweep(&self, flags: &str) -> Output {
-        self.bench.run(&format!("sweep --json --recipe {flags}"))
+        self.cli.run(&format!("sweep --json --recipe {flags}"))
     }
 
-    /// Waits until so many are old enough, and returns the dry run.
+    /// Waits until this many objects are old enough, and returns the dry run.
     pub(super) fn aged(&self, recipe: &str, count: usize) -> Output {
         let aged = || results(&self.sweep(recipe), "planned").len() == count;
         let output = if eventually(PATIENCE, aged) { None } else { Some(self.sweep(recipe)) };
@@ -115,7 +115,7 @@ impl Site {
         }
     }
 
-    /// Builds an image of this name, with labels, as Compose does.
+    /// Builds an image with this name and labels, as Compose does.
     pub(super) fn image(&self, name: &str, labels: &Labels) {
         let spec = ContainerSpec::exiting(&format!("source-{}", name.replace(['/', ':'], "-")));
         let source = self.docker().create(&spec.labels(labels)).unwrap();
@@ -123,7 +123,7 @@ impl Site {
         self.docker().remove_container(&source).unwrap();
     }
 
-    /// Makes what one trial of a harness that drives Compose leaves.
+    /// Creates the leftovers of one trial of a harness that uses Compose.
     pub(super) fn project(&self, project: &str, container: &str, service: &str, runs: bool) {
         let docker = self.docker();
         let own = labels(&[
@@ -143,7 +143,7 @@ impl Site {
 
     /// Returns everything on the engine, as `kind name`, sorted.
     pub(super) fn there(&self) -> Vec<String> {
-        let inventory = World::snapshot(self.bench.engine()).unwrap();
+        let inventory = Inventory::snapshot(self.cli.engine()).unwrap();
         let mut names: Vec<String> = inventory
             .objects()
             .map(|object| format!("{:?} {}", object.kind, object.name).to_lowercase())
@@ -153,7 +153,7 @@ impl Site {
     }
 
     pub(super) fn stop(self) {
-        drop(self.bench);
+        drop(self.cli);
         self.private.stop().unwrap();
     }
 }
@@ -162,7 +162,7 @@ pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A live process of the harness; it ends on drop.
+/// A live process of the harness. It ends on drop.
 pub(super) struct Harness(pub(super) Child);
 
 impl Harness {
@@ -179,31 +179,31 @@ impl Drop for Harness {
     }
 }
 
-/// Makes what every harness leaves, one after the other.
-fn furnish(site: &Site) {
-    site.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
-    site.image(&format!("{TRIAL}-main"), &labels(&[("com.docker.compose.project", TRIAL)]));
-    site.project(TB, TB, "client", true);
-    site.image("tb__hello-world__client", &Labels::new());
-    site.project(SAMPLE, &format!("{SAMPLE}-default-1"), "default", false);
-    site.image(&format!("{SAMPLE}-default"), &labels(&[("com.docker.compose.project", SAMPLE)]));
-    site.container(EVALUATION, &Labels::new(), true);
-    site.image("sweb.eval.x86_64.django__django-11099", &Labels::new());
-    site.container(RUNTIME, &Labels::new(), true);
-    site.container(AGENT_SERVER, &Labels::new(), false);
-    site.docker().create_volume(WORKSPACE, &Labels::new()).unwrap();
+/// Creates the leftovers of every harness, one after the other.
+fn create_missing(fixture: &HarnessFixture) {
+    fixture.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
+    fixture.image(&format!("{TRIAL}-main"), &labels(&[("com.docker.compose.project", TRIAL)]));
+    fixture.project(TB, TB, "client", true);
+    fixture.image("tb__hello-world__client", &Labels::new());
+    fixture.project(SAMPLE, &format!("{SAMPLE}-default-1"), "default", false);
+    fixture.image(&format!("{SAMPLE}-default"), &labels(&[("com.docker.compose.project", SAMPLE)]));
+    fixture.container(EVALUATION, &Labels::new(), true);
+    fixture.image("sweb.eval.x86_64.django__django-11099", &Labels::new());
+    fixture.container(RUNTIME, &Labels::new(), true);
+    fixture.container(AGENT_SERVER, &Labels::new(), false);
+    fixture.docker().create_volume(WORKSPACE, &Labels::new()).unwrap();
     let session = labels(&[
         ("org.testcontainers", "true"),
         ("org.testcontainers.lang", "java"),
         ("org.testcontainers.sessionId", SESSION),
     ]);
-    site.container("gifted_williamson", &session, true);
-    site.docker().create_network("tc-net", &session).unwrap();
-    site.image("localhost/testcontainers/abcdefgh12345678", &session);
-    site.project("shop", "shop-web-1", "web", false);
+    fixture.container("gifted_williamson", &session, true);
+    fixture.docker().create_network("tc-net", &session).unwrap();
+    fixture.image("localhost/testcontainers/abcdefgh12345678", &session);
+    fixture.project("shop", "shop-web-1", "web", false);
 }
 
-/// What one recipe takes of it.
+/// The objects that each recipe releases.
 const TAKEN: [(&str, &[&str]); 7] = [
     (
         "harbor",
@@ -259,87 +259,92 @@ const TAKEN: [(&str, &[&str]); 7] = [
     ("compose", &["container shop-web-1", "network shop_default"]),
 ];
 
-/// Makes what looks almost like it.
-fn plant_decoys(site: &Site) {
-    site.project("hello-world__ab3de7__env", "hello-world__ab3de7__env-main-1", "main", true);
-    site.project("hello-world__ab3de7f__envs", "hello-world__ab3de7f__envs-main-1", "main", true);
-    site.project("shard-1-of-4-nightly", "shard-1-of-4-nightly-client-1", "client", true);
-    site.project("inspect-ctf-abc123", "inspect-ctf-abc123-default-1", "default", true);
-    site.container("my-sweb.eval.django__django-11099.gold", &Labels::new(), false);
-    site.container("sweb.eval.dashboard", &Labels::new(), false);
-    site.container("my-openhands-runtime-1", &Labels::new(), false);
-    site.container("agent-server-prod", &Labels::new(), true);
-    site.docker().create_volume("openhands-workspace-mine", &Labels::new()).unwrap();
-    site.image("swebench/sweb.eval.x86_64.django_1776_django-11099", &Labels::new());
-    site.image("tb__hello-world__server", &Labels::new());
-    site.container("bare", &labels(&[("org.testcontainers", "true")]), false);
-    plant_heirs(site);
-    // A session that goes on, as its reaper shows.
+/// Creates objects that closely resemble the leftovers.
+fn plant_decoys(fixture: &HarnessFixture) {
+    fixture.project("hello-world__ab3de7__env", "hello-world__ab3de7__env-main-1", "main", true);
+    fixture.project(
+        "hello-world__ab3de7f__envs",
+        "hello-world__ab3de7f__envs-main-1",
+        "main",
+        true,
+    );
+    fixture.project("shard-1-of-4-nightly", "shard-1-of-4-nightly-client-1", "client", true);
+    fixture.project("inspect-ctf-abc123", "inspect-ctf-abc123-default-1", "default", true);
+    fixture.container("my-sweb.eval.django__django-11099.gold", &Labels::new(), false);
+    fixture.container("sweb.eval.dashboard", &Labels::new(), false);
+    fixture.container("my-openhands-runtime-1", &Labels::new(), false);
+    fixture.container("agent-server-prod", &Labels::new(), true);
+    fixture.docker().create_volume("openhands-workspace-mine", &Labels::new()).unwrap();
+    fixture.image("swebench/sweb.eval.x86_64.django_1776_django-11099", &Labels::new());
+    fixture.image("tb__hello-world__server", &Labels::new());
+    fixture.container("bare", &labels(&[("org.testcontainers", "true")]), false);
+    plant_containers_with_inherited_labels(fixture);
+    // A session that is still active, as its reaper shows.
     let live =
         labels(&[("org.testcontainers", "true"), ("org.testcontainers.session-id", LIVE_SESSION)]);
-    site.container(&format!("testcontainers-ryuk-{LIVE_SESSION}"), &Labels::new(), true);
-    site.container("live-db", &live, false);
-    // A project of which a part runs.
-    site.project("blog", "blog-web-1", "web", false);
+    fixture.container(&format!("testcontainers-ryuk-{LIVE_SESSION}"), &Labels::new(), true);
+    fixture.container("live-db", &live, false);
+    // A project that is partly running.
+    fixture.project("blog", "blog-web-1", "web", false);
     let db = labels(&[
         ("com.docker.compose.project", "blog"),
         ("com.docker.compose.container-number", "1"),
     ]);
-    site.container("blog-db-1", &db, true);
+    fixture.container("blog-db-1", &db, true);
 }
 
-/// Makes containers that somebody ran from images with a harness's labels.
-fn plant_heirs(site: &Site) {
+/// Creates containers of images with a harness's labels, as another user may run them.
+fn plant_containers_with_inherited_labels(fixture: &HarnessFixture) {
     let trial = labels(&[
         ("com.docker.compose.project", TRIAL),
         ("com.docker.compose.container-number", "1"),
     ]);
-    site.image("mine/from-a-trial", &trial);
-    site.container_of("mine/from-a-trial", "heir-of-a-trial", &Labels::new(), true);
+    fixture.image("mine/from-a-trial", &trial);
+    fixture.container_of("mine/from-a-trial", "heir-of-a-trial", &Labels::new(), true);
     let session =
         labels(&[("org.testcontainers", "true"), ("org.testcontainers.sessionId", SESSION)]);
-    site.image("mine/from-a-test", &session);
-    site.container_of("mine/from-a-test", "heir-of-a-test", &Labels::new(), true);
+    fixture.image("mine/from-a-test", &session);
+    fixture.container_of("mine/from-a-test", "heir-of-a-test", &Labels::new(), true);
 }
 
 #[test]
-fn every_recipe_takes_exactly_what_its_harness_leaves() {
-    let site = Site::new();
-    plant_decoys(&site);
-    let decoys = site.there();
-    furnish(&site);
+fn every_recipe_releases_exactly_the_leftovers_of_its_harness() {
+    let fixture = HarnessFixture::new();
+    plant_decoys(&fixture);
+    let decoys = fixture.there();
+    create_missing(&fixture);
     for (recipe, taken) in TAKEN {
-        // As it is built in, everything is too young.
-        let young = site.sweep(&format!("{recipe} --apply")).expect_code(0);
+        // With the built-in ages, everything is too young.
+        let young = fixture.sweep(&format!("{recipe} --apply")).expect_code(0);
         assert_eq!(results(&young, "gone"), [""; 0], "{young}");
         for item in taken {
             let why = reason(&young, item.split_once(' ').unwrap().1);
             assert!(why.contains("less than"), "{recipe} {item}: {why}");
         }
-        site.shorten(recipe);
-        let dry = site.aged(recipe, taken.len());
+        fixture.shorten(recipe);
+        let dry = fixture.aged(recipe, taken.len());
         assert_eq!(results(&dry, "planned"), sorted_by_kind(taken), "{dry}");
         check_evidence(recipe, &dry);
-        let gone = site.sweep(&format!("{recipe} --apply")).expect_code(0);
+        let gone = fixture.sweep(&format!("{recipe} --apply")).expect_code(0);
         assert_eq!(results(&gone, "gone").len(), taken.len(), "{gone}");
     }
     let mut left = decoys;
     left.push(format!("volume {}", "shop_data"));
     left.sort();
-    assert_eq!(site.there(), left);
-    site.stop();
+    assert_eq!(fixture.there(), left);
+    fixture.stop();
 }
 
-/// Returns names in the order of a plan.
+/// Returns names in the sequence of a plan.
 fn sorted_by_kind(names: &[&str]) -> Vec<String> {
-    let order = ["container", "network", "volume", "image"];
-    let place = |name: &&str| order.iter().position(|kind| name.starts_with(kind)).unwrap();
+    let kinds = ["container", "network", "volume", "image"];
+    let place = |name: &&str| kinds.iter().position(|kind| name.starts_with(kind)).unwrap();
     let mut sorted: Vec<&str> = names.to_vec();
     sorted.sort_by_key(|name| (place(name), *name));
     sorted.into_iter().map(str::to_owned).collect()
 }
 
-/// Checks that every item says which rule took it, and what proves it finished.
+/// Asserts that every item names the rule that selected it, and the proof that it is finished.
 fn check_evidence(recipe: &str, output: &Output) {
     let json = output.json();
     let planned = json["items"].as_array().unwrap().iter().filter(|i| i["result"] == "planned");
@@ -358,112 +363,116 @@ fn check_evidence(recipe: &str, output: &Output) {
 }
 
 #[test]
-fn look_alikes_are_spared_for_the_reason_that_counts() {
-    let site = Site::new();
-    plant_decoys(&site);
-    let before = site.there();
+fn decoys_are_spared_for_the_decisive_reason() {
+    let fixture = HarnessFixture::new();
+    plant_decoys(&fixture);
+    let before = fixture.there();
     for recipe in ["harbor", "testcontainers", "compose"] {
-        site.shorten(recipe);
+        fixture.shorten(recipe);
     }
-    // Youth is a reason too, and the first to pass.
-    let told = |recipe: &str, name: &str| {
-        let grown = || Some(reason(&site.sweep(recipe), name)).filter(|why| !why.contains("less"));
+    // Youth is also a reason, and the first one to pass.
+    let reason_of = |recipe: &str, name: &str| {
+        let grown =
+            || Some(reason(&fixture.sweep(recipe), name)).filter(|why| !why.contains("less"));
         eventually_some(PATIENCE, grown).unwrap_or_else(|| panic!("{name} never grew old"))
     };
-    assert_eq!(told("harbor", "heir-of-a-trial"), "its labels may be inherited from its image");
     assert_eq!(
-        told("testcontainers", "heir-of-a-test"),
+        reason_of("harbor", "heir-of-a-trial"),
         "its labels may be inherited from its image"
     );
-    let alive = told("testcontainers", "live-db");
+    assert_eq!(
+        reason_of("testcontainers", "heir-of-a-test"),
+        "its labels may be inherited from its image"
+    );
+    let alive = reason_of("testcontainers", "live-db");
     assert!(alive.contains("its session may go on"), "{alive}");
-    assert_eq!(told("compose", "blog-web-1"), "blog-db-1 of blog is running");
-    assert_eq!(told("compose", "blog_default"), "blog-db-1 of blog is running");
+    assert_eq!(reason_of("compose", "blog-web-1"), "blog-db-1 of blog is running");
+    assert_eq!(reason_of("compose", "blog_default"), "blog-db-1 of blog is running");
     for recipe in ["harbor", "testcontainers"] {
-        let swept = site.sweep(&format!("{recipe} --apply")).expect_code(0);
+        let swept = fixture.sweep(&format!("{recipe} --apply")).expect_code(0);
         assert_eq!(results(&swept, "gone"), [""; 0], "{swept}");
     }
-    assert_eq!(site.there(), before);
-    site.stop();
+    assert_eq!(fixture.there(), before);
+    fixture.stop();
 }
 
 #[test]
 fn a_live_process_of_the_harness_spares_what_it_may_use() {
-    let site = Site::new();
-    site.shorten("harbor");
-    site.shorten("openhands");
-    let harness = Harness::start(&site.program);
-    site.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
-    site.container(RUNTIME, &Labels::new(), true);
+    let fixture = HarnessFixture::new();
+    fixture.shorten("harbor");
+    fixture.shorten("openhands");
+    let harness = Harness::start(&fixture.program);
+    fixture.project(TRIAL, &format!("{TRIAL}-main-1"), "main", true);
+    fixture.container(RUNTIME, &Labels::new(), true);
     let pid = harness.0.id();
-    let held = format!("process {pid} (program {0}: `{0} 1000`) may use it", site.program);
+    let held = format!("process {pid} (program {0}: `{0} 1000`) may use it", fixture.program);
     let name = format!("{TRIAL}-main-1");
-    let settled = || reason(&site.sweep("harbor"), &name) == held;
-    assert!(eventually(PATIENCE, settled), "{}", site.sweep("harbor"));
-    let swept = site.sweep("harbor --apply").expect_code(0);
+    let is_spared = || reason(&fixture.sweep("harbor"), &name) == held;
+    assert!(eventually(PATIENCE, is_spared), "{}", fixture.sweep("harbor"));
+    let swept = fixture.sweep("harbor --apply").expect_code(0);
     assert_eq!(results(&swept, "spared").len(), 3, "{swept}");
-    assert_eq!(reason(&site.sweep("openhands"), RUNTIME), held);
+    assert_eq!(reason(&fixture.sweep("openhands"), RUNTIME), held);
     drop(harness);
-    site.aged("harbor", 3);
-    // A later one did not make the trial; but OpenHands goes on with what is there.
+    fixture.aged("harbor", 3);
+    // A later process did not create the trial, but OpenHands continues with existing objects.
     let later = || {
-        let _later = Harness::start(&site.program);
-        results(&site.sweep("harbor"), "planned").len() == 3
+        let _later = Harness::start(&fixture.program);
+        results(&fixture.sweep("harbor"), "planned").len() == 3
     };
     assert!(eventually(PATIENCE, later));
-    let harness = Harness::start(&site.program);
-    assert_eq!(results(&site.sweep("openhands"), "planned").len(), 0);
-    let swept = site.sweep("harbor --apply").expect_code(0);
+    let harness = Harness::start(&fixture.program);
+    assert_eq!(results(&fixture.sweep("openhands"), "planned").len(), 0);
+    let swept = fixture.sweep("harbor --apply").expect_code(0);
     assert_eq!(results(&swept, "gone").len(), 3, "{swept}");
     drop(harness);
-    assert_eq!(results(&site.sweep("openhands --apply"), "gone").len(), 1);
-    site.stop();
+    assert_eq!(results(&fixture.sweep("openhands --apply"), "gone").len(), 1);
+    fixture.stop();
 }
 
 #[test]
 fn other_selectors_caps_and_protection_make_a_recipe_stricter() {
-    let site = Site::new();
-    site.shorten("harbor");
-    site.project(TRIAL, &format!("{TRIAL}-main-1"), "main", false);
-    site.aged("harbor", 3);
-    assert_eq!(results(&site.sweep("harbor --older-than 1h"), "planned"), [""; 0]);
-    let volumes = site.sweep("harbor --kind volume").expect_code(0);
+    let fixture = HarnessFixture::new();
+    fixture.shorten("harbor");
+    fixture.project(TRIAL, &format!("{TRIAL}-main-1"), "main", false);
+    fixture.aged("harbor", 3);
+    assert_eq!(results(&fixture.sweep("harbor --older-than 1h"), "planned"), [""; 0]);
+    let volumes = fixture.sweep("harbor --kind volume").expect_code(0);
     assert_eq!(results(&volumes, "planned"), [format!("volume {TRIAL}_data")]);
-    assert_eq!(results(&site.sweep("harbor --label absent"), "planned"), [""; 0]);
-    site.sweep("harbor --apply --max 2").expect_code(4);
-    site.sweep("harbor --preset stopped").expect_code(2);
-    site.sweep("harbor --all").expect_code(2);
-    site.bench.configure(&format!("[[protect]]\nname = \"{TRIAL}_data\""));
-    let swept = site.sweep("harbor --apply").expect_code(0);
+    assert_eq!(results(&fixture.sweep("harbor --label absent"), "planned"), [""; 0]);
+    fixture.sweep("harbor --apply --max 2").expect_code(4);
+    fixture.sweep("harbor --preset stopped").expect_code(2);
+    fixture.sweep("harbor --all").expect_code(2);
+    fixture.cli.configure(&format!("[[protect]]\nname = \"{TRIAL}_data\""));
+    let swept = fixture.sweep("harbor --apply").expect_code(0);
     assert_eq!(results(&swept, "gone").len(), 2, "{swept}");
     assert!(reason(&swept, &format!("{TRIAL}_data")).contains("protected by the rule"));
-    site.stop();
+    fixture.stop();
 }
 
 #[test]
-fn what_changed_since_it_was_proven_finished_is_left_alone() {
-    let site = Site::new();
-    site.shorten("harbor");
+fn objects_that_changed_since_the_proof_are_spared() {
+    let fixture = HarnessFixture::new();
+    fixture.shorten("harbor");
     let name = format!("{TRIAL}-main-1");
     let own = labels(&[
         ("com.docker.compose.project", TRIAL),
         ("com.docker.compose.container-number", "1"),
     ]);
-    let id = site.container(&name, &own, false);
-    site.aged("harbor", 1);
-    let plan = site.bench.path("plan.json");
-    let kept = site.sweep(&format!("harbor --plan-out {}", plan.display())).expect_code(0);
+    let id = fixture.container(&name, &own, false);
+    fixture.aged("harbor", 1);
+    let plan = fixture.cli.path("plan.json");
+    let kept = fixture.sweep(&format!("harbor --plan-out {}", plan.display())).expect_code(0);
     assert_eq!(results(&kept, "planned").len(), 1, "{kept}");
-    // Somebody runs it once more: it is exited again, but not as it was.
-    site.docker().start(&id).unwrap();
-    site.docker().wait_until_exited(&id).unwrap();
-    let applied = site.bench.run(&format!("apply --json {}", plan.display())).expect_code(4);
+    // Another user runs it once more: it is exited again, but not in the same state.
+    fixture.docker().start(&id).unwrap();
+    fixture.docker().wait_until_exited(&id).unwrap();
+    let applied = fixture.cli.run(&format!("apply --json {}", plan.display())).expect_code(4);
     assert_eq!(results(&applied, "drifted"), [format!("container {name}")], "{applied}");
-    site.stop();
+    fixture.stop();
 }
 
 #[test]
-fn the_ages_of_an_engine_elsewhere_are_greater() {
+fn a_remote_engine_requires_greater_ages() {
     let fake = FakeEngine::start().unwrap();
     let day = 24 * 3_600;
     let trial = |number: u64, name: &str, age: u64| {
@@ -487,15 +496,15 @@ fn the_ages_of_an_engine_elsewhere_are_greater() {
     let image = json!({ "Id": format!("sha256:{:064x}", 1), "RepoTags": ["debian:12"] });
     fake.route("GET", r"/images/json(\?|$)", [Reply::Json(200, json!([image]))]);
     fake.list_containers(vec![trial(2, "younger", day), trial(3, "older", 3 * day)]);
-    let bench = Bench::on(fake.engine());
-    let output = bench.run("sweep --json --recipe harbor").expect_code(0);
+    let cli = CliFixture::on(fake.engine());
+    let output = cli.run("sweep --json --recipe harbor").expect_code(0);
     assert_eq!(results(&output, "planned"), ["container older"], "{output}");
     assert_eq!(reason(&output, "younger"), "last changed 24h ago, less than 2d");
     let json = output.json();
     let item = json["items"].as_array().unwrap().iter().find(|item| item["name"] == "older");
     let evidence = item.unwrap()["evidence"].as_str().unwrap();
     assert!(evidence.contains("only its age counts: docker is not on this machine"), "{evidence}");
-    let table = bench.run("sweep --recipe harbor").expect_code(0).stdout;
+    let table = cli.run("sweep --recipe harbor").expect_code(0).stdout;
     assert!(table.contains("recipe:harbor/abandoned-trial"), "{table}");
 }
 
@@ -509,10 +518,10 @@ fn timestamp(age: u64) -> String {
 }
 
 #[test]
-fn sandboxes_of_harbor_go_by_label_age_and_activity() {
+fn sandboxes_of_harbor_are_selected_by_label_age_and_activity() {
     let cloud = Cloud::start();
     let home = tempfile::tempdir().unwrap();
-    let creel = creel_testkit::creel::Creel::without_docker(super::bench::BINARY, home.path());
+    let creel = creel_testkit::creel::Creel::without_docker(super::fixture::BINARY, home.path());
     let creel = cloud.given_to(creel);
     let marks = json!({
         "harbor.managed": "true", "harbor.session_id": "s", "harbor.environment_name": "hello",
@@ -524,15 +533,15 @@ fn sandboxes_of_harbor_go_by_label_age_and_activity() {
         });
         cloud.plant(name, seed);
     };
-    // Paused, not started: a started one that is idle is stopped by Daytona itself here.
+    // Paused, not started: Daytona itself stops an idle started one here.
     plant("old", "paused", 72, 48, &marks);
     plant("stopped", "stopped", 25, 25, &marks);
     plant("busy", "paused", 72, 1, &marks);
     plant("young", "stopped", 1, 1, &marks);
     plant("foreign", "stopped", 72, 72, &json!({ "harbor.managed": "false" }));
     plant("half", "stopped", 72, 72, &json!({ "harbor.managed": "true" }));
-    let words = "sweep --json --recipe harbor --apply".split_whitespace();
-    let output = creel.run(words).expect_code(0);
+    let args = "sweep --json --recipe harbor --apply".split_whitespace();
+    let output = creel.run(args).expect_code(0);
     let mut gone: Vec<String> =
         results(&output, "gone").iter().map(|name| stem(name).to_owned()).collect();
     gone.sort();
@@ -544,48 +553,48 @@ fn sandboxes_of_harbor_go_by_label_age_and_activity() {
 }
 
 #[test]
-fn recipes_are_listed_and_shown_and_yours_win() {
-    let bench = Bench::new();
-    let listed = bench.run("recipes --json").expect_code(0).json();
+fn recipes_are_listed_and_shown_and_user_recipes_take_precedence() {
+    let cli = CliFixture::new();
+    let listed = cli.run("recipes --json").expect_code(0).json();
     assert_eq!(listed["recipes"].as_array().unwrap().len(), TAKEN.len());
-    let shown = bench.run("recipes show harbor").expect_code(0);
+    let shown = cli.run("recipes show harbor").expect_code(0);
     assert!(shown.stdout.contains("[[rule]]"), "{shown}");
     assert_eq!(shown.stderr, "");
-    let directory = bench.state().join("recipes");
+    let directory = cli.state().join("recipes");
     fs::create_dir_all(&directory).unwrap();
     let mine = "summary = \"mine\"\n[[rule]]\nname = \"r\"\nkinds = [\"volume\"]\n\
                 object = \"NAME-.*\"\nolder_than = \"0s\"\n";
-    let mine = mine.replace("NAME", &bench.name);
+    let mine = mine.replace("NAME", &cli.name);
     fs::write(directory.join("harbor.toml"), &mine).unwrap();
     fs::write(directory.join("my-bench.toml"), &mine).unwrap();
-    bench.volume("-a");
+    cli.volume("-a");
     for recipe in ["harbor", "my-bench"] {
-        let output = bench.run(&format!("sweep --json --recipe {recipe}")).expect_code(0);
-        assert_eq!(results(&output, "planned"), [format!("volume {}-a", bench.name)], "{output}");
-        let said = output.stderr.contains("not the built-in one");
-        assert_eq!(said, recipe == "harbor", "{output}");
+        let output = cli.run(&format!("sweep --json --recipe {recipe}")).expect_code(0);
+        assert_eq!(results(&output, "planned"), [format!("volume {}-a", cli.name)], "{output}");
+        let is_noted = output.stderr.contains("not the built-in one");
+        assert_eq!(is_noted, recipe == "harbor", "{output}");
     }
-    let table = bench.run("recipes").expect_code(0).stdout;
+    let table = cli.run("recipes").expect_code(0).stdout;
     assert!(table.contains("harbor.toml (instead of the built-in one)"), "{table}");
-    let rows = bench.run("ls --recipe my-bench --json").expect_code(0).json();
+    let rows = cli.run("ls --recipe my-bench --json").expect_code(0).json();
     assert_eq!(rows["resources"].as_array().unwrap().len(), 1);
-    let gone = bench.run("sweep --json --recipe my-bench --apply").expect_code(0);
+    let gone = cli.run("sweep --json --recipe my-bench --apply").expect_code(0);
     assert_eq!(gone.json()["gone"], 1);
 }
 
 #[test]
-fn a_recipe_that_is_wrong_or_unknown_is_refused_with_a_suggestion() {
-    let bench = Bench::new();
-    let unknown = bench.run("sweep --recipe harbour").expect_code(2);
+fn an_invalid_or_unknown_recipe_is_refused_with_a_suggestion() {
+    let cli = CliFixture::new();
+    let unknown = cli.run("sweep --recipe harbour").expect_code(2);
     assert!(unknown.stderr.contains("did you mean `harbor`?"), "{unknown}");
-    let directory = bench.state().join("recipes");
+    let directory = cli.state().join("recipes");
     fs::create_dir_all(&directory).unwrap();
     let typo = "summary = \"x\"\n[[rule]]\nname = \"r\"\nkinds = [\"volume\"]\n\
                 object = \"x\"\nolder_then = \"1h\"\n";
     fs::write(directory.join("mine.toml"), typo).unwrap();
     for line in ["sweep --recipe mine --apply", "ls --recipe mine", "recipes", "recipes show mine"]
     {
-        let wrong = bench.run(line).expect_code(2);
+        let wrong = cli.run(line).expect_code(2);
         assert!(wrong.stderr.contains("did you mean `older_than`?"), "{wrong}");
         assert!(wrong.stderr.contains("mine.toml"), "{wrong}");
     }

@@ -1,4 +1,4 @@
-//! Images: one that the engine does not have is pulled; one that cannot be had is named.
+//! Images: a missing one is pulled, and an unavailable one is named.
 
 use creel_model::provider::ProviderName;
 use creel_testkit::registry::Registry;
@@ -6,76 +6,76 @@ use serde_json::Value;
 
 use crate::support::unique;
 
-use super::stage::{Stage, agent};
+use super::run_fixture::{RunFixture, agent};
 
-/// A world with a registry in it, and an image there that the engine does not have yet.
-struct Pulling {
-    stage: Stage,
+/// An engine with a registry, and an image there that the engine does not have yet.
+struct PullFixture {
+    runs: RunFixture,
     registry: Registry,
     image: String,
 }
 
-impl Pulling {
+impl PullFixture {
     fn set() -> Self {
-        let stage = Stage::set(ProviderName::Docker);
-        let registry = Registry::start_beside(stage.engine.as_ref().unwrap()).unwrap();
+        let runs = RunFixture::set(ProviderName::Docker);
+        let registry = Registry::start_beside(runs.engine.as_ref().unwrap()).unwrap();
         let image = registry.reference(&unique("tag"));
-        Self { stage, registry, image }.wanting_it()
+        Self { runs, registry, image }.with_the_image()
     }
 
-    fn wanting_it(mut self) -> Self {
-        self.stage.sandbox = format!("image = \"{}\"\nnetwork = \"none\"\n", self.image);
+    fn with_the_image(mut self) -> Self {
+        self.runs.sandbox = format!("image = \"{}\"\nnetwork = \"none\"\n", self.image);
         self
     }
 
     fn run(&self, code: i32) -> Value {
-        self.stage.run(code, &agent("echo ran"))
+        self.runs.run(code, &agent("echo ran"))
     }
 
-    /// Removes what was pulled, and checks that nothing else is left.
+    /// Removes the pulled image, and asserts that nothing else is left.
     fn end(self) {
-        let docker = self.stage.engine.as_ref().unwrap().docker();
+        let docker = self.runs.engine.as_ref().unwrap().docker();
         docker.cli(&["rmi", &self.image]).unwrap();
-        self.stage.assert_nothing_left();
+        self.runs.assert_nothing_left();
     }
 }
 
-/// Returns the step that fetches an image, if there was one.
+/// Returns the step that pulls an image, if there was one.
 fn fetching(report: &Value) -> Option<&Value> {
     report["checklist"].as_array().unwrap().iter().find(|step| step["step"] == "image")
 }
 
 #[test]
-fn an_image_that_is_not_there_is_pulled_once_and_stays_for_the_next_run() {
-    let pulling = Pulling::set();
-    let report = pulling.run(0);
+fn a_missing_image_is_pulled_once_and_stays_for_the_next_run() {
+    let fixture = PullFixture::set();
+    let report = fixture.run(0);
     let step = fetching(&report).expect("it was not there");
     assert_eq!((&step["status"], &step["found"]), (&"passed".into(), &"it was pulled".into()));
-    let again = pulling.run(0);
+    let again = fixture.run(0);
     assert!(fetching(&again).is_none(), "{again:#}");
-    assert_eq!(pulling.registry.fetched(), 1);
-    pulling.end();
+    assert_eq!(fixture.registry.fetched(), 1);
+    fixture.end();
 }
 
 #[test]
-fn a_registry_that_stumbles_is_asked_again() {
-    let pulling = Pulling::set();
-    pulling.registry.trouble(503, 2);
-    let report = pulling.run(0);
+fn a_pull_is_retried_when_the_registry_fails() {
+    let fixture = PullFixture::set();
+    fixture.registry.fail_next(503, 2);
+    let report = fixture.run(0);
     let step = fetching(&report).unwrap();
     assert!(step["tries"].as_u64().unwrap() > 1, "{step}");
-    pulling.end();
+    fixture.end();
 }
 
 #[test]
-fn an_image_that_no_registry_has_is_named_and_not_asked_for_again() {
-    let mut pulling = Pulling::set();
-    pulling.image = pulling.image.replace("creel-test-pulled", "creel-no-such-image");
-    let pulling = pulling.wanting_it();
-    let report = pulling.run(5);
+fn an_image_that_no_registry_has_is_named_and_not_requested_again() {
+    let mut fixture = PullFixture::set();
+    fixture.image = fixture.image.replace("creel-test-pulled", "creel-no-such-image");
+    let fixture = fixture.with_the_image();
+    let report = fixture.run(5);
     let cause = &report["cause"];
     assert_eq!((&cause["class"], &cause["step"]), (&"provision_failed".into(), &"image".into()));
     assert!(cause["message"].as_str().unwrap().contains("creel-no-such-image"), "{cause}");
     assert_eq!(fetching(&report).unwrap()["tries"], 1, "{report:#}");
-    pulling.stage.assert_nothing_left();
+    fixture.runs.assert_nothing_left();
 }

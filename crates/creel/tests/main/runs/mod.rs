@@ -1,15 +1,15 @@
-//! Runs, from their records to proofs with real parts.
+//! Runs, from their records to end-to-end tests with real parts.
 
+mod commands;
+mod concurrent;
 mod image;
-mod keep;
+mod kept_sandboxes;
 mod kills;
-mod limited;
-mod many;
-mod orders;
+mod misbehaving;
 mod records;
 mod recovery;
-mod scene;
+mod run_fixture;
 mod secrets;
-mod stage;
 mod streams;
+mod workflow_fixture;
 mod workspace;

@@ -1,5 +1,5 @@
-//! Records of runs as a user meets them: listed, shown, followed, ordered, and closed after the
-//! death of whoever drove them.
+//! Records of runs as a user sees them: listed, shown, followed, commanded, and closed after the
+//! death of their driver.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -28,7 +28,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(work)
 }
 
-/// Returns this process as an owner: it lives as long as the test.
+/// Returns this process as an owner. It is alive as long as the test.
 fn alive() -> OwnerRecord {
     OwnerRecord::this_process("test").unwrap()
 }
@@ -78,8 +78,8 @@ fn step(status: StepStatus, found: Option<&'static str>) -> Step {
     }
 }
 
-/// What happens to a run whose repository is missing, up to its release.
-fn way_to_failure() -> Vec<RunEvent> {
+/// Returns the events of a run whose repository is missing, up to its release.
+fn events_until_failure() -> Vec<RunEvent> {
     let message = Diagnostic::ours("the repository app is not there");
     let mut cause = Cause::new(CauseClass::WorkspaceIncomplete, message, 1);
     cause.step = Some("repositories verified".into());
@@ -94,13 +94,13 @@ fn way_to_failure() -> Vec<RunEvent> {
     ]
 }
 
-fn way_to_the_end() -> Vec<RunEvent> {
+fn events_until_end() -> Vec<RunEvent> {
     let certificate = Certified { verified: true, left: Vec::new() };
     vec![RunEvent::Released { certificate }, enter(Phase::Failed)]
 }
 
-/// Puts a run on record in a home.
-async fn put(home: &Home, owner: OwnerRecord, events: Vec<RunEvent>) -> (Ledger, Journal) {
+/// Records a run in a home.
+async fn record(home: &Home, owner: OwnerRecord, events: Vec<RunEvent>) -> (Ledger, Journal) {
     let ledger = Ledger::open(&home.creel.state()).await.unwrap();
     let mut journal = Journal::begin(&ledger, &a_run_of(owner)).await.unwrap();
     if !events.is_empty() {
@@ -109,8 +109,8 @@ async fn put(home: &Home, owner: OwnerRecord, events: Vec<RunEvent>) -> (Ledger,
     (ledger, journal)
 }
 
-fn put_and_leave(home: &Home, owner: OwnerRecord, events: Vec<RunEvent>) -> String {
-    block_on(async { put(home, owner, events).await.1.run().to_string() })
+fn record_and_close(home: &Home, owner: OwnerRecord, events: Vec<RunEvent>) -> String {
+    block_on(async { record(home, owner, events).await.1.run().to_string() })
 }
 
 fn code_of(stderr: &str) -> &str {
@@ -118,12 +118,12 @@ fn code_of(stderr: &str) -> &str {
 }
 
 #[test]
-fn where_no_run_ever_was_the_list_is_empty_and_no_ledger_is_made() {
+fn without_any_run_the_list_is_empty_and_no_ledger_is_created() {
     let home = Home::without_engine();
     let listed = home.creel.run(["runs", "--json"]).expect_code(0).json();
     assert_eq!(listed["runs"], Value::Array(Vec::new()));
-    for words in [["show", "last"], ["events", "last"], ["cancel", "last"]] {
-        let output = home.creel.run(words).expect_code(2);
+    for args in [["show", "last"], ["events", "last"], ["cancel", "last"]] {
+        let output = home.creel.run(args).expect_code(2);
         assert_eq!(code_of(&output.stderr), "CR0060", "{output}");
     }
     assert!(!home.creel.state().join("ledger.db").exists());
@@ -132,10 +132,11 @@ fn where_no_run_ever_was_the_list_is_empty_and_no_ledger_is_made() {
 #[test]
 fn runs_are_listed_by_phase_class_and_age() {
     let home = Home::without_engine();
-    let failed = put_and_leave(&home, alive(), [way_to_failure(), way_to_the_end()].concat());
-    let under_way = put_and_leave(&home, alive(), vec![started(), enter(Phase::Provisioning)]);
-    let found = |words: &[&str]| -> String {
-        let all = [&["runs", "--json"], words].concat();
+    let failed =
+        record_and_close(&home, alive(), [events_until_failure(), events_until_end()].concat());
+    let under_way = record_and_close(&home, alive(), vec![started(), enter(Phase::Provisioning)]);
+    let found = |args: &[&str]| -> String {
+        let all = [&["runs", "--json"], args].concat();
         let json = home.creel.run(all).expect_code(0).json();
         let runs = json["runs"].as_array().unwrap().iter();
         runs.map(|run| run["run"].as_str().unwrap()).collect::<Vec<_>>().join(" ")
@@ -156,7 +157,8 @@ fn runs_are_listed_by_phase_class_and_age() {
 #[test]
 fn a_run_is_shown_with_its_checklist_its_cause_and_its_certificate() {
     let home = Home::without_engine();
-    let run = put_and_leave(&home, alive(), [way_to_failure(), way_to_the_end()].concat());
+    let run =
+        record_and_close(&home, alive(), [events_until_failure(), events_until_end()].concat());
     let shown = home.creel.run(["show", "last"]).expect_code(0);
     let mut settings = Settings::clone_current();
     settings.add_filter(&run, "[run]");
@@ -196,16 +198,16 @@ fn a_run_is_shown_with_its_checklist_its_cause_and_its_certificate() {
         (&json["connection"], &json["capabilities"]),
         (&"none".into(), &serde_json::json!({}))
     );
-    let none = put_and_leave(&home, alive(), Vec::new());
+    let none = record_and_close(&home, alive(), Vec::new());
     let json = home.creel.run(["show", &none, "--json"]).expect_code(0).json();
     assert_eq!((&json["certificate"], &json["cause"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
-fn a_run_is_named_by_the_beginning_of_its_id_if_that_is_enough() {
+fn a_run_is_found_by_a_unique_prefix_of_its_id() {
     let home = Home::without_engine();
-    let first = put_and_leave(&home, alive(), Vec::new());
-    let second = put_and_leave(&home, alive(), Vec::new());
+    let first = record_and_close(&home, alive(), Vec::new());
+    let second = record_and_close(&home, alive(), Vec::new());
     let named = |name: &str| home.creel.run(["show", name, "--json"]);
     assert_eq!(named("last").expect_code(0).json()["run"], second.as_str());
     let digits = first.trim_start_matches("run_");
@@ -218,10 +220,10 @@ fn a_run_is_named_by_the_beginning_of_its_id_if_that_is_enough() {
 }
 
 #[test]
-fn events_are_lines_of_json_or_words_and_begin_where_they_are_asked_to() {
+fn events_are_lines_of_json_or_text_and_start_at_the_requested_number() {
     let home = Home::without_engine();
-    let events = [way_to_failure(), way_to_the_end()].concat();
-    let run = put_and_leave(&home, alive(), events);
+    let events = [events_until_failure(), events_until_end()].concat();
+    let run = record_and_close(&home, alive(), events);
     let lines = home.creel.run(["events", "last", "--json"]).expect_code(0).stdout;
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 10);
@@ -236,24 +238,24 @@ fn events_are_lines_of_json_or_words_and_begin_where_they_are_asked_to() {
 }
 
 #[test]
-fn following_shows_what_happens_and_ends_with_the_run() {
+fn following_shows_new_events_and_ends_with_the_run() {
     let home = Home::without_engine();
     block_on(async {
-        let (_ledger, mut journal) = put(&home, alive(), way_to_failure()).await;
+        let (_ledger, mut journal) = record(&home, alive(), events_until_failure()).await;
         let mut following = home.creel.spawn(["events", "last", "--follow", "--json"]);
         let began = eventually(PATIENCE, || following.stdout().lines().count() == 8);
         assert!(began, "{}", following.stderr());
         assert!(!following.has_ended());
-        journal.record_all(way_to_the_end()).await.unwrap();
+        journal.record_all(events_until_end()).await.unwrap();
         let output = following.wait().expect_code(0);
         assert_eq!(output.stdout.lines().count(), 10, "{output}");
     });
 }
 
 #[test]
-fn following_ends_when_nobody_reads_any_more() {
+fn following_ends_when_its_reader_is_gone() {
     let home = Home::without_engine();
-    put_and_leave(&home, alive(), way_to_failure());
+    record_and_close(&home, alive(), events_until_failure());
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_creel"))
         .args(["events", "last", "--follow"])
         .env("CREEL_HOME", home.creel.state())
@@ -268,25 +270,25 @@ fn following_ends_when_nobody_reads_any_more() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// Returns the text of a message that waits.
+/// Returns the text of a pending message.
 fn text_of(home: &Home, placed: &PlacedCommand) -> String {
     let directory = home.creel.state().join("messages").join(placed.run.to_string());
     std::fs::read_to_string(directory.join(&placed.key)).unwrap()
 }
 
 #[test]
-fn orders_reach_the_driver_and_their_text_no_other_place() {
+fn commands_reach_the_driver_and_their_text_is_stored_nowhere_else() {
     let home = Home::without_engine();
     block_on(async {
-        let (ledger, journal) = put(&home, alive(), way_to_failure()).await;
-        let orders = CommandInbox::open(&ledger, &alive().owner).unwrap();
-        let mut orders = orders.of(journal.run());
+        let (ledger, journal) = record(&home, alive(), events_until_failure()).await;
+        let inbox = CommandInbox::open(&ledger, &alive().owner).unwrap();
+        let mut commands = inbox.of(journal.run());
         let sent = home.creel.run(["cancel", "last", "--json"]).expect_code(0).json();
         assert_eq!((&sent["order"], &sent["poked"]), (&"cancel".into(), &true.into()));
-        let said = home.creel.run(["message", "last", "--request", "q1", "do it at dawn"]);
-        assert!(!said.expect_code(0).stderr.contains("dawn"));
-        assert_eq!(orders.next().await.unwrap().command, RunCommand::Cancel);
-        let wanted = orders.next().await.unwrap();
+        let sent_message = home.creel.run(["message", "last", "--request", "q1", "do it at dawn"]);
+        assert!(!sent_message.expect_code(0).stderr.contains("dawn"));
+        assert_eq!(commands.next().await.unwrap().command, RunCommand::Cancel);
+        let wanted = commands.next().await.unwrap();
         assert_eq!(wanted.command, RunCommand::Message { request: Some("q1".into()) });
         assert_eq!(text_of(&home, &wanted), "do it at dawn");
     });
@@ -297,10 +299,10 @@ fn orders_reach_the_driver_and_their_text_no_other_place() {
 }
 
 #[test]
-fn a_message_may_come_from_standard_input_and_must_say_something() {
+fn a_message_may_come_from_standard_input_and_must_not_be_empty() {
     let home = Home::without_engine();
     block_on(async {
-        let (ledger, journal) = put(&home, alive(), Vec::new()).await;
+        let (ledger, journal) = record(&home, alive(), Vec::new()).await;
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_creel"))
             .args(["message", "last", "-"])
             .env("CREEL_HOME", home.creel.state())
@@ -319,12 +321,12 @@ fn a_message_may_come_from_standard_input_and_must_say_something() {
 }
 
 #[test]
-fn an_order_for_a_run_that_is_over_or_whose_driver_died_is_refused() {
+fn a_command_to_a_finished_run_or_a_dead_driver_is_refused() {
     let home = Home::without_engine();
-    put_and_leave(&home, alive(), [way_to_failure(), way_to_the_end()].concat());
+    record_and_close(&home, alive(), [events_until_failure(), events_until_end()].concat());
     let over = home.creel.run(["cancel", "last"]).expect_code(4);
     assert_eq!(code_of(&over.stderr), "CR0062", "{over}");
-    put_and_leave(&home, dead(), Vec::new());
+    record_and_close(&home, dead(), Vec::new());
     let gone = home.creel.run(["message", "last", "hello"]).expect_code(4);
     assert_eq!(code_of(&gone.stderr), "CR0063", "{gone}");
     assert!(gone.stderr.contains("creel reconcile"), "{gone}");
@@ -333,7 +335,7 @@ fn an_order_for_a_run_that_is_over_or_whose_driver_died_is_refused() {
 #[test]
 fn a_run_whose_driver_died_is_closed_by_reconcile_once() {
     let home = Home::without_engine();
-    let run = put_and_leave(&home, dead(), vec![started(), enter(Phase::Provisioning)]);
+    let run = record_and_close(&home, dead(), vec![started(), enter(Phase::Provisioning)]);
     let listed = home.creel.run(["runs"]).expect_code(0);
     assert!(listed.stderr.contains("1 whose driver died"), "{listed}");
     let first = home.creel.run(["reconcile", "--json"]).expect_code(0).json();
@@ -344,25 +346,25 @@ fn a_run_whose_driver_died_is_closed_by_reconcile_once() {
         (&"failed".into(), &"hub_error".into())
     );
     assert_eq!(shown["certificate"]["verified"], true);
-    let told = home.creel.run(["events", &run, "--json"]).stdout;
+    let events = home.creel.run(["events", &run, "--json"]).stdout;
     assert_eq!(home.creel.run(["reconcile", "--json"]).json()["runs_closed"], 0);
-    assert_eq!(home.creel.run(["events", &run, "--json"]).stdout, told);
+    assert_eq!(home.creel.run(["events", &run, "--json"]).stdout, events);
 }
 
 #[test]
-fn the_next_mutating_command_closes_it_too() {
+fn the_next_mutating_command_closes_the_run_of_a_dead_driver() {
     let home = Home::without_engine();
-    let run = put_and_leave(&home, dead(), Vec::new());
+    let run = record_and_close(&home, dead(), Vec::new());
     home.creel.run(["dev", "hold", "--directory", "--for", "1ms"]).expect_code(0);
     let shown = home.creel.run(["show", &run, "--json"]).expect_code(0).json();
     assert_eq!(shown["cause"]["class"], "hub_error");
 }
 
-/// Puts a run on record as that of a process that holds something for it.
-fn put_for(home: &Home, holding: &Holding, on_owner_death: OnOwnerDeath) -> String {
+/// Records a run for a process that holds a resource for it.
+fn record_for(home: &Home, holding: &Holding, on_owner_death: OnOwnerDeath) -> String {
     let process = ProcessKey::of(holding.running.pid().cast_signed()).unwrap();
     let owner = OwnerRecord { owner: Owner::of_process(process).unwrap(), ..alive() };
-    let id: RunId = holding.told["run"].as_str().unwrap().parse().unwrap();
+    let id: RunId = holding.report["run"].as_str().unwrap().parse().unwrap();
     let run = NewRun { id, on_owner_death, ..a_run_of(owner) };
     block_on(async {
         let ledger = Ledger::open(&home.creel.state()).await.unwrap();
@@ -373,10 +375,10 @@ fn put_for(home: &Home, holding: &Holding, on_owner_death: OnOwnerDeath) -> Stri
 }
 
 #[test]
-fn a_watchdog_gives_back_what_a_run_held_and_closes_it() {
+fn a_watchdog_releases_the_resources_of_a_run_and_closes_it() {
     let home = Home::without_engine();
     let holding = home.hold(&["--directory", "--process"]);
-    let run = put_for(&home, &holding, OnOwnerDeath::Release);
+    let run = record_for(&home, &holding, OnOwnerDeath::Release);
     home.creel.run(["reconcile"]).expect_code(0);
     let shown = |name: &str| home.creel.run(["show", &run, "--json"]).json()[name].clone();
     assert_eq!(shown("phase"), "provisioning", "its driver lives");
@@ -390,11 +392,11 @@ fn a_watchdog_gives_back_what_a_run_held_and_closes_it() {
 }
 
 #[test]
-fn a_run_that_is_held_ends_with_the_lease_of_what_it_holds() {
+fn a_held_run_ends_with_the_lease_of_its_resources() {
     let home = Home::without_engine();
     let flags = ["--directory", "--hold-on-death", "--no-watchdog", "--lease", "3s"];
     let holding = home.hold(&flags);
-    let run = put_for(&home, &holding, OnOwnerDeath::Hold);
+    let run = record_for(&home, &holding, OnOwnerDeath::Hold);
     holding.running.kill();
     let reconciled = home.creel.run(["reconcile", "--json"]).expect_code(0).json();
     assert_eq!((&reconciled["runs_closed"], &reconciled["runs_waiting"]), (&0.into(), &0.into()));
@@ -410,10 +412,10 @@ fn a_run_that_is_held_ends_with_the_lease_of_what_it_holds() {
 }
 
 #[test]
-fn killed_while_it_closes_a_run_the_next_reconcile_finishes_that() {
+fn a_reconcile_killed_while_it_closes_a_run_is_finished_by_the_next_one() {
     for point in [Crashpoint::RunClaimedNotWritten, Crashpoint::RunLoggedNotSaved] {
         let home = Home::without_engine();
-        let run = put_and_leave(&home, dead(), way_to_failure());
+        let run = record_and_close(&home, dead(), events_until_failure());
         let mark = home.path("mark");
         let armed = home.creel.clone();
         let armed = armed.env("CREEL_CRASHPOINT", point.name()).env("CREEL_CRASHPOINT_MARK", &mark);
@@ -422,9 +424,9 @@ fn killed_while_it_closes_a_run_the_next_reconcile_finishes_that() {
 
         home.creel.run(["reconcile"]).expect_code(0);
         let listed = home.creel.run(["runs", "--json"]).expect_code(0).json();
-        let told = &listed["runs"][0];
+        let listed_run = &listed["runs"][0];
         assert_eq!(
-            (&told["phase"], &told["class"]),
+            (&listed_run["phase"], &listed_run["class"]),
             (&"failed".into(), &"workspace_incomplete".into())
         );
         let shown = home.creel.run(["show", &run, "--json"]).expect_code(0).json();

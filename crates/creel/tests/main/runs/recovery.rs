@@ -1,4 +1,4 @@
-//! Runs that nobody drives any more: closed by the next reconcile, whatever was lost with them.
+//! Runs without a driver: closed by the next reconcile, whatever was lost with them.
 
 use std::fs;
 use std::time::Duration;
@@ -8,123 +8,123 @@ use serde_json::json;
 
 use crate::support::kill;
 
-use super::stage::{Cell, Moment, Stage, agent, classes, processes_of, unique_sleep};
+use super::run_fixture::{Moment, RunFixture, TestRun, agent, classes, processes_of, unique_sleep};
 
-/// How many runs are killed.
+/// The number of killed runs.
 const KILLS: u32 = 24;
-/// The range of instants, from the moment a run is on record, in which they are.
+/// The range of the kill instants, from the moment a run is on record.
 const SPREAD: Duration = Duration::from_millis(240);
 
-/// Kills the driver and its watchdog, as a service manager does that ends a control group.
-fn kill_all(stage: &Stage) {
-    for pid in stage.home.processes() {
+/// Kills the driver and its watchdog, like a service manager that ends a control group.
+fn kill_all(fixture: &RunFixture) {
+    for pid in fixture.home.processes() {
         kill(pid);
     }
-    stage.home.await_quiet();
+    fixture.home.await_quiet();
 }
 
 #[test]
-fn a_run_that_is_killed_while_its_sandbox_is_made_is_closed_by_the_next_reconcile() {
-    let mut stage = Stage::set(ProviderName::Process);
-    stage.plant("provisioning");
-    // As a user has it: an unanswered create is searched for ten minutes.
-    stage.home.configure("[retry]\ninitial = \"50ms\"\n");
+fn a_run_killed_during_its_sandbox_create_is_closed_by_the_next_reconcile() {
+    let mut fixture = RunFixture::set(ProviderName::Process);
+    fixture.plant("provisioning");
+    // The default: an unanswered create is searched for ten minutes.
+    fixture.home.configure("[retry]\ninitial = \"50ms\"\n");
     let mut phases = Vec::new();
     for number in 0..KILLS {
-        let mut cell = stage.start("10m", &agent("echo one; sleep 100"));
+        let mut test_run = fixture.start("10m", &agent("echo one; sleep 100"));
         std::thread::sleep(SPREAD * number / KILLS);
-        kill_all(&stage);
-        drop(cell.driver.take());
-        phases.push(cell.show()["phase"].as_str().unwrap().to_owned());
-        let told = stage.home.creel.run(["reconcile", "--json"]).expect_code(0).json();
-        assert_eq!((&told["open_intents"], &told["runs_waiting"]), (&json!(0), &json!(0)));
-        let shown = cell.show();
+        kill_all(&fixture);
+        drop(test_run.driver.take());
+        phases.push(test_run.show()["phase"].as_str().unwrap().to_owned());
+        let report = fixture.home.creel.run(["reconcile", "--json"]).expect_code(0).json();
+        assert_eq!((&report["open_intents"], &report["runs_waiting"]), (&json!(0), &json!(0)));
+        let shown = test_run.show();
         assert_eq!(shown["phase"], "failed", "kill {number} in {:?}: {shown:#}", phases.last());
         assert_eq!(classes(&shown), ["hub_error"], "kill {number}: {shown:#}");
         assert_eq!(shown["certificate"]["verified"], true, "kill {number}: {shown:#}");
-        cell.assert_events_whole();
-        stage.assert_nothing_left();
+        test_run.assert_events_whole();
+        fixture.assert_nothing_left();
     }
-    stage.assert_strangers_untouched();
+    fixture.assert_foreign_untouched();
     println!("report: {KILLS} runs killed in {phases:?}, all closed by one reconcile");
 }
 
-/// Starts a run, and kills everything of creel while its agent works.
-fn kill_in_turn<'a>(stage: &'a Stage, sleep: &str) -> Cell<'a> {
-    let mut cell = stage.start("10m", &Moment::Turn.workflow(sleep));
-    cell.await_moment(Moment::Turn, sleep);
-    kill_all(stage);
-    drop(cell.driver.take());
-    cell
+/// Starts a run, and kills all creel processes while its agent works.
+fn kill_in_turn<'a>(fixture: &'a RunFixture, sleep: &str) -> TestRun<'a> {
+    let mut test_run = fixture.start("10m", &Moment::Turn.workflow(sleep));
+    test_run.await_moment(Moment::Turn, sleep);
+    kill_all(fixture);
+    drop(test_run.driver.take());
+    test_run
 }
 
 /// Removes a database of the state directory.
-fn remove_database(stage: &Stage, name: &str) {
-    let file = |ending: &str| stage.home.creel.state().join(format!("{name}{ending}"));
+fn remove_database(fixture: &RunFixture, name: &str) {
+    let file = |ending: &str| fixture.home.creel.state().join(format!("{name}{ending}"));
     fs::remove_file(file("")).unwrap();
     for ending in ["-wal", "-shm"] {
-        // Whether the side files exist depends on who closed the database last.
+        // Whether the side files exist depends on which process closed the database last.
         let _ = fs::remove_file(file(ending));
     }
 }
 
 #[test]
 fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt() {
-    let mut stage = Stage::set(ProviderName::Process);
-    stage.plant("lost-ledger");
-    let done = stage.run(0, &agent("echo done"));
+    let mut fixture = RunFixture::set(ProviderName::Process);
+    fixture.plant("lost-ledger");
+    let done = fixture.run(0, &agent("echo done"));
     let sleep = unique_sleep();
-    let cell = kill_in_turn(&stage, &sleep);
-    remove_database(&stage, "ledger.db");
-    let lost = stage.home.creel.run(["show", &cell.run]).expect_code(1);
+    let test_run = kill_in_turn(&fixture, &sleep);
+    remove_database(&fixture, "ledger.db");
+    let lost = fixture.home.creel.run(["show", &test_run.run]).expect_code(1);
     assert!(lost.stderr.starts_with("error[CR0016]: "), "{lost}");
 
-    let rebuilt = stage.home.creel.run(["ledger", "rebuild", "--apply", "--json"]);
+    let rebuilt = fixture.home.creel.run(["ledger", "rebuild", "--apply", "--json"]);
     let rebuilt = rebuilt.expect_code(0).json();
     let runs = rebuilt["runs"].as_array().unwrap();
     let phases: Vec<_> = runs.iter().map(|run| (&run["run"], &run["phase"])).collect();
-    let (finished, killed) = (&done["run"], &json!(cell.run));
+    let (finished, killed) = (&done["run"], &json!(test_run.run));
     assert_eq!(phases, [(finished, &json!("succeeded")), (killed, &json!("running"))]);
-    assert_eq!(cell.show()["phase"], "running");
+    assert_eq!(test_run.show()["phase"], "running");
 
-    stage.home.creel.run(["reconcile"]).expect_code(0);
-    let shown = cell.show();
+    fixture.home.creel.run(["reconcile"]).expect_code(0);
+    let shown = test_run.show();
     assert_eq!((&shown["phase"], classes(&shown)), (&json!("failed"), vec!["hub_error"]));
     assert!(processes_of(&sleep).is_empty(), "{sleep} still runs");
-    cell.assert_events_whole();
-    stage.home.creel.run(["ledger", "check"]).expect_code(0);
-    stage.assert_nothing_left();
-    stage.assert_strangers_untouched();
+    test_run.assert_events_whole();
+    fixture.home.creel.run(["ledger", "check"]).expect_code(0);
+    fixture.assert_nothing_left();
+    fixture.assert_foreign_untouched();
 }
 
 #[test]
 fn a_run_whose_event_log_is_lost_is_closed_from_its_row() {
-    let mut stage = Stage::set(ProviderName::Process);
-    stage.plant("lost-events");
-    let done = stage.run(0, &agent("echo done"));
+    let mut fixture = RunFixture::set(ProviderName::Process);
+    fixture.plant("lost-events");
+    let done = fixture.run(0, &agent("echo done"));
     let sleep = unique_sleep();
-    let cell = kill_in_turn(&stage, &sleep);
-    remove_database(&stage, "events.db");
-    let closed = stage.home.creel.run(["reconcile"]).expect_code(0);
+    let test_run = kill_in_turn(&fixture, &sleep);
+    remove_database(&fixture, "events.db");
+    let closed = fixture.home.creel.run(["reconcile"]).expect_code(0);
     assert!(closed.stderr.contains("the log of a run has lost events"), "{closed}");
-    let shown = cell.show();
+    let shown = test_run.show();
     assert_eq!(
         (&shown["phase"], &shown["certificate"]["verified"]),
         (&json!("failed"), &json!(true))
     );
     assert_eq!(classes(&shown), ["hub_error"]);
-    // What was over before keeps its outcome; that its events are lost is noted on request.
-    let unsound = stage.home.creel.run(["ledger", "check"]).expect_code(1);
+    // A run that was already over keeps its outcome. The loss of its events is noted on request.
+    let unsound = fixture.home.creel.run(["ledger", "check"]).expect_code(1);
     let done = done["run"].as_str().unwrap();
     assert!(unsound.stderr.contains(done), "{unsound}");
-    let noted = stage.home.creel.run(["ledger", "rebuild", "--apply"]).expect_code(0);
+    let noted = fixture.home.creel.run(["ledger", "rebuild", "--apply"]).expect_code(0);
     assert!(noted.stderr.contains(&format!("{done}: events 1 to ")), "{noted}");
-    stage.home.creel.run(["ledger", "check"]).expect_code(0);
-    stage.home.creel.run(["ledger", "rebuild"]).expect_code(4);
-    let events = stage.home.creel.run(["events", done]).expect_code(0);
+    fixture.home.creel.run(["ledger", "check"]).expect_code(0);
+    fixture.home.creel.run(["ledger", "rebuild"]).expect_code(4);
+    let events = fixture.home.creel.run(["events", done]).expect_code(0);
     assert!(events.stdout.contains("are lost"), "{events}");
-    let shown = stage.home.creel.run(["show", done, "--json"]).expect_code(0).json();
+    let shown = fixture.home.creel.run(["show", done, "--json"]).expect_code(0).json();
     assert_eq!(shown["phase"], "succeeded", "{shown:#}");
-    stage.assert_nothing_left();
-    stage.assert_strangers_untouched();
+    fixture.assert_nothing_left();
+    fixture.assert_foreign_untouched();
 }

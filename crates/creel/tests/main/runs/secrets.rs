@@ -1,5 +1,5 @@
-//! Secrets are planted in every field that takes a reference, in what the agent says, in messages
-//! and in what providers answer; then every byte that creel keeps or shows is searched.
+//! Secrets are planted in every field that takes a reference, in agent output, in messages
+//! and in provider responses. Then every byte that creel stores or shows is searched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use creel_testkit::wait::eventually;
 
 use crate::support::{Home, PATIENCE, unique};
 
-use super::keep::after;
-use super::stage::{Stage, agent};
+use super::kept_sandboxes::after;
+use super::run_fixture::{RunFixture, agent};
 
-/// A secret for each place, made when the test runs.
+/// Returns a secret for a place, generated when the test runs.
 fn secret(place: &str) -> String {
     format!("pl4nted-{}-{}", place.replace('_', "-"), unique("s"))
 }
 
-/// Returns a secret as programs may write it.
+/// Returns the encodings in which programs may write a secret.
 fn written(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     vec![secret.to_owned(), hex.clone(), hex.to_uppercase(), base64(secret)]
 }
 
-/// Returns the whole groups of a text in base64.
+/// Returns the complete groups of a text in base64.
 fn base64(text: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let groups = text.as_bytes().chunks_exact(3);
@@ -36,14 +36,14 @@ fn base64(text: &str) -> String {
     letters.collect()
 }
 
-/// Returns the secrets that these bytes contain in some form.
+/// Returns the secrets that these bytes contain in any encoding.
 fn held_in<'a>(bytes: &[u8], secrets: &'a [String]) -> impl Iterator<Item = &'a String> + use<'a> {
-    // Searching text is many times faster, and no form has bytes that the conversion loses.
+    // Searching text is many times faster, and no encoding has bytes that the conversion loses.
     let text = String::from_utf8_lossy(bytes).into_owned();
     secrets.iter().filter(move |secret| written(secret).iter().any(|form| text.contains(form)))
 }
 
-/// Returns the files below a directory that hold a secret in some form.
+/// Returns the files below a directory that contain a secret in any encoding.
 fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -65,24 +65,24 @@ fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Checks that no secret stands in what a command printed.
+/// Asserts that the output of a command contains no secret.
 #[track_caller]
-fn assert_silent(output: &Output, secrets: &[String]) {
+fn assert_output_without(output: &Output, secrets: &[String]) {
     for text in [&output.stdout, &output.stderr] {
         let seen = secrets.iter().find(|secret| text.contains(secret.as_str()));
         assert_eq!(seen, None, "{output}");
     }
 }
 
-/// Checks that nothing in the state directory holds a secret.
+/// Asserts that no file in the state directory contains a secret.
 #[track_caller]
-fn assert_unkept(creel: &Creel, secrets: &[String]) {
+fn assert_not_stored(creel: &Creel, secrets: &[String]) {
     let held = holding(&creel.state(), secrets);
     assert!(held.is_empty(), "{held:#?}");
 }
 
-/// Every command that tells of runs.
-const TELLING: [&[&str]; 12] = [
+/// Every command that reports on runs.
+const REPORTING_COMMANDS: [&[&str]; 12] = [
     &["show", "last"],
     &["show", "last", "--json"],
     &["events", "last"],
@@ -98,19 +98,19 @@ const TELLING: [&[&str]; 12] = [
 ];
 
 #[track_caller]
-fn assert_told_without(creel: &Creel, secrets: &[String]) {
-    for arguments in TELLING {
-        assert_silent(&creel.run(arguments), secrets);
+fn assert_reports_without(creel: &Creel, secrets: &[String]) {
+    for arguments in REPORTING_COMMANDS {
+        assert_output_without(&creel.run(arguments), secrets);
     }
 }
 
 #[test]
-fn secrets_in_names_paths_and_scripts_are_kept_and_shown_nowhere() {
-    let stage = Stage::set(ProviderName::Process);
+fn secrets_in_names_paths_and_scripts_are_stored_and_shown_nowhere() {
+    let fixture = RunFixture::set(ProviderName::Process);
     let places =
         ["run_name", "step_name", "path", "teardown", "variable", "script", "file", "prompt"];
     let secrets: Vec<String> = places.iter().map(|place| secret(place)).collect();
-    let mut creel = stage.home.creel.clone();
+    let mut creel = fixture.home.creel.clone();
     for (place, secret) in places.iter().zip(&secrets) {
         creel = creel.env(format!("S_{}", place.to_uppercase()), secret);
     }
@@ -124,93 +124,96 @@ fn secrets_in_names_paths_and_scripts_are_kept_and_shown_nowhere() {
          command = [\"sh\", \"-c\", '''cat; echo $KEY; echo $KEY | base64; echo $KEY >&2; cat a.txt; exit 3''']\n\
          [task]\nprompt = \"${env:S_PROMPT}\"\n\
          [[teardown]]\nname = \"t-${env:S_TEARDOWN}\"\nrun = \"exit 4\"\n";
-    let path = stage.home.path("planted.toml");
+    let path = fixture.home.path("planted.toml");
     fs::write(&path, text).unwrap();
     let ran = creel.run(["run".as_ref(), "-vvv".as_ref(), path.as_os_str()]);
     let ran = ran.expect_code(5);
-    assert_silent(&ran, &secrets);
+    assert_output_without(&ran, &secrets);
     assert!(ran.stderr.contains("[masked:"), "{ran}");
     let shown = creel.run(["show", "last", "--json"]).json();
     assert_eq!(shown["name"], "n-[masked:env:S_RUN_NAME]", "{shown:#}");
-    assert_told_without(&creel, &secrets);
-    assert_unkept(&creel, &secrets);
-    stage.assert_nothing_left();
+    assert_reports_without(&creel, &secrets);
+    assert_not_stored(&creel, &secrets);
+    fixture.assert_nothing_left();
 }
 
 #[test]
-fn a_message_reaches_the_agent_in_clear_and_is_kept_nowhere() {
-    let mut stage = Stage::set(ProviderName::Process);
+fn a_message_reaches_the_agent_unmasked_and_is_stored_nowhere() {
+    let mut fixture = RunFixture::set(ProviderName::Process);
     let secrets = vec![secret("message"), secret("known")];
-    stage.home.creel = stage.home.creel.clone().env("S_KNOWN", &secrets[1]);
-    stage.sandbox.push_str("env = { KEY = \"${env:S_KNOWN}\" }\n");
-    let heard = stage.home.path("heard");
-    let script = format!("cat >>{}; test $(wc -l <{0}) -gt 1 || sleep 2", heard.display());
-    let cell = stage.start("10m", &agent(&script));
+    fixture.home.creel = fixture.home.creel.clone().env("S_KNOWN", &secrets[1]);
+    fixture.sandbox.push_str("env = { KEY = \"${env:S_KNOWN}\" }\n");
+    let received = fixture.home.path("heard");
+    let script = format!("cat >>{}; test $(wc -l <{0}) -gt 1 || sleep 2", received.display());
+    let test_run = fixture.start("10m", &agent(&script));
     let texts = [format!("use {}\n", secrets[0]), format!("and {}\n", secrets[1])];
     for text in &texts {
-        assert_silent(&stage.home.creel.run(["message", &cell.run, text]).expect_code(0), &secrets);
+        assert_output_without(
+            &fixture.home.creel.run(["message", &test_run.run, text]).expect_code(0),
+            &secrets,
+        );
     }
-    let got = || fs::read_to_string(&heard).unwrap_or_default();
+    let got = || fs::read_to_string(&received).unwrap_or_default();
     assert!(
         eventually(PATIENCE, || texts.iter().all(|text| got().contains(text.trim()))),
         "{}",
         got()
     );
-    let shown = cell.await_end();
+    let shown = test_run.await_end();
     assert_eq!(shown["phase"], "succeeded", "{shown:#}");
-    let texts = stage.home.creel.state().join("messages").join(&cell.run);
-    cell.conclude(0);
-    assert_told_without(&stage.home.creel, &secrets);
-    assert_unkept(&stage.home.creel, &secrets);
+    let texts = fixture.home.creel.state().join("messages").join(&test_run.run);
+    test_run.conclude(0);
+    assert_reports_without(&fixture.home.creel, &secrets);
+    assert_not_stored(&fixture.home.creel, &secrets);
     assert!(!texts.exists());
 }
 
 #[test]
 fn a_message_whose_driver_is_killed_reaches_the_agent_of_the_next_one() {
-    let stage = Stage::set(ProviderName::Process);
+    let fixture = RunFixture::set(ProviderName::Process);
     let secrets = vec![secret("message")];
-    let heard = stage.home.path("heard");
-    let script = format!("cat >>{}; sleep 3", heard.display());
-    let mut cell = stage.detach("10m", &agent(&script));
-    let running = || cell.show()["phase"] == "running";
+    let received = fixture.home.path("heard");
+    let script = format!("cat >>{}; sleep 3", received.display());
+    let mut test_run = fixture.detach("10m", &agent(&script));
+    let running = || test_run.show()["phase"] == "running";
     assert!(eventually(PATIENCE, running));
-    stage.home.creel.run(["message", &cell.run, &secrets[0]]).expect_code(0);
-    cell.kill_driver();
-    let resumed = stage.home.creel.run(["resume", &cell.run]);
-    assert_silent(&resumed, &secrets);
-    let shown = cell.await_end();
+    fixture.home.creel.run(["message", &test_run.run, &secrets[0]]).expect_code(0);
+    test_run.kill_driver();
+    let resumed = fixture.home.creel.run(["resume", &test_run.run]);
+    assert_output_without(&resumed, &secrets);
+    let shown = test_run.await_end();
     assert_eq!(shown["phase"], "succeeded", "{shown:#}\n{resumed}");
-    assert!(fs::read_to_string(&heard).unwrap().contains(&secrets[0]));
-    assert_unkept(&stage.home.creel, &secrets);
+    assert!(fs::read_to_string(&received).unwrap().contains(&secrets[0]));
+    assert_not_stored(&fixture.home.creel, &secrets);
 }
 
 #[test]
-fn the_message_of_a_run_that_is_closed_goes_with_it() {
-    let stage = Stage::set(ProviderName::Process);
+fn the_message_of_a_closed_run_is_deleted_with_it() {
+    let fixture = RunFixture::set(ProviderName::Process);
     let secrets = vec![secret("message")];
-    let cell = stage.start("10m", &agent("sleep 1000"));
-    assert!(eventually(PATIENCE, || cell.show()["phase"] == "running"));
-    stage.home.creel.run(["message", &cell.run, &secrets[0]]).expect_code(0);
-    assert!(!holding(&stage.home.creel.state(), &secrets).is_empty(), "it waits in its file");
-    cell.driver.as_ref().unwrap().signal("KILL");
-    stage.home.await_quiet();
-    stage.home.creel.run(["reconcile"]).expect_code(0);
-    assert_unkept(&stage.home.creel, &secrets);
+    let test_run = fixture.start("10m", &agent("sleep 1000"));
+    assert!(eventually(PATIENCE, || test_run.show()["phase"] == "running"));
+    fixture.home.creel.run(["message", &test_run.run, &secrets[0]]).expect_code(0);
+    assert!(!holding(&fixture.home.creel.state(), &secrets).is_empty(), "it waits in its file");
+    test_run.driver.as_ref().unwrap().signal("KILL");
+    fixture.home.await_quiet();
+    fixture.home.creel.run(["reconcile"]).expect_code(0);
+    assert_not_stored(&fixture.home.creel, &secrets);
 }
 
-/// Returns the texts that the files of a kept sandbox contain in some form.
-fn found_in_kept(stage: &Stage, failed: &Output, texts: &[String]) -> Vec<String> {
+/// Returns the texts that the files of a kept sandbox contain in any encoding.
+fn found_in_kept(fixture: &RunFixture, failed: &Output, texts: &[String]) -> Vec<String> {
     let hint = after(&failed.stderr, "enter it:");
     let found_below = |directory: &Path| {
         let found = holding(directory, texts).into_iter();
         found.map(|(path, text)| format!("{text} in {}", path.display())).collect()
     };
-    match stage.world {
+    match fixture.provider {
         ProviderName::Process => found_below(Path::new(hint.strip_prefix("cd ").unwrap())),
-        ProviderName::Daytona => found_below(stage.cloud.as_ref().unwrap().directory()),
+        ProviderName::Daytona => found_below(fixture.cloud.as_ref().unwrap().directory()),
         ProviderName::Docker => {
             let id = hint.strip_prefix("docker exec -it ").unwrap().strip_suffix(" sh").unwrap();
-            let docker = stage.engine.as_ref().unwrap().docker();
+            let docker = fixture.engine.as_ref().unwrap().docker();
             let pack = "tar -cf - -C / $(ls -A / | grep -vx -e proc -e sys -e dev)";
             let packed = docker.cli(&["exec", id, "sh", "-c", pack]).unwrap();
             assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
@@ -229,43 +232,43 @@ fn printing_secrets(mark: &str) -> String {
 }
 
 #[test]
-fn a_sandbox_that_is_kept_has_no_spool_and_no_prompt_any_more() {
-    for world in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
-        let mut stage = Stage::set(world);
+fn a_kept_sandbox_has_neither_spool_nor_prompt() {
+    for provider in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
+        let mut fixture = RunFixture::set(provider);
         let secrets = vec![secret("said"), secret("prompt")];
-        stage.home.creel =
-            stage.home.creel.clone().env("S_SAID", &secrets[0]).env("S_PROMPT", &secrets[1]);
+        fixture.home.creel =
+            fixture.home.creel.clone().env("S_SAID", &secrets[0]).env("S_PROMPT", &secrets[1]);
         let mark = unique("left-by-the-agent");
-        let path = stage.workflow("10m", &printing_secrets(&mark));
-        let failed = stage.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
+        let path = fixture.workflow("10m", &printing_secrets(&mark));
+        let failed = fixture.home.creel.run(["run".as_ref(), path.as_os_str()]).expect_code(5);
         assert!(failed.stderr.contains("kept: the sandbox exists until"), "{failed}");
         // The first search happens before the second attempt changes anything.
         let assert_clean = |output: &Output| {
-            assert_silent(output, &secrets);
-            assert_unkept(&stage.home.creel, &secrets);
-            assert_eq!(found_in_kept(&stage, output, &secrets), [""; 0], "{world} {output}");
-            // The search finds the mark of the agent, so it does see the sandbox.
-            let marks = found_in_kept(&stage, output, std::slice::from_ref(&mark));
-            assert_eq!(marks.len(), 1, "{world} {marks:?}");
+            assert_output_without(output, &secrets);
+            assert_not_stored(&fixture.home.creel, &secrets);
+            assert_eq!(found_in_kept(&fixture, output, &secrets), [""; 0], "{provider} {output}");
+            // The search finds the mark of the agent, so it does cover the sandbox.
+            let marks = found_in_kept(&fixture, output, std::slice::from_ref(&mark));
+            assert_eq!(marks.len(), 1, "{provider} {marks:?}");
         };
         assert_clean(&failed);
-        let again = stage.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
+        let again = fixture.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
         assert_clean(&again);
         let rm = after(&again.stderr, "give it back: creel ");
-        stage.home.creel.run(rm.split(' ')).expect_code(0);
-        stage.assert_nothing_left();
+        fixture.home.creel.run(rm.split(' ')).expect_code(0);
+        fixture.assert_nothing_left();
     }
 }
 
 #[test]
-fn what_a_provider_answers_is_masked_on_record_and_on_screen() {
+fn provider_responses_are_masked_on_record_and_on_screen() {
     let engine = FakeEngine::start().unwrap();
     let known = secret("provider");
-    // A token that only its shape gives away, made of pieces.
+    // A token that only its format reveals, built from pieces.
     let token = format!("{}_{}", "ghp", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8");
     let secrets = vec![known.clone(), token.clone()];
-    let said = format!("invalid environment: KEY={known} GITHUB={token}");
-    engine.route("POST", "/containers/create", [Reply::error(400, &said)]);
+    let message = format!("invalid environment: KEY={known} GITHUB={token}");
+    engine.route("POST", "/containers/create", [Reply::error(400, &message)]);
     let home = Home::on(&engine.engine());
     let creel = home.creel.clone().env("S_KEY", &known);
     let path = home.path("planted.toml");
@@ -276,9 +279,9 @@ fn what_a_provider_answers_is_masked_on_record_and_on_screen() {
     fs::write(&path, text).unwrap();
     let ran = creel.run(["run".as_ref(), "-vvv".as_ref(), path.as_os_str()]);
     assert_ne!(ran.code(), Some(0), "{ran}");
-    assert_silent(&ran, &secrets);
+    assert_output_without(&ran, &secrets);
     for arguments in [&["show", "last"][..], &["ledger", "--all"], &["ledger", "--all", "--json"]] {
-        assert_silent(&creel.run(arguments), &secrets);
+        assert_output_without(&creel.run(arguments), &secrets);
     }
-    assert_unkept(&creel, &secrets);
+    assert_not_stored(&creel, &secrets);
 }

@@ -1,4 +1,4 @@
-//! A machine of its own: control groups of version 2 alone, and its power cut.
+//! A virtual machine: control groups of version 2 only, and a power cut.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use creel_testkit::machine::{Booted, Machine};
 
-/// An emulated machine takes a while for everything.
+/// An emulated machine is slow.
 const PATIENCE: Duration = Duration::from_secs(900);
 const SCRIPT: &str = include_str!("machine.sh");
-/// What the script puts before what it found to be true.
+/// The prefix of the script's findings.
 const SAYS: &str = "machine: ";
 
-/// Builds the tests of the process provider, and returns where they are.
+/// Builds the tests of the process provider, and returns their path.
 fn process_tests() -> PathBuf {
     let cargo = env::var("CARGO").unwrap();
     let output = Command::new(cargo)
@@ -41,7 +41,7 @@ fn version_2_alone_and_a_power_cut_change_nothing_about_the_promise() {
             ("process_tests", tests.to_str().unwrap()),
         ]
     };
-    let told = |machine: &Booted| {
+    let print_findings = |machine: &Booted| {
         for line in machine.lines(SAYS) {
             println!("report: {line}");
         }
@@ -49,10 +49,10 @@ fn version_2_alone_and_a_power_cut_change_nothing_about_the_promise() {
 
     let mut first = machine.boot(&variables("first")).unwrap();
     first.wait_for("machine: held", PATIENCE).unwrap();
-    told(&first);
+    print_findings(&first);
     first.cut_power();
 
     let mut second = machine.boot(&variables("second")).unwrap();
     second.wait_for("machine: decoys", PATIENCE).unwrap();
-    told(&second);
+    print_findings(&second);
 }

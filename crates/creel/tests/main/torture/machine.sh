@@ -1,5 +1,5 @@
-# What happens inside of the machine, as its first program. Each thing that was found to be true is
-# one line of the console that begins with `machine: `; the first that is not ends the machine.
+# The first program of the machine. Each passed check prints one line that begins with `machine: `
+# to the console; the first failed check ends the machine.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 export CREEL_HOME=/mnt/state DOCKER_HOST=unix:///run/engine.sock
 
@@ -41,7 +41,7 @@ make_image() {
     tar -C /run/image -c . | docker import - little >/run/step.log 2>&1 || fail "no image"
 }
 
-# Returns how many resources creel says are its own.
+# Returns how many resources creel reports as its own.
 owned() {
     "$creel" ls --owned --json | grep -o '"provider":' | wc -l
 }
@@ -49,7 +49,7 @@ owned() {
 first() {
     [ "$(wc -l </proc/self/cgroup)" = 1 ] || fail "control groups: $(cat /proc/self/cgroup)"
     say "kernel $(uname -r), control groups of version 2 alone, this is in $(cat /proc/self/cgroup)"
-    # Alone first: with nobody else in a group below, the kernel would hand this controller down
+    # Alone first: without another process in a group below, the kernel would hand this controller down
     # from a group that has processes, and refuse all processes below it from then on.
     "$process_tests" the_process_limit_stops_forks >/run/tests.log 2>&1 || fail "the process limit"
     "$process_tests" >/run/tests.log 2>&1 || fail "the tests of the process provider"
@@ -100,7 +100,7 @@ second() {
     [ "$("$creel" ledger --all --json | grep -o '"state":"gone"' | wc -l)" = 5 ] ||
         fail "not gone: $("$creel" ledger --all --json)"
     must "$creel" ledger check
-    say "given back by one creel reconcile: all 5 records are closed, the ledger is sound"
+    say "released by one creel reconcile: all 5 records are closed, the ledger is sound"
     decoys_are_there || fail "a decoy is gone"
     before=$("$creel" ledger --all --json)
     must "$creel" reconcile

@@ -1,34 +1,34 @@
-//! GitHub Apps: a signed statement buys a token, and the token clones.
+//! GitHub Apps: a signed JWT is exchanged for a token, and the token clones.
 
 use creel_testkit::git::GitServer;
 use creel_testkit::github::{App, Github};
 
-use crate::runs::scene::{Ended, Scene};
+use crate::runs::workflow_fixture::{FinishedRun, WorkflowFixture};
 
 use super::repositories::repository;
 
 const TOKEN: &str = "ghs_qW3eR5tY7uI9oP1aS2dF4gH6jK8lZ0xC";
 
-/// An app, whoever knows it, and a repository that takes its token.
-struct Stage {
+/// An app, a GitHub that knows it, and a repository that accepts its token.
+struct AppFixture {
     app: App,
     github: Github,
     git: GitServer,
-    scene: Scene,
+    workflow: WorkflowFixture,
 }
 
-impl Stage {
+impl AppFixture {
     fn set() -> Self {
         let app = App::make().unwrap();
         let github = Github::start(&app, TOKEN).unwrap();
         let git = GitServer::start().unwrap();
         git.add("app").unwrap();
         git.admit(TOKEN);
-        let scene = Scene::new().env("APP_KEY", &app.private_key);
-        Self { app, github, git, scene }
+        let workflow = WorkflowFixture::new().env("APP_KEY", &app.private_key);
+        Self { app, github, git, workflow }
     }
 
-    fn run(&self) -> Ended {
+    fn run(&self) -> FinishedRun {
         let credential = format!(
             "[credentials.hub]\napp_id = {}\ninstallation_id = {}\n\
              private_key = \"${{env:APP_KEY}}\"\napi_url = \"{}\"\n",
@@ -37,63 +37,63 @@ impl Stage {
             self.github.url()
         );
         let url = self.git.url("app");
-        self.scene.run(&(repository(&url, "app", "credential = \"hub\"") + &credential))
+        self.workflow.run(&(repository(&url, "app", "credential = \"hub\"") + &credential))
     }
 }
 
 #[test]
 fn a_minted_token_clones_a_private_repository() {
-    let stage = Stage::set();
-    let ended = stage.run();
-    stage.scene.assert_succeeded(&ended);
-    assert_eq!(stage.github.answered(), [201]);
+    let fixture = AppFixture::set();
+    let ended = fixture.run();
+    fixture.workflow.assert_succeeded(&ended);
+    assert_eq!(fixture.github.statuses(), [201]);
 }
 
 #[test]
-fn an_app_whose_key_is_not_the_right_one_is_refused() {
-    let mut stage = Stage::set();
+fn an_app_with_a_wrong_key_is_refused() {
+    let mut fixture = AppFixture::set();
     let another = App::make().unwrap().private_key;
-    stage.scene = stage.scene.env("APP_KEY", &another);
-    let ended = stage.run();
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "credential hub");
-    assert_eq!(stage.github.answered(), [401]);
-    assert_eq!(stage.git.asked(), []);
+    fixture.workflow = fixture.workflow.env("APP_KEY", &another);
+    let ended = fixture.run();
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "credential hub");
+    assert_eq!(fixture.github.statuses(), [401]);
+    assert_eq!(fixture.git.requests(), []);
 }
 
 #[test]
 fn an_app_that_is_not_installed_there_is_refused() {
-    let mut stage = Stage::set();
-    stage.app.installation += 1;
-    let ended = stage.run();
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "credential hub");
-    assert_eq!(stage.github.answered(), [404]);
+    let mut fixture = AppFixture::set();
+    fixture.app.installation += 1;
+    let ended = fixture.run();
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "credential hub");
+    assert_eq!(fixture.github.statuses(), [404]);
 }
 
 #[test]
-fn a_key_that_is_none_is_told_without_asking_anybody() {
-    let mut stage = Stage::set();
-    stage.scene = stage.scene.env("APP_KEY", "not a key");
-    let ended = stage.run();
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "credential hub");
-    assert_eq!(stage.github.answered(), Vec::<u16>::new());
+fn an_invalid_app_key_is_reported_without_a_request() {
+    let mut fixture = AppFixture::set();
+    fixture.workflow = fixture.workflow.env("APP_KEY", "not a key");
+    let ended = fixture.run();
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "credential hub");
+    assert_eq!(fixture.github.statuses(), Vec::<u16>::new());
 }
 
 #[test]
-fn a_server_that_fails_once_is_asked_again() {
-    let stage = Stage::set();
-    stage.github.refuse_once(500);
-    let ended = stage.run();
-    stage.scene.assert_succeeded(&ended);
-    assert_eq!(stage.github.answered(), [500, 201]);
+fn a_token_request_is_retried_after_a_failure() {
+    let fixture = AppFixture::set();
+    fixture.github.refuse_once(500);
+    let ended = fixture.run();
+    fixture.workflow.assert_succeeded(&ended);
+    assert_eq!(fixture.github.statuses(), [500, 201]);
     assert_eq!(ended.tries("credential hub"), 2);
 }
 
 #[test]
-fn a_server_that_keeps_on_failing_makes_a_cause_that_another_attempt_may_pass() {
-    let stage = Stage::set();
-    (0..3).for_each(|_| stage.github.refuse_once(503));
-    let ended = stage.run();
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "credential hub");
-    assert_eq!(stage.github.answered(), [503, 503, 503]);
+fn a_server_that_keeps_failing_is_a_retryable_cause() {
+    let fixture = AppFixture::set();
+    (0..3).for_each(|_| fixture.github.refuse_once(503));
+    let ended = fixture.run();
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "credential hub");
+    assert_eq!(fixture.github.statuses(), [503, 503, 503]);
     assert_eq!(ended.report["cause"]["retryable"], true);
 }

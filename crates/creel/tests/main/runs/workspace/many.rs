@@ -1,24 +1,24 @@
-//! Many repositories: several at once, never too many, each with an outcome of its own.
+//! Many repositories: several at a time, up to a limit, each with its own outcome.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use creel_testkit::git::{Fault, GitServer};
+use creel_testkit::git::{GitFault, GitServer};
 use creel_testkit::wait::eventually;
 
-use crate::runs::scene::{Ended, Scene};
+use crate::runs::workflow_fixture::{FinishedRun, WorkflowFixture};
 use crate::support::PATIENCE;
 
 use super::repositories::repository;
 
-/// How many repositories are cloned at once.
+/// The number of concurrent clones.
 const AT_ONCE: u32 = 8;
-/// More often than any clone is tried.
+/// More than the number of attempts of any clone.
 const ALWAYS: u32 = 10_000;
 
-/// Returns the names of the steps that begin so, in the order of the checklist.
-fn steps<'a>(ended: &'a Ended, prefix: &str) -> Vec<&'a str> {
+/// Returns the names of the steps with this prefix, in the sequence of the checklist.
+fn steps<'a>(ended: &'a FinishedRun, prefix: &str) -> Vec<&'a str> {
     let steps = ended.report["checklist"].as_array().unwrap().iter();
     steps
         .map(|step| step["step"].as_str().unwrap())
@@ -31,29 +31,29 @@ fn named(prefix: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn repositories_are_cloned_several_at_once_and_no_more() {
-    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+fn repositories_are_cloned_concurrently_up_to_a_limit() {
+    let (git, fixture) = (GitServer::start().unwrap(), WorkflowFixture::new());
     let origin = git.add("app").unwrap();
-    git.trouble("app", Fault::Hang, ALWAYS);
+    git.arm("app", GitFault::Hang, ALWAYS);
     let tables: String =
         (0..24).map(|number| repository(&git.url("app"), &format!("r{number}"), "")).collect();
-    let running = scene.start(&tables);
-    // None of them is answered, so as many are waiting as may be under way.
+    let running = fixture.start(&tables);
+    // None of them gets a response, so the number of waiting clones is the limit.
     let came = eventually(PATIENCE, || git.fired("app") == AT_ONCE);
     assert!(came, "{} at once\n{}", git.fired("app"), running.stderr());
     let more = eventually(Duration::from_millis(500), || git.fired("app") > AT_ONCE);
     assert!(!more, "{} at once", git.fired("app"));
-    git.mend("app");
-    let ended = scene.end(running);
-    scene.assert_succeeded(&ended);
+    git.disarm("app");
+    let ended = fixture.end(running);
+    fixture.assert_succeeded(&ended);
     assert_eq!(ended.text().matches(&origin.main).count(), 24, "{}", ended.text());
     assert_eq!(steps(&ended, "clone "), named("clone", 24));
     assert_eq!(steps(&ended, "verify "), named("verify", 24));
 }
 
 #[test]
-fn a_repository_that_fails_does_not_hide_how_the_others_came_out() {
-    let (git, scene) = (GitServer::start().unwrap(), Scene::new());
+fn a_failed_repository_does_not_hide_the_outcome_of_the_others() {
+    let (git, fixture) = (GitServer::start().unwrap(), WorkflowFixture::new());
     git.add("app").unwrap();
     let missing = [2, 5, 11];
     let tables: String = (0..12)
@@ -62,9 +62,9 @@ fn a_repository_that_fails_does_not_hide_how_the_others_came_out() {
             repository(&git.url(name), &format!("r{number}"), "")
         })
         .collect();
-    let ended = scene.run(&tables);
-    // The first of the file is the cause, whichever came first.
-    scene.assert_stopped(&ended, "workspace_incomplete", "clone r2");
+    let ended = fixture.run(&tables);
+    // The first in the file is the cause, whichever failed first.
+    fixture.assert_stopped(&ended, "workspace_incomplete", "clone r2");
     assert_eq!(steps(&ended, "clone "), named("clone", 12));
     for number in 0..12 {
         let wanted = if missing.contains(&number) { "failed" } else { "passed" };
@@ -90,12 +90,12 @@ mod torture {
     }
 }
 
-/// Clones so many repositories in one run.
+/// Clones this many repositories in one run.
 fn clone_all(count: usize) {
-    let scene = Scene::new();
-    let programs = scene.home.path("programs");
+    let fixture = WorkflowFixture::new();
+    let programs = fixture.home.path("programs");
     fs::create_dir(&programs).unwrap();
-    // All that creel asks of git here, without its cost a thousand times.
+    // Everything that creel requires of git here, without the cost of a thousand real clones.
     let commit = "0123456789012345678901234567890123456789";
     let cheap = format!(
         "#!/bin/sh\nif [ \"$1\" = clone ]; then for last; do :; done; mkdir -p \"$last/.git\"\n\
@@ -111,10 +111,10 @@ fn clone_all(count: usize) {
     for number in 0..count {
         tables += &repository("https://example.org/cheap.git", &format!("r{number}"), "");
     }
-    let slow = scene.home.creel.clone().deadline(Duration::from_secs(600));
-    let path = scene.write(&tables);
-    let ended = scene.end(slow.spawn(["run", "--json", &path.display().to_string()]));
-    scene.assert_succeeded(&ended);
+    let slow = fixture.home.creel.clone().deadline(Duration::from_secs(600));
+    let path = fixture.write(&tables);
+    let ended = fixture.end(slow.spawn(["run", "--json", &path.display().to_string()]));
+    fixture.assert_succeeded(&ended);
     assert_eq!(steps(&ended, "clone "), named("clone", count));
     assert_eq!(steps(&ended, "verify "), named("verify", count));
     assert_eq!(ended.text().matches(commit).count(), count);

@@ -1,10 +1,10 @@
-//! Proofs that nothing starts on an incomplete workspace, with real git.
+//! Tests that nothing starts on an incomplete workspace, with real git.
 
 mod app;
-mod elsewhere;
 mod faults;
 mod login;
 mod many;
+mod other_providers;
 mod repositories;
 mod secrets;
 mod ssh;

@@ -1,4 +1,4 @@
-//! Keys for ssh: in the sandbox for as long as a clone takes, and no longer.
+//! Keys for ssh: in the sandbox only while a clone runs.
 
 use std::net::TcpListener;
 
@@ -6,35 +6,35 @@ use creel_testkit::git::Origin;
 use creel_testkit::sshd::Sshd;
 use creel_testkit::wait::eventually;
 
-use crate::runs::scene::{Ended, Scene};
+use crate::runs::workflow_fixture::{FinishedRun, WorkflowFixture};
 use crate::support::PATIENCE;
 
 use super::repositories::{KEEP, repository};
 use super::secrets::files_with;
 
-/// A server, and a repository behind it.
-struct Stage {
+/// A server with a repository.
+struct SshFixture {
     sshd: Sshd,
     origin: Origin,
-    scene: Scene,
+    workflow: WorkflowFixture,
 }
 
-impl Stage {
-    /// Sets it up with the key that the run is given.
+impl SshFixture {
+    /// Sets it up with the key of the run.
     fn set(key: impl FnOnce(&Sshd) -> String) -> Self {
         let sshd = Sshd::without_engine().unwrap();
-        let scene = Scene::new().env("DEPLOY_KEY", &key(&sshd));
-        let origin = Origin::make(&scene.home.path("app.git")).unwrap();
-        Self { sshd, origin, scene }
+        let workflow = WorkflowFixture::new().env("DEPLOY_KEY", &key(&sshd));
+        let origin = Origin::make(&workflow.home.path("app.git")).unwrap();
+        Self { sshd, origin, workflow }
     }
 
-    fn run(&self, known_hosts: &str, more: &str) -> Ended {
+    fn run(&self, known_hosts: &str, more: &str) -> FinishedRun {
         let url = format!("{}{}", self.sshd.host(), self.origin.path.display());
         let credential = format!(
             "[credentials.deploy]\nssh_key = \"${{env:DEPLOY_KEY}}\"\nknown_hosts = \"{known_hosts}\"\n"
         );
         let repository = repository(&url, "app", "credential = \"deploy\"");
-        self.scene.run(&(repository + &credential + more))
+        self.workflow.run(&(repository + &credential + more))
     }
 }
 
@@ -42,39 +42,39 @@ fn right(sshd: &Sshd) -> String {
     sshd.user_key().unwrap()
 }
 
-/// Returns the files of a home that have the key in them, those of the sandbox too.
-fn files_with_key(stage: &Stage, key: &str) -> Vec<String> {
-    files_with(stage.scene.home.creel.home(), &[key.lines().nth(2).unwrap()])
+/// Returns the files of a home that contain the key, those of the sandbox included.
+fn files_with_key(fixture: &SshFixture, key: &str) -> Vec<String> {
+    files_with(fixture.workflow.home.creel.home(), &[key.lines().nth(2).unwrap()])
 }
 
 #[test]
 fn a_key_clones_and_is_gone_before_the_next_step() {
-    let stage = Stage::set(right);
+    let fixture = SshFixture::set(right);
     let more = format!("[runtime]\nkind = \"command\"\ncommand = [\"/nowhere/agent\"]\n{KEEP}");
-    let ended = stage.run(&stage.sshd.known_host().unwrap(), &more);
+    let ended = fixture.run(&fixture.sshd.known_host().unwrap(), &more);
     ended.assert_cause("agent_launch_failed", "agent");
-    assert!(ended.found("verify app").contains(&stage.origin.main), "{}", ended.output);
-    let key = stage.sshd.user_key().unwrap();
-    assert_eq!(files_with_key(&stage, &key), Vec::<String>::new());
-    stage.scene.give_back();
+    assert!(ended.found("verify app").contains(&fixture.origin.main), "{}", ended.output);
+    let key = fixture.sshd.user_key().unwrap();
+    assert_eq!(files_with_key(&fixture, &key), Vec::<String>::new());
+    fixture.workflow.release_kept();
 }
 
 #[test]
-fn a_key_that_is_not_let_in_is_named() {
-    let stage = Stage::set(|sshd| sshd.strange_key().unwrap());
-    let ended = stage.run(&stage.sshd.known_host().unwrap(), "");
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "clone app");
+fn a_rejected_ssh_key_is_reported() {
+    let fixture = SshFixture::set(|sshd| sshd.rejected_key().unwrap());
+    let ended = fixture.run(&fixture.sshd.known_host().unwrap(), "");
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "clone app");
     assert_eq!(ended.tries("clone app"), 1);
 }
 
 #[test]
-fn a_host_that_is_not_the_known_one_is_not_trusted() {
-    let stage = Stage::set(right);
+fn a_host_with_an_unknown_key_is_not_trusted() {
+    let fixture = SshFixture::set(right);
     let other = Sshd::without_engine().unwrap();
     let port = |sshd: &Sshd| sshd.host().rsplit(':').next().unwrap().to_owned();
-    let known = other.known_host().unwrap().replace(&port(&other), &port(&stage.sshd));
-    let ended = stage.run(&known, "");
-    stage.scene.assert_stopped(&ended, "credential_unavailable", "clone app");
+    let known = other.known_host().unwrap().replace(&port(&other), &port(&fixture.sshd));
+    let ended = fixture.run(&known, "");
+    fixture.workflow.assert_stopped(&ended, "credential_unavailable", "clone app");
     assert!(ended.found("clone app").contains("known_hosts"), "{}", ended.output);
     let message = ended.report["cause"]["message"].as_str().unwrap();
     assert!(message.contains("Host key verification failed"), "{message}");
@@ -82,19 +82,19 @@ fn a_host_that_is_not_the_known_one_is_not_trusted() {
 
 #[test]
 fn a_key_is_gone_from_a_kept_sandbox_whose_clone_was_cut_off_by_the_limit_of_the_run() {
-    let stage = Stage::set(right);
-    // It takes connections and says nothing: ssh waits, with its key at hand.
+    let fixture = SshFixture::set(right);
+    // It accepts connections and sends nothing: ssh waits, with its key in place.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("ssh://root@{}/app.git", silent.local_addr().unwrap());
     let tables = repository(&url, "app", "credential = \"deploy\"")
         + "[credentials.deploy]\nssh_key = \"${env:DEPLOY_KEY}\"\n[limits]\nwall = \"4s\"\n"
         + KEEP;
-    let running = stage.scene.start(&tables);
-    let key = stage.sshd.user_key().unwrap();
-    let lent = eventually(PATIENCE, || !files_with_key(&stage, &key).is_empty());
+    let running = fixture.workflow.start(&tables);
+    let key = fixture.sshd.user_key().unwrap();
+    let lent = eventually(PATIENCE, || !files_with_key(&fixture, &key).is_empty());
     assert!(lent, "the key was never lent\n{}", running.stderr());
-    let ended = stage.scene.end(running);
+    let ended = fixture.workflow.end(running);
     assert_eq!(ended.report["cause"]["class"], "budget_exceeded", "{}", ended.output);
-    assert_eq!(files_with_key(&stage, &key), Vec::<String>::new());
-    stage.scene.give_back();
+    assert_eq!(files_with_key(&fixture, &key), Vec::<String>::new());
+    fixture.workflow.release_kept();
 }
