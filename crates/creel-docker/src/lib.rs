@@ -28,18 +28,15 @@ mod kill;
 mod model;
 mod observe;
 mod place;
-mod pool;
 mod provider;
 mod pull;
 mod read;
 mod reference;
 mod release;
 mod rows;
-mod ssh;
 mod states;
 mod steps;
 mod tagged;
-mod tls;
 mod transport;
 mod untag;
 
