@@ -17,8 +17,8 @@ use creel_model::provider::retry;
 use tokio::time::{Instant, sleep_until};
 
 use super::api::{DaytonaApi, DaytonaResult, ListQuery};
+use super::listing;
 use super::model::DaytonaSandbox;
-use super::read;
 
 /// Minimum time between the starts of two shared listings, per page.
 const GAP: Duration = Duration::from_millis(250);
@@ -102,7 +102,7 @@ impl Absences {
     async fn search_by_id(&self, id: &str) -> DaytonaResult<Option<DaytonaSandbox>> {
         let query =
             ListQuery { id: Some(id.to_owned()), errored_deleted: true, ..ListQuery::default() };
-        let found = read::all(&*self.api, &query).await?;
+        let found = listing::all(&*self.api, &query).await?;
         // Other rows are older than the observed 404: the listing lags behind.
         Ok(found.into_iter().find(|sandbox| sandbox.id == id && sandbox.is_errored_deleted()))
     }
@@ -114,7 +114,7 @@ impl Absences {
             errored_deleted: true,
             ..ListQuery::default()
         };
-        let failed = read::all(&*self.api, &query).await?;
+        let failed = listing::all(&*self.api, &query).await?;
         let pages = u32::try_from(failed.len() / PAGE + 1).unwrap_or(u32::MAX);
         let next_at = began_at + GAP.saturating_mul(pages).min(LONGEST_GAP);
         let hidden = failed.into_iter().filter(DaytonaSandbox::is_errored_deleted);

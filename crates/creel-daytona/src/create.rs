@@ -23,6 +23,7 @@ use super::api::{BuildInfo, DaytonaApi, DaytonaResult, NewSandbox};
 use super::classify::DaytonaError;
 use super::model::DaytonaSandbox;
 use super::read;
+use super::read_retry::steadily;
 use super::state::{self, SandboxState};
 
 /// How much longer than its lease a sandbox lives by itself.
@@ -94,7 +95,7 @@ impl Maker<'_> {
         request: &CreateRequest,
         refusal: DaytonaError,
     ) -> DaytonaResult<DaytonaSandbox> {
-        match read::steadily(|| self.api.get(&request.name)).await {
+        match steadily(|| self.api.get(&request.name)).await {
             Ok(there) if read::is_of(&there, &request.marks()) => Ok(there),
             Ok(_) => {
                 let message = format!("`{}` exists already and is not ours", request.name);
@@ -146,7 +147,7 @@ impl Maker<'_> {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 3 / 2).min(PAUSES.1);
-            let now = read::steadily(|| self.api.get(&sandbox.id)).await?;
+            let now = steadily(|| self.api.get(&sandbox.id)).await?;
             if now.state != sandbox.state {
                 since = Instant::now();
             }

@@ -24,9 +24,10 @@ use super::destroys::Destroys;
 use super::http::Http;
 use super::model::{DaytonaSandbox, KeyRights};
 use super::observe::observed;
+use super::read_retry::steadily;
 use super::rest::RestV1;
 use super::toolbox::Toolbox;
-use super::{read, release, state};
+use super::{listing, read, release, state};
 
 const KINDS: &[Kind] = &[Kind::Sandbox];
 /// The pauses after the first check of a sandbox that is being deleted; requests are rate-limited.
@@ -112,7 +113,7 @@ impl DaytonaProvider {
             if !self.http.access().is_key() {
                 return Ok(KeyRights::default());
             }
-            match read::steadily(|| self.api.key_rights()).await {
+            match steadily(|| self.api.key_rights()).await {
                 // An older server does not report them.
                 Err(refusal) if refusal.is_absence() => Ok(KeyRights::default()),
                 result => result,
@@ -151,7 +152,7 @@ impl DaytonaProvider {
     }
 
     async fn toolbox_address(&self) -> std::result::Result<Option<String>, DaytonaError> {
-        match read::steadily(|| self.api.toolbox_url()).await {
+        match steadily(|| self.api.toolbox_url()).await {
             Ok(Some(address)) => return Ok(Some(address)),
             Ok(None) => {}
             Err(refusal) if refusal.class == ErrorClass::Denied => return Err(refusal),
@@ -159,7 +160,7 @@ impl DaytonaProvider {
             Err(refusal) => debug!(%refusal, "the service does not say where its toolboxes are"),
         }
         let any = ListQuery::default();
-        let page = read::steadily(|| self.api.list(&any, None)).await?;
+        let page = steadily(|| self.api.list(&any, None)).await?;
         Ok(page.items.into_iter().find_map(|sandbox| sandbox.toolbox_proxy_url))
     }
 
@@ -171,7 +172,7 @@ impl DaytonaProvider {
     pub async fn start(&self, id: &str) -> Result<()> {
         let operation = Self::check("start", Kind::Sandbox, id)?;
         let start = async {
-            let mut sandbox = read::steadily(|| self.api.get(id)).await?;
+            let mut sandbox = steadily(|| self.api.get(id)).await?;
             if sandbox.state != state::SandboxState::Started {
                 self.api.start(id).await?;
                 sandbox.state = state::SandboxState::Other("starting".to_owned());
@@ -197,7 +198,7 @@ impl DaytonaProvider {
     /// Fails when there is no such sandbox.
     pub async fn toolbox(&self, id: &str) -> Result<Toolbox> {
         let operation = Self::check("open the toolbox of", Kind::Sandbox, id)?;
-        let sandbox = read::steadily(|| self.api.get(id)).await;
+        let sandbox = steadily(|| self.api.get(id)).await;
         let sandbox = sandbox.map_err(|refusal| refusal.during(operation.clone()))?;
         Toolbox::of(&self.http, &sandbox).map_err(|refusal| refusal.during(operation))
     }
@@ -362,7 +363,7 @@ impl Provider for DaytonaProvider {
         }
         // Includes those whose delete was accepted without effect: they run, and cost money.
         let query = ListQuery { errored_deleted: true, ..ListQuery::default() };
-        let found = read::all(&*self.api, &query).await;
+        let found = listing::all(&*self.api, &query).await;
         let found = found.map_err(|refusal| refusal.during("list its sandboxes"))?;
         let there = found.into_iter().filter(|row| row.state != state::SandboxState::Destroyed);
         Ok(there.map(observed).collect())

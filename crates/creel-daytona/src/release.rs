@@ -15,7 +15,7 @@ use super::absence::Absences;
 use super::api::{DaytonaApi, DaytonaResult, StopMode};
 use super::classify::DaytonaError;
 use super::model::DaytonaSandbox;
-use super::read;
+use super::read_retry::steadily;
 use super::state::{self, SandboxState};
 
 /// The first and the longest pause between polls while a sandbox stops.
@@ -74,7 +74,7 @@ pub(super) async fn recover(api: &dyn DaytonaApi, id: &str) {
     let end = Instant::now() + RECOVERY;
     let mut pause = PAUSES.0;
     while Instant::now() < end {
-        let is_changing = match read::steadily(|| api.get(id)).await {
+        let is_changing = match steadily(|| api.get(id)).await {
             Ok(there) => state::patience(there.state.name()).is_some(),
             Err(_) => false,
         };
@@ -136,7 +136,7 @@ async fn request_stop(api: &dyn DaytonaApi, id: &str, mode: StopMode) -> Daytona
     match api.stop(id, mode).await {
         Ok(()) => Ok(()),
         Err(refusal) if refusal.is_absence() => Ok(()),
-        Err(refusal) => match read::steadily(|| api.get(id)).await {
+        Err(refusal) => match steadily(|| api.get(id)).await {
             // Refused as busy, or lost: all that matters is that it stops.
             Ok(there) if is_at_rest(&there) || is_stopping(&there) => Ok(()),
             _ => Err(refusal),
@@ -148,7 +148,7 @@ async fn until_stopped(api: &dyn DaytonaApi, id: &str, patience: Duration) -> Da
     let end = Instant::now() + patience;
     let mut pause = PAUSES.0;
     loop {
-        match read::steadily(|| api.get(id)).await {
+        match steadily(|| api.get(id)).await {
             Ok(there) if is_at_rest(&there) => return Ok(true),
             // An ephemeral sandbox is deleted when it stops.
             Err(refusal) if refusal.is_absence() => return Ok(true),

@@ -5,19 +5,12 @@
 //! bounded. The sum over all lists that are read at once stays below 200 MB.
 
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
 use bollard::errors::Error;
 use bytes::{Bytes, BytesMut};
 use creel_model::labels::Labels;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::transport::RawStream;
 
 /// The response about one object.
 pub(super) const RESPONSE: usize = 4 << 20;
@@ -83,66 +76,4 @@ pub(super) fn weight_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> usize {
 /// Returns the texts of labels.
 pub(super) fn texts_of(labels: &Labels) -> impl Iterator<Item = &str> {
     labels.iter().flat_map(|(name, value)| [name, value])
-}
-
-/// How many more bytes a connection may receive for the current response.
-///
-/// The client library reads whole responses of any length. So the connection itself ends when a
-/// response is longer than any that the library is used for.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Allowance(Arc<AtomicU64>);
-
-impl Allowance {
-    /// Sets how many bytes the next response may have.
-    pub(super) fn set(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
-    }
-
-    fn spend(&self, bytes: u64) -> bool {
-        let spent = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        spent.is_ok()
-    }
-}
-
-/// A stream that fails when it receives more than it is allowed.
-pub(super) struct Metered {
-    pub(super) stream: Box<dyn RawStream>,
-    pub(super) allowance: Allowance,
-}
-
-impl AsyncRead for Metered {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let count = (buffer.filled().len() - before) as u64;
-        if matches!(read, Poll::Ready(Ok(()))) && !self.allowance.spend(count) {
-            let error = TooMuch { what: "an answer", limit: RESPONSE };
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Metered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

@@ -1,4 +1,6 @@
-//! Image references in the form in which an engine lists them.
+//! Image references: the form in which an engine lists them, and the request that makes one.
+
+use bollard::query_parameters::TagImageOptions;
 
 /// Returns a reference as the engine lists it: without the default registry, with a tag.
 pub fn familiar(reference: &str) -> String {
@@ -16,6 +18,13 @@ pub fn joined(name: &str, tag: Option<&str>) -> String {
         Some(tag) => familiar(&format!("{name}:{tag}")),
         None => familiar(name),
     }
+}
+
+/// Returns the options of the tag request that makes a reference. `None` for a digest, which no
+/// request can make.
+pub(super) fn tag_options(reference: &str) -> Option<TagImageOptions> {
+    let (repository, tag) = reference.rsplit_once(':').filter(|_| !reference.contains('@'))?;
+    Some(TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) })
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //! that time.
 
 use bollard::errors::Error;
-use bollard::query_parameters::TagImageOptions;
 use creel_model::provider::{Identity, Kind, Result};
 use jiff::Timestamp;
 
@@ -14,6 +13,7 @@ use super::classify::EngineAction;
 use super::encode::encoded;
 use super::model::ImageDetails;
 use super::provider::DockerProvider;
+use super::reference::tag_options;
 use super::{observe, read};
 
 impl DockerProvider {
@@ -54,7 +54,7 @@ impl DockerProvider {
         let Some(Identity::Tag { image, tagged_at: None, .. }) = &seen.identity else {
             return Ok(seen.identity);
         };
-        let Some(options) = options_for(object) else { return Ok(seen.identity) };
+        let Some(options) = tag_options(object) else { return Ok(seen.identity) };
         // By the reference, not by the id: a reference that was moved meanwhile stays where it is.
         self.connection().library().await?.tag_image(object, Some(options)).await?;
         let again = inspect().await?.and_then(|seen| seen.identity);
@@ -62,11 +62,4 @@ impl DockerProvider {
             |now: &Identity| matches!(now, Identity::Tag { image: now, .. } if now == image);
         Ok(again.filter(is_same))
     }
-}
-
-/// Returns the options of the tag request that makes a reference. `None` for a digest, which no
-/// request can make.
-pub(super) fn options_for(reference: &str) -> Option<TagImageOptions> {
-    let (repository, tag) = reference.rsplit_once(':').filter(|_| !reference.contains('@'))?;
-    Some(TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) })
 }

@@ -4,6 +4,13 @@
 //! events never delays a delete. An idle connection is reused (see `pool`). Both the client library
 //! and our own reader of long lists use this transport.
 
+mod pool;
+mod ssh;
+mod stream;
+mod tls;
+
+pub use stream::RawStream;
+
 use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,17 +23,16 @@ use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Response, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::address::Address;
-use super::bounds::{Allowance, Metered};
-use super::pool::{LiveConnection, Pool, Reuse};
-use super::ssh::{self, SshStderr};
-use super::tls;
+
+use pool::{LiveConnection, Pool, Reuse};
+use ssh::SshStderr;
+use stream::{Allowance, Metered};
 
 /// Maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,11 +52,6 @@ pub(super) struct EngineTransport {
     /// The agreed version of the API, as a prefix of every path.
     version: OnceLock<String>,
 }
-
-/// A byte stream to an engine.
-pub trait RawStream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> RawStream for T {}
 
 impl EngineTransport {
     /// Prepares the transport. Nothing is opened yet.

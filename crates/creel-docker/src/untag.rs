@@ -16,8 +16,8 @@ use super::classify::is_absence;
 use super::connection::EngineConnection;
 use super::encode::encoded;
 use super::model::ImageDetails;
+use super::reference::tag_options;
 use super::release::{ReleaseRefusal, released_by};
-use super::tagged::options_for;
 use super::{observe, read};
 
 /// Removes an image that no container uses, with all its names. If `id` is one of its names,
@@ -114,7 +114,7 @@ async fn reference(
     if let Removal::Kept(check @ IdentityCheck::Replaced { .. }) = decided {
         return Ok(Released::Kept(check));
     }
-    if let (Some(before), Some(options)) = (ours.replaces, options_for(reference)) {
+    if let (Some(before), Some(options)) = (ours.replaces, tag_options(reference)) {
         match images.library.tag_image(before, Some(options)).await {
             Err(error) if is_absence(&error) => {}
             result => return released_by(result),

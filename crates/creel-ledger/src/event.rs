@@ -5,7 +5,7 @@ use creel_model::provider::Identity;
 use creel_sanitise::Masked;
 use serde::{Deserialize, Serialize};
 
-use super::OwnerRecord;
+use crate::owner::OwnerRecord;
 
 /// The version of the stored format. A new version needs a test that reads the old one.
 pub(super) const VERSION: i64 = 1;

@@ -23,13 +23,29 @@
 //!
 //! The row of a run holds the result of its events as of the last save. The events are in a
 //! separate file, which is written first. A row may be behind them, but never ahead.
+//!
+//! # Modules
+//!
+//! Each depends only on what is below it:
+//!
+//! ```text
+//!   event_log   the journal of a run: log first, then row
+//!   ledger      opens a ledger, and chooses its store
+//!   sqlite      the store and the event log in SQLite files
+//!   presence    whether the expected ledger is there
+//!   store       the trait of all stores
+//!   error, record, run, unfinished, state, event, owner, lease, window, files
+//! ```
 
 mod error;
 mod event;
 pub mod event_log;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
+mod files;
 mod lease;
+mod ledger;
+mod owner;
 pub mod presence;
 mod record;
 mod run;
@@ -39,17 +55,17 @@ mod store;
 mod unfinished;
 mod window;
 
-pub use error::LedgerError;
+pub use error::{LedgerError, WhenFull};
 pub use event::{Event, StoredEvent};
+pub use files::make_private_directory;
 pub use lease::{Lease, LeaseStatus};
-pub use record::{Intent, OnOwnerDeath, OwnerRecord, Record, RecordFilter, Try};
+pub use ledger::Ledger;
+pub use owner::{OnOwnerDeath, OwnerRecord};
+pub use record::{Intent, Record, RecordFilter, Try};
 pub use run::{NewCommand, NewRun, PlacedCommand, RunFilter, RunRecord, WorkflowRecord};
 pub use sqlite::SqliteStore;
-pub use sqlite::database::make_private_directory;
-pub use sqlite::write::WhenFull;
-pub(crate) use sqlite::{ballast, columns, database, queue, write};
 pub use state::{IllegalTransition, ResourceState, StateName};
-pub use store::{Ledger, Store};
+pub use store::Store;
 pub use unfinished::{Noted, UnfinishedDelete};
 pub use window::{SearchStatus, SearchWindow};
 

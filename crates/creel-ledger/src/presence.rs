@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use creel_model::id::{LedgerId, ResourceId};
 use creel_model::os;
 
-use crate::event_log::EventLog;
-
-use super::{Ledger, LedgerError, Result};
+use crate::error::LedgerError;
+use crate::{Result, files};
 
 /// Returns the path of the file that holds the id of the ledger.
 pub fn id_file(home: &Path) -> PathBuf {
@@ -30,9 +29,9 @@ pub(crate) fn recorded_id(home: &Path) -> Option<LedgerId> {
 pub fn record_id(home: &Path, id: LedgerId) -> Result<()> {
     let path = id_file(home);
     os::write_atomically(&path, &format!("{id}\n")).map_err(|source| match source.kind() {
-        io::ErrorKind::StorageFull => LedgerError::DiskFull { path: Ledger::path(home) },
+        io::ErrorKind::StorageFull => LedgerError::DiskFull { path: files::ledger(home) },
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            LedgerError::ReadOnly { path: Ledger::path(home) }
+            LedgerError::ReadOnly { path: files::ledger(home) }
         }
         _ => LedgerError::Home { path, source },
     })
@@ -40,7 +39,7 @@ pub fn record_id(home: &Path, id: LedgerId) -> Result<()> {
 
 /// Rejects a ledger that is missing or empty where traces of one exist.
 pub(crate) fn require(home: &Path) -> Result<()> {
-    let path = Ledger::path(home);
+    let path = files::ledger(home);
     if has_content(&path) {
         return Ok(());
     }
@@ -55,7 +54,7 @@ pub(crate) fn require(home: &Path) -> Result<()> {
 pub(crate) fn require_same(home: &Path, found: LedgerId) -> Result<()> {
     match recorded_id(home) {
         Some(expected) if expected != found => {
-            Err(LedgerError::OtherLedger { path: Ledger::path(home), found, expected })
+            Err(LedgerError::OtherLedger { path: files::ledger(home), found, expected })
         }
         Some(_) | None => Ok(()),
     }
@@ -67,7 +66,7 @@ pub(crate) fn traces(home: &Path) -> Vec<String> {
     if id_file(home).exists() {
         traces.push("ledger.id".to_owned());
     }
-    if has_content(&EventLog::path(home)) {
+    if has_content(&files::event_log(home)) {
         traces.push("events.db".to_owned());
     }
     match sandbox_count(home) {
@@ -79,7 +78,7 @@ pub(crate) fn traces(home: &Path) -> Vec<String> {
 }
 
 fn sandbox_count(home: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(Ledger::sandboxes(home)) else { return 0 };
+    let Ok(entries) = fs::read_dir(files::sandboxes(home)) else { return 0 };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut resources: Vec<ResourceId> = names.filter_map(|name| resource_of(&name)).collect();
     resources.sort_unstable();
@@ -106,12 +105,12 @@ mod tests {
     fn an_empty_directory_has_no_traces_and_foreign_files_are_none() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(traces(home.path()), [""; 0]);
-        fs::create_dir(Ledger::sandboxes(home.path())).unwrap();
+        fs::create_dir(files::sandboxes(home.path())).unwrap();
         for foreign in ["config.toml", "watchdog.log", "ledger.lock", "sandboxes/notes.json"] {
             fs::write(home.path().join(foreign), "x").unwrap();
         }
         // This event log was created, but has no content yet.
-        fs::write(EventLog::path(home.path()), "").unwrap();
+        fs::write(files::event_log(home.path()), "").unwrap();
         assert_eq!(traces(home.path()), [""; 0]);
         require(home.path()).unwrap();
     }
@@ -120,9 +119,9 @@ mod tests {
     fn every_trace_of_a_ledger_is_reported() {
         let home = tempfile::tempdir().unwrap();
         record_id(home.path(), LedgerId::new()).unwrap();
-        fs::write(EventLog::path(home.path()), "x").unwrap();
+        fs::write(files::event_log(home.path()), "x").unwrap();
         let (one, other) = (ResourceId::new(), ResourceId::new());
-        let sandboxes = Ledger::sandboxes(home.path());
+        let sandboxes = files::sandboxes(home.path());
         fs::create_dir_all(sandboxes.join(one.object_name())).unwrap();
         for resource in [one, other] {
             fs::write(sandboxes.join(format!("{}.json", resource.digits())), "{}").unwrap();
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(traces(home.path()), ["ledger.id", "events.db", "2 sandboxes"]);
         let error = require(home.path()).unwrap_err().to_string();
         assert!(error.ends_with("but ledger.id, events.db, 2 sandboxes are left of it"), "{error}");
-        fs::write(Ledger::path(home.path()), "").unwrap();
+        fs::write(files::ledger(home.path()), "").unwrap();
         assert!(matches!(require(home.path()), Err(LedgerError::Vanished { .. })));
     }
 

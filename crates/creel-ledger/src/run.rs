@@ -10,7 +10,7 @@ use creel_model::run::{CauseClass, Phase, RunCommand, RunState};
 use creel_sanitise::Masked;
 use jiff::Timestamp;
 
-use super::{OnOwnerDeath, OwnerRecord};
+use crate::owner::{OnOwnerDeath, OwnerRecord};
 
 /// The user's input for a run. Neither logs nor diagnostics may read it.
 #[derive(Clone, PartialEq, Eq)]

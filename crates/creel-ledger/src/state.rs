@@ -4,7 +4,7 @@ use creel_model::provider::UnknownName;
 use creel_sanitise::Masked;
 use serde::{Deserialize, Serialize};
 
-use super::Event;
+use crate::event::Event;
 
 /// The lifecycle state of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,8 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,9 +22,9 @@ use rustix::process::{
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
+use super::cgroup::GroupRecord;
 use super::channel::{AttendantCommand, AttendantReport, Channel, Received, write_message};
 use super::cover::SocketCover;
-use super::group::GroupRecord;
 use super::holder::{HolderError, ending_of};
 use super::lease::LeaseWatch;
 use super::{terminal, tree};
@@ -184,35 +183,16 @@ fn signal_group(group: Pid, signal: i32) {
     }
 }
 
-/// Starts an attendant for a tree.
-pub(super) fn start(
-    program: &super::HolderProgram,
-    attendance: &Attendance,
-    environment: &super::attended::CommandEnvironment,
-) -> io::Result<std::process::Child> {
-    let mut command = Command::new(&program.program);
-    command
-        .args(&program.args)
-        .arg(ATTEND)
-        .arg(&attendance.socket)
-        .arg(attendance.resource.to_string())
-        .args(&attendance.command)
-        .arg0("creel")
-        // A separate process group, so that signals for the guard's group do not reach the command,
-        // and vice versa.
-        .process_group(0);
-    for name in &environment.removed {
-        command.env_remove(name);
-    }
-    command.envs(environment.set.iter().cloned());
-    command.env(super::RESOURCE_VARIABLE, attendance.resource.to_string());
-    command.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit()).spawn()
-}
-
 /// The argument that turns a holder into an attendant.
 const ATTEND: &str = "attend";
 
 impl Attendance {
+    /// Returns the arguments after those of the holder program.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let own = [ATTEND.into(), self.socket.clone().into(), self.resource.to_string().into()];
+        own.into_iter().chain(self.command.iter().cloned()).collect()
+    }
+
     /// Parses the arguments after those of the holder program; `None` for an ordinary holder.
     pub fn of_arguments(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         if arguments.next()? != ATTEND {

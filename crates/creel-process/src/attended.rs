@@ -4,23 +4,24 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use creel_model::provider::{CreateRequest, ErrorClass, Limits, Result};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
 
-use super::attendant::{self, Attendance};
+use super::attendant::Attendance;
 use super::cgroup::{Hierarchies, PlannedGroup};
-use super::channel::{
-    AttendantCommand, AttendantReport, Channel, Containment, ProcessEnding, Received, TreeRecord,
-    write_message,
-};
+use super::channel::{AttendantCommand, AttendantReport, Channel, Received, write_message};
 use super::cover::SocketCover;
+use super::settings::HolderProgram;
 use super::sidecar::{Sidecar, SidecarDirectory};
 use super::state::{ProviderState, failure, io_failure};
-use super::{ProcessProvider, lease, terminal};
+use super::tree_record::{Containment, ProcessEnding, TreeRecord};
+use super::{ProcessProvider, RESOURCE_VARIABLE, lease, terminal};
 
 /// How long an attendant may take to respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -133,7 +134,7 @@ impl ProviderState {
         let listener = UnixListener::bind(&socket).map_err(wrong)?;
         let attendance =
             Attendance { socket, resource: request.resource, command: command.command };
-        let child = attendant::start(&self.settings.holder, &attendance, &command.environment);
+        let child = start_attendant(&self.settings.holder, &attendance, &command.environment);
         let child = child.map_err(wrong)?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         // Before the command starts, because it may read from the terminal at once.
@@ -167,6 +168,28 @@ impl ProviderState {
             }
         }
     }
+}
+
+/// Starts an attendant for a tree.
+fn start_attendant(
+    program: &HolderProgram,
+    attendance: &Attendance,
+    environment: &CommandEnvironment,
+) -> io::Result<Child> {
+    let mut command = Command::new(&program.program);
+    command
+        .args(&program.args)
+        .args(attendance.arguments())
+        .arg0("creel")
+        // A separate process group, so that signals for the guard's group do not reach the command,
+        // and vice versa.
+        .process_group(0);
+    for name in &environment.removed {
+        command.env_remove(name);
+    }
+    command.envs(environment.set.iter().cloned());
+    command.env(RESOURCE_VARIABLE, attendance.resource.to_string());
+    command.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit()).spawn()
 }
 
 /// Waits for the attendant to connect.

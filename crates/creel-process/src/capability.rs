@@ -8,10 +8,10 @@ use creel_model::id::ResourceId;
 use creel_model::provider::Limits;
 use serde::Serialize;
 
-use super::cgroup::{self, CgroupVersion, Hierarchies};
-use super::channel::{Containment, HolderReport, HolderRequest, Role};
-use super::group::GroupRecord;
+use super::cgroup::{CgroupVersion, GroupRecord, Hierarchies, PlannedGroup};
+use super::channel::{HolderReport, HolderRequest, Role};
 use super::state::ProviderState;
+use super::tree_record::Containment;
 
 /// What this machine supports for process trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,7 +48,7 @@ impl ProviderState {
         groups.iter().try_for_each(|group| group.remove(&resource))?;
         let (containment, refused, not_joined) = tried?;
         let outside = planned.iter().filter(|group| not_joined.contains(&group.path));
-        missing.extend(outside.flat_map(cgroup::PlannedGroup::limits));
+        missing.extend(outside.flat_map(PlannedGroup::limits));
         let limits = ["memory", "cpus", "processes"].map(str::to_owned);
         Ok(ProcessCapabilities {
             containment,

@@ -17,52 +17,13 @@ use creel_model::provider::ErrorClass;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::GroupRecord;
 use super::cover::SocketCover;
-use super::group::GroupRecord;
-use super::state::HolderProgram;
+use super::settings::HolderProgram;
+use super::tree_record::{Containment, ProcessEnding, TreeRecord};
 
 /// How long the other side may take to read a message that does not fit the socket buffer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(15);
-
-/// What keeps a process tree together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Containment {
-    /// A pid namespace: the kernel ends the tree with its first process.
-    PidNamespace,
-    /// A control group: all its processes are ended together.
-    Cgroup,
-    /// Descent and a marker in the environment.
-    Subreaper,
-}
-
-impl Containment {
-    /// All containments, the best first.
-    pub const ALL: [Self; 3] = [Self::PidNamespace, Self::Cgroup, Self::Subreaper];
-
-    /// Returns the name used in records and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PidNamespace => "pid_namespace",
-            Self::Cgroup => "cgroup",
-            Self::Subreaper => "subreaper",
-        }
-    }
-}
-
-/// How a process tree ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessEnding {
-    /// The workload exited with this code.
-    Code(i32),
-    /// The workload was ended by this signal.
-    Signal(i32),
-    /// The lease was not renewed, so the holder ended the tree.
-    LeaseExpired,
-    /// The init was killed, for example by the kernel's memory limit, and the tree with it.
-    InitDied,
-}
 
 /// The workload of a tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -108,17 +69,6 @@ pub(super) struct HolderRequest {
     pub lease_file: PathBuf,
     /// The file that records the ending.
     pub ending_file: PathBuf,
-}
-
-/// Our processes that hold a tree, as the supervisor sees them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TreeRecord {
-    /// What keeps the tree together.
-    pub containment: Containment,
-    /// The holder.
-    pub holder: ProcessKey,
-    /// The init.
-    pub init: ProcessKey,
 }
 
 /// A report of a holder or an init.

@@ -11,19 +11,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use creel_model::crashpoint::{Crashpoint, reach};
+use creel_model::id::ResourceId;
 use creel_model::provider::{CreateRequest, ErrorClass, ProcessSpec, Result, Spec};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 
-use super::cgroup::{Hierarchies, PlannedGroup};
-use super::channel::{
-    Channel, Containment, HolderReport, HolderRequest, Received, Role, TreeRecord, Workload,
-};
-use super::group::GroupRecord;
+use super::cgroup::{GroupRecord, Hierarchies, PlannedGroup};
+use super::channel::{Channel, HolderReport, HolderRequest, Received, Role, Workload};
 use super::inode::Inode;
 use super::release::{KILL_PATIENCE, release_directory};
-use super::sidecar::{Sidecar, SidecarDirectory, resource_of_object};
+use super::sidecar::{Sidecar, SidecarDirectory};
 use super::state::{ProviderState, failure, io_failure};
+use super::tree_record::{Containment, TreeRecord};
 use super::{beneath, disk, holder, lease, observe, tree};
 
 /// How long a holder may take to respond: longer than it waits for its init.
@@ -93,7 +92,7 @@ impl ProviderState {
         let wrong = |error: io::Error| io_failure(&operation, &error);
         check(spec).map_err(|message| failure(&operation, ErrorClass::Invalid, message))?;
         let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
-        let resource = resource_of_object(id).ok_or_else(gone)?;
+        let resource = ResourceId::of_object(id).ok_or_else(gone)?;
         let records = self.records(&operation)?;
         let seen = observe::process(&records, &resource).map_err(wrong)?.ok_or_else(gone)?;
         if seen.is_running() {

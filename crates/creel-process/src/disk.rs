@@ -22,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use creel_model::crashpoint::{Crashpoint, reach};
+use creel_model::id::ResourceId;
 use creel_model::os::loop_device;
 use rustix::fs::major;
 use rustix::io::Errno;
@@ -30,7 +31,6 @@ use rustix::process::geteuid;
 
 use super::inode::Inode;
 use super::mounts::{self, MountPoint};
-use super::sidecar::resource_of_object;
 
 /// The smallest disk: a file system needs space for itself.
 pub const SMALLEST_DISK: u64 = 16 << 20;
@@ -237,7 +237,7 @@ pub(super) fn leave_others(own: Option<&Path>) -> io::Result<()> {
         let name = directory.and_then(|path| path.file_name()?.to_str());
         let is_disk = major(mount.device) == LOOP_MAJOR
             && mount.path.ends_with(POINT)
-            && name.is_some_and(|name| resource_of_object(name).is_some());
+            && name.is_some_and(|name| ResourceId::of_object(name).is_some());
         let is_used = own.zip(directory).is_some_and(|(own, path)| own.starts_with(path));
         if is_disk && !is_used {
             // A disk that cannot be unmounted here only delays the release of that other sandbox.

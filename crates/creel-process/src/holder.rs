@@ -23,13 +23,13 @@ use creel_model::os::ProcessKey;
 use creel_model::provider::ErrorClass;
 use rustix::process::{WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
 
+use super::cgroup::GroupRecord;
 use super::channel::{
-    Channel, Containment, HolderReport, HolderRequest, ProcessEnding, Received, Role, TreeRecord,
-    Workload, write_message,
+    Channel, HolderReport, HolderRequest, Received, Role, Workload, write_message,
 };
-use super::group::GroupRecord;
 use super::lease::LeaseWatch;
-use super::state::HolderProgram;
+use super::settings::HolderProgram;
+use super::tree_record::{Containment, ProcessEnding, TreeRecord};
 use super::{RESOURCE_VARIABLE, namespace, sidecar, tree};
 
 /// How long the init may take to start the workload.

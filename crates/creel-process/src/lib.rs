@@ -44,7 +44,7 @@
 //! | `.creel-<digits>.removing/` | the same while it is being removed |
 //!
 //! A name alone proves nothing: a released object must have the identity that was recorded when it
-//! was created (see `inode` and `group`). An object with the name but another identity is not ours,
+//! was created (see `inode` and `cgroup`). An object with the name but another identity is not ours,
 //! and is kept.
 
 mod attendant;
@@ -57,7 +57,6 @@ mod cover;
 mod create;
 mod directory;
 mod disk;
-mod group;
 pub mod holder;
 mod inode;
 mod lease;
@@ -67,22 +66,24 @@ mod observe;
 mod provider;
 mod release;
 mod sandbox;
+mod settings;
 mod sidecar;
 mod state;
 mod terminal;
 mod tree;
+mod tree_record;
 mod usage;
 
 pub use attendant::{Attendance, attend};
 pub use attended::{Attended, AttendedCommand, CommandEnvironment, CommandEvent};
 pub use capability::ProcessCapabilities;
 pub use cgroup::CgroupVersion;
-pub use channel::{Containment, ProcessEnding};
 pub use cover::SocketCover;
 pub use disk::{SMALLEST_DISK, disk_refusal};
 pub use provider::ProcessProvider;
 pub use sandbox::ProcessSandboxes;
-pub use state::{HolderProgram, ProcessSettings};
+pub use settings::{HolderProgram, ProcessSettings};
+pub use tree_record::{Containment, ProcessEnding};
 
 /// Every state that this provider reports.
 pub const STATES: &[&str] = &["running", "exited", "present", "lost", "unreadable", "unknown"];

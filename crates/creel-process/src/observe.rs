@@ -10,7 +10,7 @@ use creel_model::os;
 use creel_model::provider::{Identity, Kind, Observed, ProviderName};
 
 use super::inode::Inode;
-use super::sidecar::{Sidecar, SidecarDirectory, SidecarRecord, resource_of_object};
+use super::sidecar::{Sidecar, SidecarDirectory, SidecarRecord};
 use super::tree::{ProcessCensus, Seen, root_of};
 
 /// Lists everything of the given kinds that has a record or a directory here.
@@ -181,7 +181,7 @@ pub(super) fn used_directory(records: &SidecarDirectory, sidecar: &Sidecar) -> O
     let requested = sidecar.directory.as_ref()?;
     let real = fs::canonicalize(requested).unwrap_or_else(|_| requested.clone());
     let below = real.strip_prefix(records.root()).ok()?;
-    resource_of_object(below.components().next()?.as_os_str().to_str()?)
+    ResourceId::of_object(below.components().next()?.as_os_str().to_str()?)
 }
 
 /// Returns an object with only what the record contains.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use creel_model::id::ResourceId;
 use creel_model::os;
 use creel_model::provider::{
     CreateRequest, ErrorClass, Kind, Marks, Observed, ProcessSpec, Provider, ProviderName,
@@ -16,9 +17,10 @@ use creel_model::provider::{
 use creel_model::task;
 
 use super::capability::ProcessCapabilities;
-use super::channel::{Containment, ProcessEnding};
-use super::sidecar::{SidecarRecord, resource_of_object};
-use super::state::{ProcessSettings, ProviderState, checked, failure, io_failure};
+use super::settings::ProcessSettings;
+use super::sidecar::SidecarRecord;
+use super::state::{ProviderState, checked, failure, io_failure};
+use super::tree_record::{Containment, ProcessEnding};
 use super::{disk, lease, observe, tree, usage};
 
 /// Directories and process trees on this machine.
@@ -43,7 +45,7 @@ impl ProcessProvider {
         self.blocking(move |state| {
             let operation = format!("renew process {id}");
             let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
-            let resource = resource_of_object(&id).ok_or_else(gone)?;
+            let resource = ResourceId::of_object(&id).ok_or_else(gone)?;
             let records = state.records(&operation)?;
             let wrong = |error: std::io::Error| io_failure(&operation, &error);
             match records.read(&resource).map_err(wrong)? {
@@ -74,7 +76,7 @@ impl ProcessProvider {
     /// Fails when `/proc` cannot be read.
     pub async fn usage(&self, id: &str) -> Result<Usage> {
         let operation = format!("measure process {id}");
-        let resource = resource_of_object(id);
+        let resource = ResourceId::of_object(id);
         self.blocking(move |state| {
             let Some(resource) = resource else { return Ok(Usage::default()) };
             let record = state.records(&operation)?.read(&resource);
@@ -92,7 +94,7 @@ impl ProcessProvider {
     /// Fails when `/proc` or the records cannot be read.
     pub async fn wake(&self, id: &str) -> Result<()> {
         let operation = format!("wake process {id}");
-        let resource = resource_of_object(id);
+        let resource = ResourceId::of_object(id);
         self.blocking(move |state| {
             let Some(resource) = resource else { return Ok(()) };
             let record = state.records(&operation)?.read(&resource);
@@ -122,7 +124,7 @@ impl ProcessProvider {
     /// Fails when the records cannot be opened.
     pub fn ending(&self, id: &str) -> Result<Option<ProcessEnding>> {
         let records = self.state.records(&format!("read the ending of process {id}"))?;
-        Ok(resource_of_object(id).and_then(|resource| records.read_ending(&resource)))
+        Ok(ResourceId::of_object(id).and_then(|resource| records.read_ending(&resource)))
     }
 
     /// Returns the containment and the missing limits of a process tree, as recorded.
@@ -132,7 +134,7 @@ impl ProcessProvider {
     /// Fails when the record cannot be opened.
     pub fn containment(&self, id: &str) -> Result<Option<(Containment, Vec<String>)>> {
         let operation = format!("read the record of process {id}");
-        let Some(resource) = resource_of_object(id) else { return Ok(None) };
+        let Some(resource) = ResourceId::of_object(id) else { return Ok(None) };
         let record = self
             .state
             .records(&operation)?
@@ -145,19 +147,19 @@ impl ProcessProvider {
 
     /// Returns the file that receives the output of a workload.
     pub fn log_file(&self, id: &str) -> Option<PathBuf> {
-        let resource = resource_of_object(id)?;
+        let resource = ResourceId::of_object(id)?;
         Some(self.state.records("find the log").ok()?.log_file(&resource))
     }
 
     /// Returns the path of a directory resource.
     pub fn directory(&self, id: &str) -> Option<PathBuf> {
-        let resource = resource_of_object(id)?;
+        let resource = ResourceId::of_object(id)?;
         Some(self.state.records("find the directory").ok()?.directory(&resource))
     }
 
     /// Returns the path for the contents of a directory resource: on its disk, where it has one.
     pub fn work_directory(&self, id: &str) -> Option<PathBuf> {
-        let resource = resource_of_object(id)?;
+        let resource = ResourceId::of_object(id)?;
         let records = self.state.records("find the directory").ok()?;
         let directory = records.directory(&resource);
         let record = records.read(&resource).ok()?;

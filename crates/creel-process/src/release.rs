@@ -13,14 +13,14 @@ use creel_model::provider::{
 };
 use rustix::process::Signal;
 
-use super::channel::ProcessEnding;
+use super::cgroup::{self, GroupRecord};
 use super::directory::{self, DirectoryRefusal};
-use super::group::{self, GroupRecord};
 use super::inode::Inode;
 use super::observe;
 use super::sidecar::{SidecarDirectory, write_whole};
 use super::state::{ProviderState, checked, failure, io_failure};
 use super::tree::{self, ProcessCensus, Roles, StillThere};
+use super::tree_record::ProcessEnding;
 
 /// How long killed processes may take to disappear.
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl ProviderState {
                 failure(operation, ErrorClass::Transient, error.to_string())
             }
         })?;
-        group::remove_unrecorded(resource, record.groups());
+        cgroup::remove_unrecorded(resource, record.groups());
         record.groups().iter().try_for_each(|group| group.remove(resource)).map_err(wrong)
     }
 }

@@ -43,9 +43,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::RESOURCE_VARIABLE;
-use super::channel::ProcessEnding;
 use super::provider::ProcessProvider;
 use super::state::io_failure;
+use super::tree_record::ProcessEnding;
 
 /// The holder's socket, in creel's own directory.
 const SOCKET: &str = "hold.sock";

@@ -17,9 +17,9 @@ use creel_model::provider::{CreateRequest, Kind, Limits, Spec};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::channel::{ProcessEnding, TreeRecord};
-use super::group::GroupRecord;
+use super::cgroup::GroupRecord;
 use super::inode::Inode;
+use super::tree_record::{ProcessEnding, TreeRecord};
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
@@ -276,11 +276,6 @@ impl SidecarDirectory {
     }
 }
 
-/// Returns the resource that an object name refers to, if it matches exactly.
-pub(super) fn resource_of_object(name: &str) -> Option<ResourceId> {
-    ResourceId::of_object(name)
-}
-
 fn resource_of_name(name: &str) -> Option<ResourceId> {
     if let Some(digits) = name.strip_suffix(".json") {
         return ResourceId::of_object(&format!("creel-{digits}"));
@@ -288,7 +283,7 @@ fn resource_of_name(name: &str) -> Option<ResourceId> {
     let private = name
         .strip_prefix('.')
         .and_then(|rest| rest.strip_suffix(".removing").or_else(|| rest.strip_suffix(".making")));
-    resource_of_object(private.unwrap_or(name))
+    ResourceId::of_object(private.unwrap_or(name))
 }
 
 /// Writes a file whole or not at all.

@@ -2,40 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use creel_model::id::ResourceId;
 use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName, Result};
-use serde::{Deserialize, Serialize};
 
-use super::channel::Containment;
-use super::sidecar::{SidecarDirectory, resource_of_object};
-
-/// The program that runs as holder and as init.
-///
-/// It is started with these arguments and then the resource id. Its environment holds nothing but
-/// the marker, and its request is on the standard input. It must do nothing but call
-/// [`holder::run`](super::holder::run), before it opens a file or starts a thread.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HolderProgram {
-    /// The program; `/proc/self/exe` is this one, even after its file was replaced.
-    pub program: PathBuf,
-    /// The arguments before the resource id.
-    pub args: Vec<String>,
-}
-
-/// Settings of the process provider.
-#[derive(Debug, Clone)]
-pub struct ProcessSettings {
-    /// The directory that holds records and directories; it is created when needed.
-    pub root: PathBuf,
-    /// The program that runs as holder and as init.
-    pub holder: HolderProgram,
-    /// The only containment to use; `None` takes the best that works.
-    pub containment: Option<Containment>,
-}
+use super::settings::ProcessSettings;
+use super::sidecar::SidecarDirectory;
+use super::tree_record::Containment;
 
 /// The provider's state.
 #[derive(Debug)]
@@ -103,7 +78,7 @@ pub(super) fn checked(kind: Kind, id: &str, operation: &str) -> Result<ResourceI
     if !matches!(kind, Kind::Process | Kind::Directory) {
         return refused(format!("this machine has no objects of the kind {kind}"));
     }
-    match resource_of_object(id) {
+    match ResourceId::of_object(id) {
         Some(resource) => Ok(resource),
         None => refused(format!("`{id}` is not the id of one")),
     }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use super::RESOURCE_VARIABLE;
-use super::group::{self, GroupRecord};
+use super::cgroup::{self, GroupRecord};
 
 /// Maximum number of processes to wait for at once: each takes a file descriptor.
 const WATCHED_AT_ONCE: usize = 128;
@@ -76,7 +76,7 @@ impl ProcessCensus {
     /// Returns the processes of a tree, the oldest first.
     pub(super) fn members(&self, resource: &ResourceId, groups: &[GroupRecord]) -> Vec<&Seen> {
         let marked = self.marked.get(&resource.to_string()).into_iter().flatten().copied();
-        let grouped = group::pids_in(groups, resource);
+        let grouped = cgroup::pids_in(groups, resource);
         let grouped = grouped.iter().filter_map(|pid| self.places.get(pid)).copied();
         let mut next: Vec<usize> = marked.chain(grouped).collect();
         let mut found = HashSet::new();
@@ -242,7 +242,7 @@ fn kill_round(
     }
     if !wait_for_all(&handles, deadline.min(Instant::now() + ROUND))? {
         for member in &members {
-            group::leave_freezer(member, groups, resource);
+            cgroup::leave_freezer(member, groups, resource);
         }
     }
     Ok(members.iter().map(|member| member.pid).collect())
@@ -254,7 +254,7 @@ pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<
         group.thaw(resource);
     }
     for member in ProcessCensus::take()?.members(resource, groups) {
-        group::leave_freezer(&member.key, groups, resource);
+        cgroup::leave_freezer(&member.key, groups, resource);
         if member.is_stopped {
             // A process that may not be signalled is not ours.
             let _ = signal(&member.key, Signal::CONT);

@@ -9,7 +9,7 @@ use std::io;
 use creel_model::id::ResourceId;
 use creel_model::provider::Usage;
 
-use super::group::GroupRecord;
+use super::cgroup::GroupRecord;
 use super::tree::ProcessCensus;
 
 /// Returns the summed usage of the processes of a tree.

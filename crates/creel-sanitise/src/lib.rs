@@ -22,6 +22,7 @@ mod forms;
 mod hidden;
 mod keys;
 mod known;
+mod mask_rule;
 mod masker;
 mod multi_search;
 mod named_values;

@@ -7,7 +7,6 @@ use super::known::KnownSecrets;
 use super::private::PrivateText;
 use super::secrets::{Secrets, Unmasked};
 use super::span::{MaskSpan, render, unite};
-use super::stream::MaskStream;
 use super::text::{Diagnostic, Masked};
 use super::{clean, hidden, random, rules};
 
@@ -76,11 +75,6 @@ impl Masker {
     /// ```
     pub fn sentence(&self, text: fmt::Arguments<'_>) -> Diagnostic {
         self.diagnostic(&text.to_string())
-    }
-
-    /// Returns a masker for text that arrives in chunks.
-    pub fn stream(&self) -> MaskStream {
-        MaskStream::new(self.clone())
     }
 
     fn masked(&self, text: &str) -> String {

@@ -6,7 +6,9 @@
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use super::{Masker, Secrets};
+use super::masker::Masker;
+use super::secrets::Secrets;
+use super::text::Masked;
 
 static KNOWN: LazyLock<RwLock<(Secrets, Masker)>> = LazyLock::new(|| {
     let none = Secrets::new();
@@ -25,4 +27,17 @@ pub fn remember(secrets: &Secrets) {
 /// Returns the masker that knows every secret of this process.
 pub fn process_masker() -> Masker {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+}
+
+/// Masks a text with every secret known to this process.
+impl From<&str> for Masked {
+    fn from(text: &str) -> Self {
+        process_masker().mask(text)
+    }
+}
+
+impl From<String> for Masked {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
 }

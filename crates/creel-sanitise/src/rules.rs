@@ -9,21 +9,10 @@ use std::sync::{LazyLock, OnceLock};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
 
+use super::mask_rule::MaskRule;
 use super::services::SERVICES;
 use super::span::MaskSpan;
 use super::{keys, named_values};
-
-/// The format of a token.
-pub(super) struct MaskRule {
-    /// The name that replaces the token.
-    pub(super) name: &'static str,
-    /// The possible prefixes of the token.
-    pub(super) anchors: &'static [&'static str],
-    /// The whole token, from the anchor on; the first group, if there is one, is the secret.
-    pub(super) expression: &'static str,
-    /// Whether the anchor may occur in the middle of a word.
-    pub(super) in_word: bool,
-}
 
 /// A token with its anchor in the middle.
 struct Split {

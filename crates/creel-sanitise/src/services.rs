@@ -4,7 +4,7 @@
 //! whole token. Services whose keys are plain hexadecimal or UUIDs have no row. Only a name before
 //! the value distinguishes such a key from a digest, and [`super::named_values`] finds those.
 
-use super::rules::MaskRule;
+use super::mask_rule::MaskRule;
 
 const fn token(
     name: &'static str,

@@ -47,8 +47,15 @@ pub struct MaskStream {
     breaks_early: bool,
 }
 
+impl Masker {
+    /// Returns a masker for text that arrives in chunks.
+    pub fn stream(&self) -> MaskStream {
+        MaskStream::new(self.clone())
+    }
+}
+
 impl MaskStream {
-    pub(super) fn new(masker: Masker) -> Self {
+    fn new(masker: Masker) -> Self {
         let reach = LINE.max(masker.known().reach()).min(MOST / 2);
         let breaks_early = masker.known().breaks_early();
         Self {

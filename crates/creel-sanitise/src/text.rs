@@ -4,13 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::process_masker;
-
 /// Text without secrets, the only form in which event payloads and logs are stored or shown.
 ///
-/// Only a [`super::Masker`] (also through `From`) and text from our own source produce a new one.
+/// Only a [`Masker`](crate::Masker) (also through `From`) and text from our own source produce a new one.
 /// Stored text can be read back because only masked text is ever stored. A column or field of this
-/// type cannot hold anything else; the compiler enforces it.
+/// type cannot hold anything else; the compiler enforces it, because the field is private:
+///
+/// ```compile_fail
+/// # use creel_sanitise::Masked;
+/// let text = Masked(String::from("anything"));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Masked(String);
@@ -43,26 +46,6 @@ impl Masked {
     /// Returns whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-/// Masks a text with every secret known to this process.
-///
-/// The field is private, so a value of this type cannot hold text that was not masked:
-///
-/// ```compile_fail
-/// # use creel_sanitise::Masked;
-/// let text = Masked(String::from("anything"));
-/// ```
-impl From<&str> for Masked {
-    fn from(text: &str) -> Self {
-        process_masker().mask(text)
-    }
-}
-
-impl From<String> for Masked {
-    fn from(text: String) -> Self {
-        Self::from(text.as_str())
     }
 }
 

@@ -12,20 +12,17 @@
 //! Two processes that both believe they drive a run cannot both write it. The row
 //! is fenced by its owner, and every event number is used only once.
 
-mod error;
 mod follow;
 mod journal;
-mod log;
-mod stored;
 mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use error::RecordsError;
+pub use crate::error::RecordsError;
+pub use crate::sqlite::EventLog;
 pub use follow::LogWatch;
 pub use journal::Journal;
-pub use log::EventLog;
 
 use creel_model::id::RunId;
 use creel_model::owner::Liveness;
@@ -33,7 +30,8 @@ use creel_model::run::{Logged, RunEvent};
 use creel_model::run::{OutputCount, RunState};
 use tracing::warn;
 
-use crate::{Ledger, RunFilter, RunRecord};
+use crate::ledger::Ledger;
+use crate::run::{RunFilter, RunRecord};
 
 /// The result of an operation on the records of a run.
 pub type Result<T> = std::result::Result<T, RecordsError>;

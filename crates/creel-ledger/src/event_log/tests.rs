@@ -381,7 +381,7 @@ async fn die_at(point: &str, home: &str) -> ! {
 
 #[tokio::test]
 async fn killed_at_every_place_a_run_is_taken_up_with_row_and_log_together() {
-    const MYSELF: &str = "run::records::tests::\
+    const MYSELF: &str = "event_log::tests::\
                           killed_at_every_place_a_run_is_taken_up_with_row_and_log_together";
     if let (Ok(point), Ok(home)) = (std::env::var(DIE_AT), std::env::var(DIE_IN)) {
         die_at(&point, &home).await;

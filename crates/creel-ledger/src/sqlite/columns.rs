@@ -20,7 +20,7 @@ use sqlx::query_builder::Separated;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteArgumentsBuffer, SqliteTypeInfo};
 use sqlx::{QueryBuilder, Type};
 
-use super::super::Event;
+use crate::event::Event;
 
 /// A value for a column. Only this module creates one.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use creel_model::id::RunId;
 
-use super::super::{LedgerError, NewCommand, PlacedCommand, Result};
+use crate::{LedgerError, NewCommand, PlacedCommand, Result};
+
 use super::StoreInner;
 use super::columns::{Binds, Exact, Json};
 use super::rows::Columns;

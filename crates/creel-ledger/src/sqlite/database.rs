@@ -8,7 +8,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,19 +20,13 @@ use sqlx::sqlite::{
 
 use tracing::warn;
 
-use super::super::{LedgerError, Result};
+use crate::Result;
+use crate::error::{LedgerError, WhenLocked};
+
 use super::queue::WriteQueue;
 
 /// How long SQLite waits for a lock before the operation is retried.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Creates a directory that only this user may access, if it is missing.
-pub fn make_private_directory(home: &Path) -> io::Result<()> {
-    if home.is_dir() {
-        return Ok(());
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(home)
-}
 
 /// Opens the write queue of a database. Its file is named after the database.
 pub(crate) fn queue_of(path: &Path) -> Result<WriteQueue> {
@@ -66,18 +60,6 @@ where
             }
             other => return other,
         }
-    }
-}
-
-/// An error that can mean that another process has locked the database.
-pub(crate) trait WhenLocked {
-    /// Returns whether the database is locked.
-    fn is_locked(&self) -> bool;
-}
-
-impl WhenLocked for LedgerError {
-    fn is_locked(&self) -> bool {
-        matches!(self, Self::Locked { .. })
     }
 }
 

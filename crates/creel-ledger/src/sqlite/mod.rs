@@ -3,23 +3,28 @@
 //! It uses WAL with `synchronous = FULL`: a commit is on disk when it returns. Writes wait in a
 //! fair queue across all processes ([`queue`]) and run in their own task, so a cancelled caller
 //! cannot cut one in half. Reads never wait in the queue.
+//!
+//! The event log ([`EventLog`]) is a second file of the same kind beside it.
 
 pub(crate) mod ballast;
 pub(crate) mod columns;
 mod commands;
 pub(crate) mod database;
+mod event_log;
 mod open;
-pub(crate) mod queue;
+mod queue;
 mod reads;
 mod rows;
 mod runs;
 mod unfinished;
 mod wal;
-pub(crate) mod write;
+mod write;
 mod writes;
 
 #[cfg(test)]
 mod tests;
+
+pub use event_log::EventLog;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,11 +42,14 @@ use database::while_locked;
 use sqlx::sqlite::SqlitePool;
 use write::Writers;
 
-use super::{
-    Event, Intent, LedgerError, NewCommand, NewRun, Noted, OwnerRecord, PlacedCommand, Record,
-    RecordFilter, Result, RunFilter, RunRecord, Store, StoredEvent, Try, UnfinishedDelete,
-    WorkflowRecord,
-};
+use crate::Result;
+use crate::error::LedgerError;
+use crate::event::{Event, StoredEvent};
+use crate::owner::OwnerRecord;
+use crate::record::{Intent, Record, RecordFilter, Try};
+use crate::run::{NewCommand, NewRun, PlacedCommand, RunFilter, RunRecord, WorkflowRecord};
+use crate::store::Store;
+use crate::unfinished::{Noted, UnfinishedDelete};
 
 /// A ledger in one SQLite file.
 #[derive(Debug, Clone)]
@@ -88,7 +96,7 @@ impl SqliteStore {
     }
 
     /// Opens the ledger with a ballast that is shared with other files.
-    pub(super) async fn open_with(
+    pub(crate) async fn open_with(
         home: &Path,
         clock: Arc<dyn Clock>,
         ballast: Arc<Ballast>,

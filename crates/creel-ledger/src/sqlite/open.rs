@@ -11,24 +11,26 @@ use creel_model::owner::Owner;
 use sqlx::sqlite::SqlitePool;
 use tracing::debug;
 
-use super::super::{Ledger, LedgerError, Result, presence};
+use crate::error::LedgerError;
+use crate::files::make_private_directory;
+use crate::{Result, files, presence};
+
 use super::StoreInner;
 use super::ballast::Ballast;
 use super::columns::Binds;
 use super::database::{
-    connect, connect_current, connect_unwritable, explain, make_private_directory, migrate,
-    queue_of, while_locked,
+    connect, connect_current, connect_unwritable, explain, migrate, queue_of, while_locked,
 };
 use super::queue::WriteQueue;
 use super::write::Writers;
 
 /// The migrations from an empty file to the newest schema that this code supports.
 pub(super) const MIGRATIONS: [&str; 5] = [
-    include_str!("../migrations/sqlite/0001_ledger.sql"),
-    include_str!("../migrations/sqlite/0002_runs.sql"),
-    include_str!("../migrations/sqlite/0003_identity.sql"),
-    include_str!("../migrations/sqlite/0004_search_window.sql"),
-    include_str!("../migrations/sqlite/0005_unfinished_deletes.sql"),
+    include_str!("migrations/ledger/0001_ledger.sql"),
+    include_str!("migrations/ledger/0002_runs.sql"),
+    include_str!("migrations/ledger/0003_identity.sql"),
+    include_str!("migrations/ledger/0004_search_window.sql"),
+    include_str!("migrations/ledger/0005_unfinished_deletes.sql"),
 ];
 
 /// Opens the ledger of a directory, or creates one where none ever existed.
@@ -76,7 +78,7 @@ async fn open_unwritable(
     clock: &Arc<dyn Clock>,
     ballast: &Arc<Ballast>,
 ) -> Result<StoreInner> {
-    let path = Ledger::path(home);
+    let path = files::ledger(home);
     let pool = connect_unwritable(&path).await?;
     let full = || LedgerError::DiskFull { path: path.clone() };
     let id = ledger_id(&path, &pool).await?.ok_or_else(full)?;
@@ -94,7 +96,7 @@ pub(super) async fn open_as(
 ) -> Result<StoreInner> {
     let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
     make_private_directory(home).map_err(in_home)?;
-    let path = Ledger::path(home);
+    let path = files::ledger(home);
     let queue = queue_of(&path)?;
     let (pool, id) = match open_current(&path).await? {
         Some(opened) => opened,

@@ -146,7 +146,7 @@ mod tests {
     /// The environment variable that passes the queue to a child process of a test.
     const QUEUE: &str = "CREEL_TEST_QUEUE";
     const MYSELF: &str =
-        "ledger::sqlite::queue::tests::a_killed_waiter_and_a_killed_holder_let_the_next_one_in";
+        "sqlite::queue::tests::a_killed_waiter_and_a_killed_holder_let_the_next_one_in";
 
     fn queue_in(home: &Path) -> WriteQueue {
         WriteQueue::open(&home.join("queue.lock")).unwrap()

@@ -4,7 +4,8 @@ use creel_model::id::ResourceId;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteExecutor};
 
-use super::super::{Record, RecordFilter, ResourceState, Result, StoredEvent, Try};
+use crate::{Record, RecordFilter, ResourceState, Result, StoredEvent, Try};
+
 use super::StoreInner;
 use super::columns::{Binds, Exact};
 use super::rows::Columns;

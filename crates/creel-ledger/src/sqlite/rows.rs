@@ -8,7 +8,7 @@ use creel_sanitise::Masked;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::super::{
+use crate::{
     Lease, LedgerError, OwnerRecord, Record, ResourceState, Result, SearchWindow, StateName,
     StoredEvent, Try,
 };

@@ -6,9 +6,8 @@ use creel_model::run::RunState;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{QueryBuilder, SqliteExecutor};
 
-use super::super::{
-    LedgerError, NewRun, OwnerRecord, Result, RunFilter, RunRecord, WorkflowRecord,
-};
+use crate::{LedgerError, NewRun, OwnerRecord, Result, RunFilter, RunRecord, WorkflowRecord};
+
 use super::StoreInner;
 use super::columns::{Binds, Exact, Json};
 use super::reads::one_of;

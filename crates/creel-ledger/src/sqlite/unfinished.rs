@@ -4,7 +4,8 @@ use creel_model::provider::{Kind, ProviderName};
 use creel_sanitise::Diagnostic;
 use jiff::Timestamp;
 
-use super::super::{Noted, Result, UnfinishedDelete};
+use crate::{Noted, Result, UnfinishedDelete};
+
 use super::StoreInner;
 use super::columns::{Binds, Exact};
 use super::rows::Columns;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use sqlx::Transaction;
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqlitePool};
 
-use super::super::{LedgerError, Result};
+use crate::Result;
+use crate::error::{LedgerError, WhenFull};
+
 use super::ballast::Ballast;
 use super::database::{explain, while_locked};
 use super::queue::{WriteQueue, WriteTurn};
@@ -136,18 +138,6 @@ impl Writers {
             return Err(LedgerError::DiskFull { path: self.path.clone() });
         }
         work().await
-    }
-}
-
-/// An error that can mean that the disk is full.
-pub trait WhenFull {
-    /// Returns whether the disk is full.
-    fn is_disk_full(&self) -> bool;
-}
-
-impl WhenFull for LedgerError {
-    fn is_disk_full(&self) -> bool {
-        matches!(self, Self::DiskFull { .. })
     }
 }
 

@@ -10,11 +10,12 @@ use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 use sqlx::{Executor, QueryBuilder};
 
-use super::super::event::VERSION;
-use super::super::{
+use crate::event::VERSION;
+use crate::{
     Event, Intent, Lease, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
     ResourceState, Result, SearchWindow, Try,
 };
+
 use super::StoreInner;
 use super::columns::{Binds, Exact, Json};
 use super::rows::Columns;

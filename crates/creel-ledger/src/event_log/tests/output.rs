@@ -3,9 +3,9 @@
 use creel_model::run::{OutputCount, RunEvent};
 use serde_json::json;
 
-use crate::columns::{Binds, Exact};
-use crate::database;
 use crate::event_log::{EventLog, Journal, check};
+use crate::sqlite::columns::{Binds, Exact};
+use crate::sqlite::database;
 
 use super::{Scene, a_certain_event, me};
 
@@ -79,7 +79,7 @@ async fn events_of_an_older_creel_are_read() {
     let path = EventLog::path(home.path());
     let run = creel_model::id::RunId::new();
     let old = database::connect(&path).await.unwrap();
-    let version_1 = [include_str!("../migrations/0001_events.sql")];
+    let version_1 = [include_str!("../../sqlite/migrations/events/0001_events.sql")];
     database::migrate(&path, &old, &version_1).await.unwrap();
     let event = serde_json::to_string(&text("as before")).unwrap();
     sqlx::query("INSERT INTO events VALUES (?, 1, 5, NULL, 1, ?)")

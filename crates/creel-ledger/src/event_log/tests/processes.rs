@@ -16,7 +16,7 @@ use super::{a_run_of, me};
 /// The variable that passes the ledger to the child process of a test.
 const HOME: &str = "CREEL_TEST_WRITE_IN";
 const MYSELF: &str =
-    "run::records::tests::processes::sixty_processes_at_once_all_write_what_they_have_to";
+    "event_log::tests::processes::sixty_processes_at_once_all_write_what_they_have_to";
 
 /// The work of each child: drives a run up to the first turn.
 async fn drive_a_run(home: &Path) {

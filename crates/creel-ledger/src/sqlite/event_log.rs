@@ -1,5 +1,7 @@
 //! The event log: `events.db` next to the ledger, append-only.
 
+mod stored;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,23 +11,28 @@ use creel_model::task;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row};
 
-use crate::LedgerError;
-use crate::ballast::Ballast;
-use crate::columns::{Binds, Exact, Packed};
-use crate::database;
-use crate::database::while_locked;
-use crate::queue::WriteQueue;
-use crate::write::Writers;
+use crate::error::{LedgerError, RecordsError};
+use crate::files;
 
-use super::stored::StoredForm;
-use super::{RecordsError, Result};
+use super::ballast::Ballast;
+use super::columns::{Binds, Exact, Packed};
+use super::database;
+use super::database::while_locked;
+use super::queue::WriteQueue;
+use super::write::Writers;
+
+use stored::StoredForm;
+
+type Result<T> = std::result::Result<T, RecordsError>;
 
 /// The version of the stored form. A new version needs a test that reads the old one.
 const VERSION: i64 = 2;
 
 /// The migrations from an empty file to the newest schema.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("migrations/0001_events.sql"), include_str!("migrations/0002_packed.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("migrations/events/0001_events.sql"),
+    include_str!("migrations/events/0002_packed.sql"),
+];
 
 /// The number of events per statement. SQLite allows 32,766 values, and an event has seven.
 const ROWS_A_STATEMENT: usize = 256;
@@ -53,15 +60,12 @@ impl EventLog {
     /// # Errors
     ///
     /// Fails with the exact reason: locked, read-only, full, damaged, too new.
-    pub async fn open(home: &Path) -> std::result::Result<Self, LedgerError> {
+    pub async fn open(home: &Path) -> crate::Result<Self> {
         Self::open_with(home, Arc::new(Ballast::beside(home))).await
     }
 
     /// Opens the log with a disk space reserve that it shares with others.
-    pub(crate) async fn open_with(
-        home: &Path,
-        ballast: Arc<Ballast>,
-    ) -> std::result::Result<Self, LedgerError> {
+    pub(crate) async fn open_with(home: &Path, ballast: Arc<Ballast>) -> crate::Result<Self> {
         match Self::open_once(home, &ballast).await {
             Err(LedgerError::DiskFull { .. }) if ballast.release() => {
                 Self::open_once(home, &ballast).await
@@ -70,12 +74,9 @@ impl EventLog {
         }
     }
 
-    async fn open_once(
-        home: &Path,
-        ballast: &Arc<Ballast>,
-    ) -> std::result::Result<Self, LedgerError> {
+    async fn open_once(home: &Path, ballast: &Arc<Ballast>) -> crate::Result<Self> {
         let in_home = |source| LedgerError::Home { path: home.to_owned(), source };
-        database::make_private_directory(home).map_err(in_home)?;
+        files::make_private_directory(home).map_err(in_home)?;
         let path = Self::path(home);
         let queue = database::queue_of(&path)?;
         let pool = match database::connect_current(&path, &MIGRATIONS).await? {
@@ -88,7 +89,7 @@ impl EventLog {
 
     /// Returns the path of the log in a directory.
     pub fn path(home: &Path) -> PathBuf {
-        home.join("events.db")
+        files::event_log(home)
     }
 
     /// Appends events of a run, all or none. They are on disk when this returns.
@@ -233,7 +234,7 @@ impl LogInner {
 }
 
 /// Creates or migrates the log. Holds the write turn, so that only one process does this at a time.
-async fn build(path: &Path, queue: &WriteQueue) -> std::result::Result<SqlitePool, LedgerError> {
+async fn build(path: &Path, queue: &WriteQueue) -> crate::Result<SqlitePool> {
     let in_queue = |source| LedgerError::Home { path: path.to_owned(), source };
     let _turn = queue.turn().await.map_err(in_queue)?;
     let pool = database::connect(path).await?;
@@ -269,12 +270,12 @@ fn stored(number: u64) -> i64 {
 /// Operations for tests only.
 #[cfg(test)]
 impl EventLog {
-    pub(super) async fn execute(&self, statement: &'static str) -> sqlx::Result<()> {
+    pub(crate) async fn execute(&self, statement: &'static str) -> sqlx::Result<()> {
         sqlx::query(statement).execute(&self.inner.pool).await.map(drop)
     }
 
     /// Sets a pragma on every connection.
-    pub(super) async fn set(&self, pragma: &'static str) {
+    pub(crate) async fn set(&self, pragma: &'static str) {
         let mut all = Vec::new();
         for _ in 0..self.inner.pool.options().get_max_connections() {
             all.push(self.inner.pool.acquire().await.unwrap());
@@ -285,7 +286,7 @@ impl EventLog {
     }
 
     /// Blocks all other writers until the returned value is dropped.
-    pub(super) async fn lock(&self) -> crate::write::Write {
+    pub(crate) async fn lock(&self) -> super::write::Write {
         self.inner.writers.begin().await.unwrap()
     }
 }

@@ -20,9 +20,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use super::beneath;
-use super::cgroup::Hierarchies;
-use super::inode::Inode;
+use crate::beneath;
+use crate::inode::Inode;
+
+use super::hierarchies::Hierarchies;
 
 /// How long a group may stay busy after its last process died.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -30,7 +31,7 @@ const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
 /// A control group that was created for a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredGroup")]
-pub(super) struct GroupRecord {
+pub(crate) struct GroupRecord {
     /// Its path.
     pub path: PathBuf,
     /// Its identity; `None` until it exists.
@@ -60,12 +61,12 @@ impl From<StoredGroup> for GroupRecord {
 
 impl GroupRecord {
     /// Creates the record of a group that does not exist yet.
-    pub(super) fn planned(path: PathBuf) -> Self {
+    pub(crate) fn planned(path: PathBuf) -> Self {
         Self { path, inode: None }
     }
 
     /// Records the identity of the group that has the path now.
-    pub(super) fn identify(&mut self) -> io::Result<()> {
+    pub(crate) fn identify(&mut self) -> io::Result<()> {
         self.inode = Inode::at(&self.path)?;
         Ok(())
     }
@@ -82,19 +83,19 @@ impl GroupRecord {
     }
 
     /// Moves this process into the group.
-    pub(super) fn join(&self) -> io::Result<()> {
+    pub(crate) fn join(&self) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), "0")
     }
 
     /// Returns whether all processes of the group can be ended through it.
-    pub(super) fn can_end(&self) -> bool {
+    pub(crate) fn can_end(&self) -> bool {
         ["cgroup.kill", "cgroup.freeze", "freezer.state"]
             .iter()
             .any(|file| self.path.join(file).exists())
     }
 
     /// Kills every process in the group and its descendants.
-    pub(super) fn kill(&self, resource: &ResourceId) -> io::Result<()> {
+    pub(crate) fn kill(&self, resource: &ResourceId) -> io::Result<()> {
         let Some(group) = self.open(resource) else { return Ok(()) };
         // A caller inside the group would freeze or kill itself halfway.
         if group.all_pids().contains(&getpid().as_raw_pid()) {
@@ -113,7 +114,7 @@ impl GroupRecord {
     }
 
     /// Thaws the processes of the group and its descendants.
-    pub(super) fn thaw(&self, resource: &ResourceId) {
+    pub(crate) fn thaw(&self, resource: &ResourceId) {
         if let Some(group) = self.open(resource) {
             group.thaw();
         }
@@ -129,7 +130,7 @@ impl GroupRecord {
     ///
     /// A group that is not the recorded one is kept. A group without a recorded inode is removed
     /// only if it is empty: nothing was ever started in it.
-    pub(super) fn remove(&self, resource: &ResourceId) -> io::Result<()> {
+    pub(crate) fn remove(&self, resource: &ResourceId) -> io::Result<()> {
         if !is_of(&self.path, resource) {
             return Ok(());
         }
@@ -188,7 +189,7 @@ fn remove_if_empty(path: &Path) -> io::Result<()> {
 }
 
 /// Removes the empty groups of a resource's name that are not recorded.
-pub(super) fn remove_unrecorded(resource: &ResourceId, recorded: &[GroupRecord]) {
+pub(crate) fn remove_unrecorded(resource: &ResourceId, recorded: &[GroupRecord]) {
     let near = Hierarchies::of_this_process().unwrap_or_default();
     for path in near.existing(&resource.object_name()) {
         if !recorded.iter().any(|group| group.path == path) {
@@ -202,7 +203,7 @@ pub(super) fn remove_unrecorded(resource: &ResourceId, recorded: &[GroupRecord])
 ///
 /// Must be called after a scan of all processes, never before. A process of that scan that is still
 /// the same is then known to be in one of our groups.
-pub(super) fn pids_in(groups: &[GroupRecord], resource: &ResourceId) -> HashSet<i32> {
+pub(crate) fn pids_in(groups: &[GroupRecord], resource: &ResourceId) -> HashSet<i32> {
     let open = groups.iter().filter_map(|group| group.open(resource));
     open.flat_map(|group| group.all_pids()).collect()
 }
@@ -212,7 +213,7 @@ pub(super) fn pids_in(groups: &[GroupRecord], resource: &ResourceId) -> HashSet<
 /// It is moved into a group that is not frozen, which thaws only this process: the frozen group and
 /// its other processes are not ours to thaw. A frozen process does not end, so its pid is not
 /// reused.
-pub(super) fn leave_freezer(process: &ProcessKey, groups: &[GroupRecord], resource: &ResourceId) {
+pub(crate) fn leave_freezer(process: &ProcessKey, groups: &[GroupRecord], resource: &ResourceId) {
     let near = Hierarchies::of_this_process().unwrap_or_default();
     let is_frozen = || near.is_frozen(process.pid) && matches!(process.is_alive(), Ok(true));
     if !is_frozen() || groups.iter().any(|group| group.take(resource, process.pid)) {

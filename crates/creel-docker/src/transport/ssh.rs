@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use super::address::SshTarget;
+use crate::address::SshTarget;
 
 /// Maximum length of the kept part of the errors of `ssh`.
 const STDERR_LIMIT: usize = 4096;

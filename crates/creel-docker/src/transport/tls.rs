@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-use super::address::TlsFiles;
+use crate::address::TlsFiles;
 
 /// Reads the files and creates the client side of a connection.
 pub(super) fn connector(files: &TlsFiles) -> io::Result<TlsConnector> {

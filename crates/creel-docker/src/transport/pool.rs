@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::bounds::Allowance;
 use super::ssh::SshStderr;
+use super::stream::Allowance;
 
 /// How long a connection stays idle. After it, something on the network path may drop it.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
