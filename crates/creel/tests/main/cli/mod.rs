@@ -23,6 +23,7 @@ mod plan;
 mod pre_sweep;
 mod reach;
 mod recipe_proof;
+mod recipe_use;
 mod recipes;
 mod sandboxes;
 mod select;
