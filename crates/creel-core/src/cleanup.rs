@@ -117,7 +117,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use creel_ledger::{Ledger, LedgerError, RecordFilter};
+use creel_ledger::{Ledger, LedgerError};
 use creel_model::duration;
 use creel_model::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
 use jiff::Timestamp;
@@ -220,7 +220,8 @@ impl Cleanup {
                 retry_after: None,
             }));
         };
-        let resource = self.record_index().await?.ownership(&seen).record().map(|record| record.id);
+        let record_index = self.record_index(std::slice::from_ref(&seen)).await?;
+        let resource = record_index.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
         let item = PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None };
         let plan = Plan::of_ours(vec![item]);
@@ -239,7 +240,7 @@ impl Cleanup {
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
             inventory: &inventory,
-            record_index: &self.record_index().await?,
+            record_index: &self.record_index(&inventory).await?,
             selectors,
             findings: None,
             protect: &self.options.protect,
@@ -280,11 +281,9 @@ impl Cleanup {
         Reaper::new(providers, self.ledger.clone())
     }
 
-    async fn record_index(&self) -> Result<RecordIndex, LedgerError> {
+    async fn record_index(&self, inventory: &[Observed]) -> Result<RecordIndex, LedgerError> {
         Ok(match &self.ledger {
-            Some(ledger) => {
-                RecordIndex::new(ledger.id(), ledger.records(&RecordFilter::open()).await?)
-            }
+            Some(ledger) => RecordIndex::read(ledger, inventory).await?,
             None => RecordIndex::default(),
         })
     }

@@ -35,6 +35,8 @@ use super::provider::DockerProvider;
 
 /// The maximum number of error output bytes to keep when there is no response.
 const STDERR_LIMIT: usize = 400;
+/// The maximum number of bytes that may precede a response. Messages of the engine are far shorter.
+const NOISE_LIMIT: usize = 4 << 20;
 
 /// The sandboxes of an engine.
 #[derive(Debug, Clone)]
@@ -204,17 +206,28 @@ impl Transport for DockerTransport {
             let room = STDERR_LIMIT.saturating_sub(stderr.len());
             stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
         };
+        let mut noise = 0;
         while !response.is_finished() {
-            match attached.read().await.map_err(|error| broken(&error))? {
+            let (bytes, is_error) = match attached.read().await.map_err(|error| broken(&error))? {
                 Some(ExecOutput::Output(bytes)) => {
                     response.feed(bytes);
-                    // Messages of the engine itself arrive here too.
-                    if !response.has_begun() {
-                        keep(bytes);
-                    }
+                    (bytes, false)
                 }
-                Some(ExecOutput::Error(bytes)) => keep(bytes),
+                Some(ExecOutput::Error(bytes)) => (bytes, true),
                 None => break,
+            };
+            // Messages of the engine itself arrive as output.
+            if is_error || !response.has_begun() {
+                keep(bytes);
+            }
+            if response.has_begun() {
+                continue;
+            }
+            noise += bytes.len();
+            if noise > NOISE_LIMIT {
+                let message =
+                    format!("the engine sent more than {NOISE_LIMIT} bytes for no answer");
+                return Err(self.failure(ErrorClass::Invalid, message));
             }
         }
         if response.is_finished() {

@@ -28,6 +28,8 @@ pub enum Reply {
     Error(u16, String),
     /// A status, and a body with a beginning and a part that repeats for ever.
     Endless(u16, String, String),
+    /// A status line and a header that never ends.
+    EndlessHead,
     /// No response as long as the fake lives.
     Hang,
 }
@@ -274,6 +276,10 @@ fn serve(mut client: UnixStream, shared: &EngineState) -> io::Result<()> {
         Reply::Endless(status, first, again) => {
             respond_endlessly(&mut client, status, &first, &again)
         }
+        Reply::EndlessHead => {
+            write!(client, "HTTP/1.1 200 Scripted\r\nX-Endless: ")?;
+            repeat_endlessly(&mut client, "x")
+        }
         Reply::Hang => {
             if let Ok(mut hanging) = shared.hanging.lock() {
                 hanging.push(client);
@@ -325,6 +331,10 @@ fn respond_endlessly(
         "HTTP/1.1 {status} Scripted\r\nApi-Version: 1.41\r\nOstype: linux\r\n\
          Content-Type: application/json\r\nConnection: close\r\n\r\n{first}"
     )?;
+    repeat_endlessly(client, again)
+}
+
+fn repeat_endlessly(client: &mut UnixStream, again: &str) -> io::Result<()> {
     let chunk = again.repeat((64 * 1024 / again.len()).max(1));
     loop {
         client.write_all(chunk.as_bytes())?;

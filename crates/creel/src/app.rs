@@ -10,7 +10,7 @@ use creel_core::reconcile::Reconciler;
 use creel_core::select::{Dating, RecordIndex, Selector, date_images};
 use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_docker::{DockerProvider, Endpoint};
-use creel_ledger::{Ledger, OwnerRecord, RecordFilter};
+use creel_ledger::{Ledger, OwnerRecord};
 use creel_model::failure::Code;
 use creel_model::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
 use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
@@ -125,12 +125,13 @@ impl App {
         }
     }
 
-    /// Returns an index of the ledger's records, for ownership lookups.
-    pub(crate) async fn record_index(ledger: Option<&Ledger>) -> Result<RecordIndex, Failure> {
+    /// Returns an index of the ledger's records, to look up the owners of these objects.
+    pub(crate) async fn record_index(
+        ledger: Option<&Ledger>,
+        inventory: &[Observed],
+    ) -> Result<RecordIndex, Failure> {
         Ok(match ledger {
-            Some(ledger) => {
-                RecordIndex::new(ledger.id(), ledger.records(&RecordFilter::open()).await?)
-            }
+            Some(ledger) => RecordIndex::read(ledger, inventory).await?,
             None => RecordIndex::default(),
         })
     }

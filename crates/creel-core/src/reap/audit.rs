@@ -23,8 +23,7 @@ use crate::plan::PlanItem;
 
 use super::authorization::Authorization;
 use super::dependents;
-use super::item::try_of;
-use super::send::RELEASE;
+use super::item::planned;
 
 /// Attempts per transaction; few enough that little is left to write at the end.
 const BATCH: usize = 64;
@@ -99,8 +98,7 @@ impl Audit {
                 rows.extend(dependents::rows(provider.as_ref(), item, &item.seen, &evidence));
             }
             if item.resource.is_none() {
-                let row = try_of(item, RELEASE, 0, "planned", "");
-                rows.push(Try { evidence: Some(evidence.into()), ..row });
+                rows.push(planned(item, &evidence));
             }
         }
         self.write_ahead(rows).await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use creel_ledger::WhenFull;
-use creel_ledger::{Event, Ledger, LedgerError, Record, Try};
+use creel_ledger::{Event, Ledger, LedgerError, Record, StateName, Try};
 use creel_model::crashpoint;
 use creel_model::crashpoint::Crashpoint;
 use creel_model::duration;
@@ -86,9 +86,18 @@ impl Job<'_> {
             Ok(Recheck::Unproven(why)) => return self.keep_unproven(item, 0, why).await,
             Err(error) => return failed(item, &error, recheck.tries),
         };
+        // Names are given again: what was found by its name is released by its id.
+        let found = allowed.as_ref().map(|(seen, _)| seen).filter(|seen| seen.id != item.seen.id);
+        let found = found.map(|seen| PlanItem { seen: seen.clone(), ..item.clone() });
+        let item = found.as_ref().unwrap_or(item);
         let why = allowed.as_ref().map_or(&item.rule, |(_, authorization)| &authorization.evidence);
-        if let Err(report) = self.record_request(item, why).await {
+        let is_found =
+            allowed.is_some() && record.is_some_and(|record| record.state.object().is_none());
+        if let Err(report) = self.record_request(item, is_found, why).await {
             return report;
+        }
+        if allowed.is_some() && record.is_some_and(|record| self.is_requested_again(record)) {
+            self.audit.write_ahead(vec![planned(item, why)]).await;
         }
         match allowed {
             None => self.close(item, 0, Some("it was gone already".to_owned())).await,
@@ -162,14 +171,30 @@ impl Job<'_> {
             .then(|| format!("it is {} now, it was {}", seen.state, item.seen.state))
     }
 
-    /// Records the release of a tracked resource before it happens.
-    async fn record_request(&self, item: &PlanItem, why: &str) -> Result<(), ItemReport> {
+    /// Returns whether the record of a release has no event for this request, because an earlier
+    /// request has one or the record stays quarantined. Its evidence is in a row of the audit.
+    fn is_requested_again(&self, record: &Record) -> bool {
+        self.options.is_second_try || record.state.name() == StateName::Releasing
+    }
+
+    /// Records the release of a tracked resource before it happens, with the id of an object that
+    /// was found only now.
+    async fn record_request(
+        &self,
+        item: &PlanItem,
+        is_found: bool,
+        why: &str,
+    ) -> Result<(), ItemReport> {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(()) };
         if self.options.is_second_try {
             return Ok(());
         }
         let event = Event::ReleaseRequested { why: why.into() };
-        match ledger.append(&[(resource, event.clone())]).await {
+        let found = is_found
+            .then(|| Event::Found { object: item.seen.id.clone(), identity: item.seen.identity() });
+        let events: Vec<_> =
+            found.into_iter().chain([event.clone()]).map(|event| (resource, event)).collect();
+        match ledger.append(&events).await {
             Ok(_) => Ok(()),
             // It may be what fills the disk. Its record is written once it is gone.
             Err(error) if error.is_disk_full() && self.providers.is_local(item.seen.provider) => {
@@ -416,6 +441,11 @@ fn failed(item: &PlanItem, error: &ProviderError, tries: u32) -> ItemReport {
         class: Some(error.class),
         ..ItemReport::new(item, Outcome::Failed, Some(error.message.clone()))
     }
+}
+
+/// Returns the row of a release that may be requested, with what allows it.
+pub(super) fn planned(item: &PlanItem, evidence: &str) -> Try {
+    Try { evidence: Some(evidence.into()), ..try_of(item, RELEASE, 0, "planned", "") }
 }
 
 pub(super) fn try_of(

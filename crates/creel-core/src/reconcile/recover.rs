@@ -2,11 +2,12 @@
 //!
 //! The intent is always recorded first. Such an object therefore means that its record was closed
 //! before the object appeared, or that the ledger was restored from an older copy. In both cases it
-//! is recorded again before it is released.
+//! is recorded again before it is released. If the closed record had another object, this one is a
+//! copy of it, and foreign.
 
 use std::time::Duration;
 
-use creel_ledger::{Event, Intent, LedgerError, OnOwnerDeath, RecordFilter};
+use creel_ledger::{Event, Intent, LedgerError, OnOwnerDeath};
 use creel_model::id::ResourceId;
 use creel_model::labels;
 use creel_model::owner::Liveness;
@@ -30,14 +31,13 @@ impl Reconciler {
         // Most objects carry no label of ours. The ledger is read only for the rest.
         let ours =
             |seen: &&Observed| labels::claimed_ledger(&seen.labels) == Some(self.ledger.id());
-        let candidates: Vec<&Observed> = inventory.iter().filter(ours).collect();
+        let candidates: Vec<Observed> = inventory.iter().filter(ours).cloned().collect();
         if candidates.is_empty() {
             return Ok(());
         }
-        let records = self.ledger.records(&RecordFilter::open()).await?;
-        let record_index = RecordIndex::new(self.ledger.id(), records);
+        let record_index = RecordIndex::read(&self.ledger, &candidates).await?;
         let mut items = Vec::new();
-        for seen in candidates {
+        for seen in &candidates {
             let Ownership::Unrecorded { resource, liveness } = record_index.ownership(seen) else {
                 continue;
             };

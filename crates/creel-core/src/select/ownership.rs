@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use creel_ledger::{Record, StateName};
+use creel_ledger::{Ledger, LedgerError, Record, RecordFilter, StateName};
 use creel_model::id::{LedgerId, ResourceId};
 use creel_model::labels;
 use creel_model::owner::Liveness;
-use creel_model::provider::{IdentityCheck, Kind, Observed, ProviderName};
+use creel_model::provider::{Identity, IdentityCheck, Kind, Observed, ProviderName};
 use jiff::Timestamp;
 
 use super::LedgerChoice;
@@ -79,6 +79,8 @@ pub struct RecordIndex {
     by_resource: HashMap<ResourceId, Record>,
     /// The records of images by the references they claim, made or about to be.
     by_reference: HashMap<(ProviderName, String), Vec<Record>>,
+    /// Closed records whose resource an object claims by its labels.
+    closed: HashMap<ResourceId, Record>,
 }
 
 impl RecordIndex {
@@ -102,7 +104,29 @@ impl RecordIndex {
         record_index
     }
 
-    /// Returns the records.
+    /// Reads the records that decide who owns these objects: all open ones, and the closed ones
+    /// that an object claims by its labels.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the ledger cannot be read.
+    pub async fn read(ledger: &Ledger, inventory: &[Observed]) -> Result<Self, LedgerError> {
+        let open = ledger.records(&RecordFilter::open()).await?;
+        let mut record_index = Self::new(ledger.id(), open);
+        for seen in inventory {
+            let Some(resource) = labels::claimed_resource(&seen.labels) else { continue };
+            let is_ours = labels::claimed_ledger(&seen.labels) == Some(ledger.id());
+            if !is_ours || record_index.by_resource.contains_key(&resource) {
+                continue;
+            }
+            if let Some(record) = ledger.record(resource).await? {
+                record_index.closed.insert(resource, record);
+            }
+        }
+        Ok(record_index)
+    }
+
+    /// Returns the open records.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.by_resource.values()
     }
@@ -139,11 +163,22 @@ impl RecordIndex {
             (Some(record), _) if record.state.object().is_none() => Self::ours(record),
             (Some(_), _) => Ownership::Foreign,
             (None, Some(ledger)) if Some(ledger) == self.ledger => {
+                if self.is_replacement(resource, seen) {
+                    return Ownership::Foreign;
+                }
                 Ownership::Unrecorded { resource, liveness }
             }
             (None, Some(ledger)) => Ownership::OtherLedger { ledger, liveness },
             (None, None) => Ownership::Foreign,
         }
+    }
+
+    /// Returns whether the object of a closed record was another one, whatever the labels and the
+    /// name of this one say.
+    fn is_replacement(&self, resource: ResourceId, seen: &Observed) -> bool {
+        let recorded = self.closed.get(&resource).and_then(|record| record.identity.as_ref());
+        let (Some(recorded), Some(observed)) = (recorded, seen.identity()) else { return false };
+        matches!(Identity::compare(recorded, &observed), IdentityCheck::Replaced { .. })
     }
 
     /// Returns the record by which an owner that may be alive holds one of an image's references.
@@ -192,7 +227,7 @@ fn claimed_liveness(seen: &Observed) -> Liveness {
 mod tests {
     use std::time::Duration;
 
-    use creel_ledger::{Event, Intent, Ledger, OnOwnerDeath, OwnerRecord, RecordFilter};
+    use creel_ledger::{Event, Intent, OnOwnerDeath, OwnerRecord};
     use creel_model::labels::Labels;
     use creel_model::owner::Owner;
 

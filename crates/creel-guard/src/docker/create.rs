@@ -272,7 +272,8 @@ impl DockerGate {
             let mut response = Vec::new();
             engine.take(RESPONSE_LIMIT + 1).read_to_end(&mut response).await?;
             if response.len() as u64 > RESPONSE_LIMIT {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long"));
+                let why = format!("the engine sent more than {RESPONSE_LIMIT} bytes for an answer");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             CreateResponse::parse(response)
         };

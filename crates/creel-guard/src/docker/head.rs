@@ -8,7 +8,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The longest head that is read. Engines allow a megabyte.
-const HEAD_LIMIT: usize = 1 << 20;
+pub(super) const HEAD_LIMIT: usize = 1 << 20;
 const END: &[u8] = b"\r\n\r\n";
 
 /// The first line and the header lines, as received.

@@ -44,6 +44,8 @@ impl ReportedImages {
 #[derive(Debug, Default)]
 pub(super) struct ResponseWatch {
     head: Option<HttpHead>,
+    /// Whether the head is too long to be one. The rest is only passed on.
+    is_unreadable: bool,
     /// The unread bytes: of the head first, then of the current line.
     pending: Vec<u8>,
     chunks: Dechunker,
@@ -90,8 +92,17 @@ impl ResponseWatch {
         if self.head.is_some() {
             return self.feed_body(bytes);
         }
+        if self.is_unreadable {
+            return;
+        }
         self.pending.extend_from_slice(bytes);
-        let Some(place) = head::find(&self.pending, b"\r\n\r\n") else { return };
+        let Some(place) = head::find(&self.pending, b"\r\n\r\n") else {
+            self.is_unreadable = self.pending.len() > head::HEAD_LIMIT;
+            if self.is_unreadable {
+                self.pending = Vec::new();
+            }
+            return;
+        };
         let rest = self.pending.split_off(place + 4);
         let head = HttpHead::parse(&self.pending[..place]);
         self.pending.clear();
@@ -367,6 +378,19 @@ mod tests {
         let reported = watch.reported().unwrap_or_default();
         let is_over = watch.ending() != ResponseEnding::Incomplete;
         is_over.then_some((watch.head.as_ref()?.status(), reported))
+    }
+
+    #[test]
+    fn a_head_that_never_ends_is_not_kept() {
+        let mut watch = ResponseWatch::default();
+        watch.feed(b"HTTP/1.1 200 OK\r\nX-Endless: ");
+        for _ in 0..64 {
+            watch.feed(&[b'x'; 64 * 1024]);
+            assert!(watch.pending.len() <= head::HEAD_LIMIT);
+        }
+        watch.feed(b"\r\n\r\n{\"stream\":\"Successfully tagged a:1\\n\"}\n");
+        assert_eq!(watch.reported(), None);
+        assert_eq!(watch.ending(), ResponseEnding::Incomplete);
     }
 
     #[test]

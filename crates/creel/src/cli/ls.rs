@@ -122,8 +122,8 @@ impl Ls {
         let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
         let providers = app.providers(&selector.providers)?;
         let ledger = app.ledger_if_any().await;
-        let record_index = App::record_index(ledger.as_ref()).await?;
         let mut listing = app.list(&providers, &selector.kinds).await;
+        let record_index = App::record_index(ledger.as_ref(), &listing.inventory).await?;
         let now = Timestamp::now();
         listing
             .date_images(app, std::slice::from_ref(&selector), &record_index, &providers)

@@ -50,7 +50,7 @@ impl Rm {
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger().await?;
         let listing = app.list(&providers, &[]).await;
-        let record_index = App::record_index(Some(&ledger)).await?;
+        let record_index = App::record_index(Some(&ledger), &listing.inventory).await?;
         let (ledger_ref, force) = (Some(&ledger), self.force);
         let finder = Finder {
             app,

@@ -60,7 +60,7 @@ impl Stop {
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger_if_any().await;
         let listing = app.list(&providers, &[]).await;
-        let record_index = App::record_index(ledger.as_ref()).await?;
+        let record_index = App::record_index(ledger.as_ref(), &listing.inventory).await?;
         let (ledger, force) = (ledger.as_ref(), self.force);
         let (listing, record_index, providers_ref) = (&listing, &record_index, &providers);
         let finder = Finder { app, ledger, listing, record_index, providers: providers_ref, force };

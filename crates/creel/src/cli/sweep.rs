@@ -127,7 +127,7 @@ impl Sweep {
         let (ledger, unwritable) = ledger?;
         let record_index = match unwritable {
             Some(_) => app.record_index_of_labels(),
-            None => App::record_index(ledger.as_ref()).await?,
+            None => App::record_index(ledger.as_ref(), &listing.inventory).await?,
         };
         let findings = match &recipe {
             Some(recipe) => {

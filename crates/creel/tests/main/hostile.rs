@@ -105,6 +105,141 @@ fn an_endless_introduction_is_given_up() {
 }
 
 #[test]
+fn an_endless_answer_to_a_create_is_given_up() {
+    for (flags, path) in [
+        (&["--container", "creel-test"][..], r"/containers/create(\?|$)"),
+        (&["--network"], r"/networks/create(\?|$)"),
+        (&["--volume"], r"/volumes/create(\?|$)"),
+    ] {
+        for status in [201, 500] {
+            let engine = FakeEngine::start().unwrap();
+            let endless = Reply::Endless(status, r#"{"Id":""#.to_owned(), "x".to_owned());
+            engine.route("POST", path, [endless]);
+            let hold = ["dev", "hold", "--no-watchdog", "--for", "0s"];
+            assert_bounded(&engine, &[&hold[..], flags].concat());
+        }
+    }
+}
+
+/// Writes a workflow with a sandbox of an image.
+fn workflow_in_a_container(home: &Home) -> String {
+    let text = "name = \"hostile\"\n\
+                [sandbox]\nprovider = \"docker\"\nimage = \"app:1\"\nnetwork = \"none\"\n\
+                [runtime]\nkind = \"command\"\ncommand = [\"true\"]\n\
+                [task]\nprompt = \"go\"\n[limits]\nwall = \"60s\"\n";
+    let path = home.path("workflow.toml");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn an_endless_line_of_a_pull_is_given_up() {
+    for first in [r#"{"status":""#, ""] {
+        let engine = FakeEngine::start().unwrap();
+        engine.route("POST", r"/containers/create(\?|$)", [no_such_image()]);
+        let endless = Reply::Endless(200, first.to_owned(), "x".to_owned());
+        engine.route("POST", r"/images/create(\?|$)", [endless]);
+        let home = Home::on(&engine.engine());
+        let path = workflow_in_a_container(&home);
+        let (output, peak) = measured(&home, &["run", &path]);
+        assert_ne!(output.code(), Some(0), "{output}");
+        assert!(engine.requests().iter().any(|one| one.contains("/images/create")), "{output}");
+        let said = format!("{}{}", output.stdout, output.stderr);
+        assert!(said.contains("sent more than"), "{output}");
+        assert!(peak < MOST, "{} MB at its peak\n{output}", peak >> 20);
+    }
+}
+
+fn no_such_image() -> Reply {
+    Reply::error(404, "No such image: app:1")
+}
+
+/// Scripts a container that can be created, started, inspected and removed.
+fn route_sandbox(engine: &FakeEngine) {
+    let id = container_id(0);
+    let image = json!({ "Id": format!("sha256:{:064x}", 1), "RepoTags": ["app:1"] });
+    engine.route("GET", "/images/app.*/json", [Reply::Json(200, image)]);
+    engine.route(
+        "POST",
+        r"/containers/create(\?|$)",
+        [Reply::Json(201, json!({ "Id": id, "Warnings": [] }))],
+    );
+    engine.route("PUT", &format!("/containers/{id}/archive"), [Reply::Empty(200)]);
+    engine.route("POST", &format!("/containers/{id}/start"), [Reply::Empty(204)]);
+    engine.route("POST", &format!("/containers/{id}/(stop|kill)"), [Reply::Empty(204)]);
+    engine.route("POST", &format!("/containers/{id}/exec"), [Reply::Json(201, json!({"Id": "e"}))]);
+    let there = Reply::Json(200, container_detail(0, "running"));
+    engine.route("GET", &format!("/containers/{id}/json"), [there]);
+    engine.route("GET", "/exec/e/json", [Reply::Json(200, json!({ "ExitCode": 0 }))]);
+    engine.route("DELETE", &format!("/containers/{id}"), [Reply::Empty(204)]);
+}
+
+#[test]
+fn an_endless_stream_of_a_command_is_given_up() {
+    // A frame of standard output, or of standard error, that says it has two gigabytes.
+    for (stream, again) in [("\u{1}", "x"), ("\u{2}", "x\n")] {
+        let engine = FakeEngine::start().unwrap();
+        route_sandbox(&engine);
+        let first = format!("{stream}\0\0\0\u{7f}\u{7f}\u{7f}\u{7f}");
+        let endless = Reply::Endless(101, first, again.to_owned());
+        engine.route("POST", "/exec/e/start", [endless]);
+        let home = Home::on(&engine.engine());
+        home.configure("[retry]\nretries = 1\ninitial = \"50ms\"\ndeadline = \"5s\"\n");
+        let path = workflow_in_a_container(&home);
+        let (output, peak) = measured(&home, &["run", "--json", &path]);
+        assert!(engine.requests().iter().any(|one| one.contains("/exec/e/start")), "{output}");
+        assert!(peak < MOST, "{} MB at its peak\n{output}", peak >> 20);
+        let said = format!("{}{}", output.stdout, output.stderr);
+        assert_ne!(output.code(), Some(0), "{output}");
+        assert!(said.contains("sent more than"), "{output}");
+    }
+}
+
+/// Sends a request through a guard with curl; returns its output and the peak memory of the guard.
+fn through_a_guard(engine: &FakeEngine, curl: &str) -> (Output, u64) {
+    let home = Home::on(&engine.engine());
+    home.configure("[ledger]\nintent_window = \"0s\"\n");
+    let script = format!("curl -sS --unix-socket \"${{DOCKER_HOST#unix://}}\" {curl}");
+    measured(&home, &["guard", "--", "sh", "-c", &script])
+}
+
+#[test]
+fn an_endless_answer_to_a_create_through_a_guard_is_given_up() {
+    for (path, key) in [("networks", "Id"), ("volumes", "Name"), ("containers", "Id")] {
+        let engine = FakeEngine::start().unwrap();
+        let first = format!(r#"{{"{key}":""#);
+        let endless = Reply::Endless(201, first, "x".to_owned());
+        engine.route("POST", &format!(r"/{path}/create(\?|$)"), [endless]);
+        let body = r#"-H 'Content-Type: application/json' -d '{"Name":"n","Image":"app:1"}'"#;
+        let request = format!("{body} http://engine/v1.41/{path}/create");
+        let (output, peak) = through_a_guard(&engine, &request);
+        assert!(output.stdout.contains("sent more than"), "{output}");
+        assert!(peak < MOST, "{} MB at its peak\n{output}", peak >> 20);
+    }
+}
+
+#[test]
+fn an_endless_body_passes_a_guard_without_its_memory() {
+    let line = || Reply::Endless(200, r#"{"stream":""#.to_owned(), "x".to_owned());
+    let lines = || Reply::Endless(200, String::new(), "{\"stream\":\"x\"}\n".to_owned());
+    // What is only copied, and what is read while it passes.
+    for (method, path, endless) in [
+        ("GET", "containers/json", line()),
+        ("POST", "build?t=app:1", line()),
+        ("POST", "build?t=app:1", lines()),
+        ("POST", "build?t=app:1", Reply::EndlessHead),
+        ("POST", "images/create?fromImage=app&tag=1", line()),
+    ] {
+        let engine = FakeEngine::start().unwrap();
+        let route = path.split('?').next().unwrap_or_default();
+        engine.route(method, &format!(r"/{route}(\?|$)"), [endless]);
+        let request = format!("--max-time 2 -X {method} 'http://engine/v1.41/{path}' | wc -c >&2");
+        let (output, peak) = through_a_guard(&engine, &request);
+        assert!(peak < MOST, "{method} {path}: {} MB at its peak\n{output}", peak >> 20);
+    }
+}
+
+#[test]
 fn a_list_that_cannot_be_read_is_no_answer() {
     let engine = FakeEngine::start().unwrap();
     engine.route("GET", r"/containers/json(\?|$)", [Reply::Json(200, json!("no list"))]);

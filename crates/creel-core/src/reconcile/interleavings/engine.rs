@@ -5,15 +5,18 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use creel_docker::decisions::{Family, Ours, Removal, follows, foreign_name, removal};
+use creel_ledger::Ledger;
 use creel_model::id::ResourceId;
 use creel_model::labels;
 use creel_model::labels::Labels;
 use creel_model::provider::{
-    CreateRequest, ErrorClass, Identity, Kind, Marks, Observed, Provider, ProviderError,
-    ProviderName, ReleaseMode, Released, Result,
+    CreateRequest, ErrorClass, Identity, IdentityCheck, Kind, Marks, Observed, Provider,
+    ProviderError, ProviderName, ReleaseMode, Released, Result,
 };
 use jiff::Timestamp;
 use tokio::sync::Notify;
+
+use super::witness::AuditWitness;
 
 /// The kinds that the model supports.
 pub(super) const KINDS: &[Kind] = &[Kind::Container, Kind::Network, Kind::Volume, Kind::Image];
@@ -91,6 +94,8 @@ pub(super) struct ModelState {
     stable: bool,
     /// Foreign objects that were released.
     pub(super) foreign_released: Vec<String>,
+    /// How many references were put back on the image that they named before.
+    pub(super) restored_count: u64,
 }
 
 /// The model as a provider.
@@ -100,6 +105,8 @@ pub(super) struct ModelState {
 #[derive(Debug)]
 pub(super) struct EngineModel {
     pub(super) state: Mutex<ModelState>,
+    /// What has to explain every release request.
+    pub(super) witness: AuditWitness,
     other_users: Mutex<OtherUsers>,
     /// How many request steps the caller performs before it dies, if it dies.
     steps_left: Mutex<Option<usize>>,
@@ -191,6 +198,32 @@ impl ModelState {
         self.tags.insert(reference.to_owned(), Tag { image: image.to_owned(), is_theirs });
     }
 
+    /// Returns the image that a reference of another user names. Without one, the user makes it.
+    pub(super) fn reference_of_another_user(&mut self, reference: &str) -> String {
+        match self.tags.get(reference) {
+            Some(tag) if tag.is_theirs => tag.image.clone(),
+            _ => {
+                let image = self.build(None, true);
+                self.tag(reference, &image, true);
+                image
+            }
+        }
+    }
+
+    /// Returns the image that a reference names.
+    pub(super) fn image_of(&self, reference: &str) -> Option<&str> {
+        self.tags.get(reference).map(|tag| tag.image.as_str())
+    }
+
+    /// Puts a reference of ours back on the image of another user that it named before.
+    fn restore(&mut self, reference: &str, before: &str) {
+        if self.tags.get(reference).is_some_and(|tag| tag.is_theirs) {
+            self.foreign_released.push(format!("tag {reference}, moved to {before}"));
+        }
+        self.tag(reference, before, true);
+        self.restored_count += 1;
+    }
+
     /// Creates an image without a name. Returns its id.
     pub(super) fn build(&mut self, parent: Option<String>, is_theirs: bool) -> String {
         let created_at = self.tick();
@@ -203,6 +236,15 @@ impl ModelState {
     /// Returns the ids of all images.
     pub(super) fn image_ids(&self) -> Vec<String> {
         self.images.keys().cloned().collect()
+    }
+
+    /// Removes an image for another user, unless it has a name or an image is built upon it.
+    pub(super) fn remove_for_another_user(&mut self, image: &str) -> bool {
+        let is_unused = self.is_unused(image);
+        if is_unused {
+            self.remove_image(image, OTHER_USER);
+        }
+        is_unused
     }
 
     /// Returns whether we created an image.
@@ -268,14 +310,12 @@ impl ModelState {
     /// limits.
     ///
     /// While no identity is recorded, a copy with the same name cannot be distinguished from ours.
-    /// Generated names cannot be guessed.
     fn is_distinguishable(&self, kind: Kind, name: &str, labels: &Labels) -> bool {
         let original = labels::claimed_resource(labels).and_then(|one| self.created.get(&one));
         let original = original.filter(|created| created.kind == kind && created.name == name);
         original.is_none_or(|created| {
             // If creation times change, a volume with copied name and labels equals ours.
-            let has_identity = created.recorded && (self.stable || kind != Kind::Volume);
-            has_identity && NAMES.contains(&name)
+            created.recorded && (self.stable || kind != Kind::Volume)
         })
     }
 
@@ -353,7 +393,8 @@ impl ModelState {
 
     /// Gives the name of an object to a foreign one, whether the object exists or not.
     fn take_name(&mut self, kind: Kind, id: &str) {
-        let place = self.objects.iter().position(|one| one.kind == kind && one.id == id);
+        let is_it = |one: &EngineObject| one.kind == kind && (one.id == id || one.name == id);
+        let place = self.objects.iter().position(is_it);
         match (kind, place) {
             (Kind::Image, _) if self.tags.contains_key(id) => {
                 let image = self.build(None, true);
@@ -494,9 +535,17 @@ impl ModelState {
         let names = self.names_of(&image);
         let us = Remover { is_us: true, keeps_parents: mode.keep_parents };
         match &mode.expected {
-            Some(Identity::Tag { image: ours, image_is_ours, .. }) if id != image => {
-                let ours = Ours { image: ours, image_is_ours: *image_is_ours, replaces: None };
-                match removal(id, &image, &names, ours) {
+            Some(Identity::Tag { image: ours, image_is_ours, replaces, .. }) if id != image => {
+                let replaces = replaces.as_deref();
+                let ours = Ours { image: ours, image_is_ours: *image_is_ours, replaces };
+                let decided = removal(id, &image, &names, ours);
+                let is_replaced = matches!(decided, Removal::Kept(IdentityCheck::Replaced { .. }));
+                let before = replaces.filter(|before| self.images.contains_key(*before));
+                if let (false, Some(before)) = (is_replaced, before) {
+                    self.restore(id, before);
+                    return Ok(Released::Done);
+                }
+                match decided {
                     Removal::Kept(check) => return Ok(Released::Kept(check)),
                     Removal::ById if self.has_children(&image) => return Err(refused(BUILT_UPON)),
                     Removal::ById | Removal::ReferenceOnly => self.untag(id, us),
@@ -516,9 +565,10 @@ impl ModelState {
 }
 
 impl EngineModel {
-    pub(super) fn new(state: ModelState, other_users: OtherUsers) -> Self {
+    pub(super) fn new(state: ModelState, other_users: OtherUsers, ledger: Ledger) -> Self {
         let (state, other_users) = (Mutex::new(state), Mutex::new(other_users));
-        Self { state, other_users, steps_left: Mutex::default(), death: Notify::new() }
+        let witness = AuditWitness::new(ledger);
+        Self { state, witness, other_users, steps_left: Mutex::default(), death: Notify::new() }
     }
 
     /// Sets after how many request steps the caller dies, if it dies.
@@ -579,7 +629,11 @@ impl EngineModel {
         if kind == Kind::Image {
             return state.release_image(id, mode);
         }
-        let found = state.objects.iter().position(|one| one.kind == kind && one.id == id);
+        // Engines accept a name in place of an id.
+        let found_by = |is_it: &dyn Fn(&EngineObject) -> bool| {
+            state.objects.iter().position(|one| one.kind == kind && is_it(one))
+        };
+        let found = found_by(&|one| one.id == id).or_else(|| found_by(&|one| one.name == id));
         let Some(place) = found else { return Ok(Released::AlreadyGone) };
         state.remove_object(place, true);
         Ok(Released::Done)
@@ -676,6 +730,12 @@ impl Provider for EngineModel {
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         self.step().await;
+        let claimed = {
+            let state = self.state.lock().expect("no test panics with it");
+            let object = state.objects.iter().find(|one| one.kind == kind && one.id == id);
+            object.and_then(|one| labels::claimed_resource(&one.labels))
+        };
+        self.witness.see_request(kind, id, claimed).await;
         let fault = self.fault();
         let lost = || {
             // Other users act while the caller waits before it tries again.
@@ -684,10 +744,12 @@ impl Provider for EngineModel {
             failed(ErrorClass::Transient, "no answer")
         };
         if fault == ReleaseFault::RequestLost {
+            self.witness.see_response(kind, id);
             return Err(lost());
         }
         let released = self.release_now(kind, id, &mode);
         self.step().await;
+        self.witness.see_response(kind, id);
         if fault == ReleaseFault::ResponseLost { Err(lost()) } else { released }
     }
 }

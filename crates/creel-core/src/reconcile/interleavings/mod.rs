@@ -1,9 +1,10 @@
 //! Tests random interleavings of our actions, crashes and actions of others on a model engine.
 //!
-//! No foreign object is ever released. Only the engine is a model. Search, decisions, comparison,
-//! release, audit and ledger are the real ones.
+//! No foreign object is ever released, and every release is explained by the ledger. Only the
+//! engine is a model. Search, decisions, comparison, release, audit and ledger are the real ones.
 
 mod engine;
+mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use creel_model::provider::{
 };
 use engine::{EngineModel, KINDS, ModelState, NAMES, OtherUsers, REFERENCES, Random, failed};
 use jiff::Timestamp;
+use witness::{ResponseCounts, assert_audited};
 
 use crate::plan;
 use crate::plan::PlanInput;
@@ -49,7 +51,7 @@ fn options() -> ReapOptions {
 }
 
 /// When a process that creates a thing dies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CrashTime {
     /// Before the create was sent.
     NotSent,
@@ -92,7 +94,7 @@ impl Interleaving {
         let state = ModelState::new(random.below(2) == 0);
         let has_faults = acts > 0;
         let other_users = OtherUsers { random: Random(random.0 ^ 0x5DEE_CE66), acts, has_faults };
-        let model = Arc::new(EngineModel::new(state, other_users));
+        let model = Arc::new(EngineModel::new(state, other_users, ledger.clone()));
         Self { ledger, model, random, owner: dead_owner("another boot") }
     }
 
@@ -141,6 +143,56 @@ impl Interleaving {
         self.ledger.append(&events).await.unwrap();
     }
 
+    /// Rebuilds a reference of another user, as a guarded build does, and crashes at a random time.
+    async fn rebuild_reference(&mut self, crash: CrashTime) {
+        let reference = REFERENCES[self.random.below(REFERENCES.len())];
+        let before = self.model.state.lock().unwrap().reference_of_another_user(reference);
+        let resource = ResourceId::new();
+        let ledger = self.ledger.id();
+        let mut labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
+        labels.insert(labels::REPLACED_IMAGE.to_owned(), before.clone());
+        let intent = self.intent(resource, Kind::Image, reference, labels);
+        self.ledger.record_intent(&intent).await.unwrap();
+        if crash == CrashTime::NotSent {
+            return;
+        }
+        self.model.other_users_act();
+        let (image, identity) = self.move_reference(reference, before);
+        if crash < CrashTime::Releasing {
+            return;
+        }
+        let object = reference.to_owned();
+        let created = Event::Created { object, identity: Some(identity) };
+        self.ledger.append(&[(resource, created)]).await.unwrap();
+        self.adopt(&image).await;
+        if crash == CrashTime::Releasing {
+            let requested = Event::ReleaseRequested { why: "its end".into() };
+            self.ledger.append(&[(resource, requested)]).await.unwrap();
+        }
+    }
+
+    /// Moves a reference to a new image. Returns the image and the identity of the reference.
+    fn move_reference(&mut self, reference: &str, before: String) -> (String, Identity) {
+        let mut state = self.model.state.lock().unwrap();
+        // A rebuild has the same base as before, or another one, or none.
+        let parent = self.random.pick(&state.image_ids()).cloned();
+        let parent = parent.filter(|_| self.random.below(2) == 0);
+        let image = state.build(parent, false);
+        state.tag(reference, &image, false);
+        let identity = identity_of_image(&state, reference, Some(before));
+        (image, identity.expect("it was just tagged"))
+    }
+
+    /// Records an image of ours by its id.
+    async fn adopt(&self, image: &str) {
+        let resource = ResourceId::new();
+        let intent = self.intent(resource, Kind::Image, image, Labels::new());
+        self.ledger.record_intent(&intent).await.unwrap();
+        let identity = Some(Identity::nameless_image(image));
+        let created = Event::Created { object: image.to_owned(), identity };
+        self.ledger.append(&[(resource, created)]).await.unwrap();
+    }
+
     /// Creates through a supervisor, and releases the result.
     ///
     /// The create succeeds, fails or loses its response, with or without an effect. The supervisor
@@ -177,8 +229,7 @@ impl Interleaving {
     }
 
     /// Acquires a thing and records its id.
-    async fn create_recorded(&mut self, kind: Kind, name: &str) -> ResourceId {
-        let resource = ResourceId::new();
+    async fn create_recorded(&mut self, resource: ResourceId, kind: Kind, name: &str) {
         let ledger = self.ledger.id();
         let labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
         let intent = self.intent(resource, kind, name, labels.clone());
@@ -187,7 +238,6 @@ impl Interleaving {
         let identity = self.identity(kind, resource, &object).await;
         let created = Event::Created { object, identity };
         self.ledger.append(&[(resource, created)]).await.unwrap();
-        resource
     }
 
     fn intent(&self, id: ResourceId, kind: Kind, name: &str, labels: Labels) -> Intent {
@@ -235,12 +285,7 @@ impl Interleaving {
             let seen = self.model.inspect(kind, object).await.unwrap()?;
             return identity_after_create(resource, &seen);
         }
-        let state = self.model.state.lock().unwrap();
-        let mut identity = state.inspect(kind, object)?.identity()?;
-        if let Identity::Tag { image, image_is_ours, .. } = &mut identity {
-            *image_is_ours = state.is_ours(image);
-        }
-        Some(identity.of_our_reference(None))
+        identity_of_image(&self.model.state.lock().unwrap(), object, None)
     }
 
     fn providers(&self) -> Providers {
@@ -283,8 +328,7 @@ impl Interleaving {
     /// Releases what a sweep of our own objects selects.
     async fn sweep_ours(&self) {
         let inventory = self.model.list(KINDS).await.unwrap();
-        let records = self.ledger.records(&RecordFilter::open()).await.unwrap();
-        let record_index = RecordIndex::new(self.ledger.id(), records);
+        let record_index = RecordIndex::read(&self.ledger, &inventory).await.unwrap();
         let ours = Selector { owned: true, ..Selector::default() };
         let plan = plan::build(PlanInput {
             worlds: Vec::new(),
@@ -316,6 +360,15 @@ impl Interleaving {
     }
 }
 
+/// Returns the identity of an image or of a reference that named another image before.
+fn identity_of_image(state: &ModelState, object: &str, before: Option<String>) -> Option<Identity> {
+    let mut identity = state.inspect(Kind::Image, object)?.identity()?;
+    if let Identity::Tag { image, image_is_ours, .. } = &mut identity {
+        *image_is_ours = state.is_ours(image);
+    }
+    Some(identity.of_our_reference(before))
+}
+
 /// Opens a ledger where writes are cheap.
 async fn open_ledger() -> (tempfile::TempDir, Ledger) {
     let memory = std::path::Path::new("/dev/shm");
@@ -325,19 +378,34 @@ async fn open_ledger() -> (tempfile::TempDir, Ledger) {
     (home, ledger)
 }
 
-/// Runs interleavings, and returns the number of actions by other users.
-async fn run_all(seeds: std::ops::Range<u64>) -> u64 {
-    let mut acts = 0;
+/// What interleavings came to.
+#[derive(Debug, Default, Clone, Copy)]
+struct Summary {
+    /// The number of actions by other users.
+    acts: u64,
+    /// The number of references that were put back on their old image.
+    restored: u64,
+}
+
+/// Runs interleavings.
+async fn run_all(seeds: std::ops::Range<u64>) -> Summary {
+    let mut summary = Summary::default();
     let mut shared = open_ledger().await;
+    let mut responses = ResponseCounts::new();
     for seed in seeds {
         if seed % SHARED == 0 {
+            assert_audited(&shared.1, &std::mem::take(&mut responses)).await;
             shared = open_ledger().await;
         }
         let most = u32::try_from(seed % 12).unwrap();
         let mut interleaving = Interleaving::new(shared.1.clone(), seed, most);
         for _ in 0..1 + interleaving.random.below(3) {
-            match interleaving.random.below(4) {
+            match interleaving.random.below(5) {
                 0 => interleaving.create_supervised().await,
+                1 => {
+                    let crash = CrashTime::draw(&mut interleaving.random);
+                    interleaving.rebuild_reference(crash).await;
+                }
                 _ => interleaving.create_resource().await,
             }
             interleaving.model.other_users_act();
@@ -349,9 +417,14 @@ async fn run_all(seeds: std::ops::Range<u64>) -> u64 {
         interleaving.clean_up().await;
         let released = interleaving.foreign_released();
         assert!(released.is_empty(), "seed {seed}: released {released:?}");
-        acts += u64::from(most);
+        let unexplained = interleaving.model.witness.unexplained();
+        assert!(unexplained.is_empty(), "seed {seed}: no evidence on record for {unexplained:?}");
+        interleaving.model.witness.add_responses(&mut responses);
+        summary.acts += u64::from(most);
+        summary.restored += interleaving.model.state.lock().unwrap().restored_count;
     }
-    acts
+    assert_audited(&shared.1, &responses).await;
+    summary
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -360,22 +433,111 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn no_foreign_object_is_released_in_any_interleaving() {
-    runtime().block_on(run_all(1..3001));
+    let summary = runtime().block_on(run_all(1..3001));
+    assert!(summary.restored > 100, "references were hardly ever put back: {summary:?}");
+}
+
+/// Rebuilds a reference of another user, lets that user act, and cleans up until nothing changes.
+async fn after_a_rebuild(seed: u64, act: impl FnOnce(&mut ModelState, &Rebuilt)) -> Rebuilt {
+    let (_home, ledger) = open_ledger().await;
+    let mut interleaving = Interleaving::new(ledger, seed, 0);
+    interleaving.rebuild_reference(CrashTime::Holding).await;
+    let record = interleaving.ledger.records(&RecordFilter::open()).await.unwrap().remove(0);
+    let mut rebuilt = Rebuilt {
+        before: record.labels.get(labels::REPLACED_IMAGE).unwrap().to_owned(),
+        reference: record.name,
+        ours: String::new(),
+        named: None,
+        is_ours_left: false,
+    };
+    {
+        let mut state = interleaving.model.state.lock().unwrap();
+        rebuilt.ours = state.image_of(&rebuilt.reference).unwrap().to_owned();
+        act(&mut state, &rebuilt);
+    }
+    interleaving.clean_up().await;
+    interleaving.clean_up().await;
+    assert_eq!(interleaving.foreign_released(), [""; 0]);
+    let state = interleaving.model.state.lock().unwrap();
+    rebuilt.named = state.image_of(&rebuilt.reference).map(str::to_owned);
+    rebuilt.is_ours_left = state.image_ids().contains(&rebuilt.ours);
+    rebuilt
+}
+
+/// A reference of another user that we rebuilt.
+#[derive(Debug)]
+struct Rebuilt {
+    reference: String,
+    /// The image that it named before.
+    before: String,
+    /// Our image.
+    ours: String,
+    /// The image that it names after the clean-up.
+    named: Option<String>,
+    /// Whether our image still exists then.
+    is_ours_left: bool,
+}
+
+#[test]
+fn a_rebuilt_reference_goes_back_to_its_old_image() {
+    runtime().block_on(async {
+        for seed in 1..50 {
+            let rebuilt = after_a_rebuild(seed, |_, _| {}).await;
+            assert_eq!(rebuilt.named.as_ref(), Some(&rebuilt.before), "seed {seed}");
+            assert!(!rebuilt.is_ours_left, "seed {seed}: {rebuilt:?}");
+        }
+    });
+}
+
+#[test]
+fn a_rebuilt_reference_that_was_moved_on_stays_where_it_is() {
+    runtime().block_on(async {
+        for seed in 1..50 {
+            let mut theirs = String::new();
+            let rebuilt = after_a_rebuild(seed, |state, rebuilt| {
+                theirs = state.build(None, true);
+                state.tag(&rebuilt.reference, &theirs, true);
+            });
+            let rebuilt = rebuilt.await;
+            assert_eq!(rebuilt.named.as_ref(), Some(&theirs), "seed {seed}");
+            assert!(!rebuilt.is_ours_left, "seed {seed}: {rebuilt:?}");
+        }
+    });
+}
+
+#[test]
+fn a_rebuilt_reference_whose_old_image_is_gone_goes_with_ours() {
+    runtime().block_on(async {
+        for seed in 1..50 {
+            let mut is_removed = false;
+            let rebuilt = after_a_rebuild(seed, |state, rebuilt| {
+                is_removed = state.remove_for_another_user(&rebuilt.before);
+            });
+            let rebuilt = rebuilt.await;
+            // It stays where the rebuilt image is built upon it.
+            let expected = (!is_removed).then_some(&rebuilt.before);
+            assert_eq!(rebuilt.named.as_ref(), expected, "seed {seed}");
+            assert!(!rebuilt.is_ours_left, "seed {seed}: {rebuilt:?}");
+        }
+    });
 }
 
 #[test]
 fn a_copy_of_a_released_object_is_kept() {
     runtime().block_on(async {
-        for kind in [Kind::Container, Kind::Network, Kind::Volume] {
+        let kinds = [Kind::Container, Kind::Network, Kind::Volume];
+        for (kind, is_named) in kinds.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
             let (_home, ledger) = open_ledger().await;
             let mut interleaving = Interleaving::new(ledger, 7, 0);
             interleaving.model.state.lock().unwrap().make_times_stable();
-            let resource = interleaving.create_recorded(kind, "web").await;
+            let resource = ResourceId::new();
+            let name = if is_named { "web".to_owned() } else { resource.object_name() };
+            interleaving.create_recorded(resource, kind, &name).await;
             let record = interleaving.ledger.record(resource).await.unwrap().unwrap();
             interleaving.clean_up().await;
             assert_eq!(interleaving.model.state.lock().unwrap().ours(), [""; 0]);
             let labels = record.labels.clone();
-            interleaving.model.state.lock().unwrap().make(kind, "web", labels, true).unwrap();
+            interleaving.model.state.lock().unwrap().make(kind, &name, labels, true).unwrap();
             for _ in 0..3 {
                 interleaving.clean_up().await;
             }
@@ -413,7 +575,7 @@ mod torture {
             let threads =
                 std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
             let share = INTERLEAVINGS.div_ceil(threads);
-            let acts: u64 = std::thread::scope(|scope| {
+            let (acts, restored) = std::thread::scope(|scope| {
                 let begin = |thread: u64| {
                     let first = thread * share;
                     let end = INTERLEAVINGS.min(first + share);
@@ -421,12 +583,19 @@ mod torture {
                     scope.spawn(|| super::super::runtime().block_on(super::super::run_all(seeds)))
                 };
                 let threads: Vec<_> = (0..threads).map(begin).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+                let summaries = threads.into_iter().map(|thread| thread.join().unwrap());
+                summaries.fold((0, 0), |(acts, restored), one| {
+                    (acts + one.acts, restored + one.restored)
+                })
             });
             println!(
                 "report: {INTERLEAVINGS} interleavings of our acts, crashes and up to {acts} acts \
                  of others (create, remove, rename, retag, build, copy labels, prune): nothing of \
                  theirs was released"
+            );
+            println!(
+                "report: every release had its evidence on record before it was sent, and a row \
+                 in the audit after it; {restored} references went back to their old image"
             );
         }
     }

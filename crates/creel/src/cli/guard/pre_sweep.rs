@@ -96,7 +96,7 @@ impl PreSweepArgs {
         if let Some(failure) = listing.refusal() {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
         }
-        let record_index = App::record_index(Some(context.ledger)).await?;
+        let record_index = App::record_index(Some(context.ledger), &listing.inventory).await?;
         let findings = match recipe {
             Some(recipe) => {
                 if self.ended {

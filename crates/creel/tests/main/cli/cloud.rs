@@ -81,6 +81,20 @@ impl Cloud {
         made["ids"][0].as_str().unwrap().to_owned()
     }
 
+    /// Makes a sandbox without a process that has exactly this name and these labels; returns its
+    /// id, or nothing where the name is taken.
+    pub(crate) fn plant_named(&self, name: &str, labels: &Value) -> Option<String> {
+        let seed = json!({ "count": 1, "name": name, "labels": labels });
+        let made = self.admin("POST", "seed", &seed);
+        made["ids"][0].as_str().map(str::to_owned)
+    }
+
+    /// Returns every sandbox that is not gone, hidden ones too, as the server itself sees it.
+    pub(crate) fn sandboxes(&self) -> Vec<Value> {
+        let answer = self.admin("GET", "sandboxes", &Value::Null);
+        answer["sandboxes"].as_array().unwrap().clone()
+    }
+
     /// Arms a fault.
     pub(crate) fn arm(&self, fault: &Value) {
         self.admin("POST", "faults", fault);

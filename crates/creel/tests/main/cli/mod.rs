@@ -21,6 +21,7 @@ mod migrating;
 mod plan;
 mod pre_sweep;
 mod recipe_proof;
+mod recipe_use;
 mod recipes;
 mod rm_and_stop;
 mod sandboxes;

@@ -7,11 +7,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use creel_testkit::creel::Creel;
+use creel_testkit::decoys::{Decoys, Lookalike};
 use creel_testkit::docker::Docker;
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::wire::Wire;
 use creel_testkit::world::{Inventory, World};
 
+use crate::cli::cloud::Cloud;
 use crate::support::Home;
 
 /// Unanswered creates are searched for no longer than a test can wait.
@@ -22,12 +24,16 @@ const STATE_SIZE: &str = "size=48m,mode=700";
 const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
 /// Shifts the wall clock of one program and leaves the other clocks alone.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// The label of what the sweeps of a round select.
+pub(super) const SWEPT: (&str, &str) = ("dev.example.hostile", "swept");
 /// The image that others point moved tags at.
 pub(super) const FOREIGN_IMAGE: &str = "others-image:latest";
 
 /// An engine that only rounds use, and what it had before.
 pub(crate) struct Arena {
     baseline: Inventory,
+    /// Look-alikes of what sweeps select; part of the baseline.
+    decoys: Decoys,
     // The last field: the engine must outlive what is removed from it.
     engine: PrivateEngine,
 }
@@ -41,8 +47,14 @@ impl Arena {
         assert!(source.unwrap().status.success(), "the foreign image has no source");
         docker.commit("others-source", "others-image", "latest").unwrap();
         docker.remove_container("others-source").unwrap();
+        let selected = Lookalike {
+            name: "selected".to_owned(),
+            label_key: SWEPT.0.to_owned(),
+            label_value: SWEPT.1.to_owned(),
+        };
+        let decoys = Decoys::plant(&engine.engine(), &selected).unwrap();
         let baseline = World::snapshot(&engine.engine()).unwrap();
-        Self { baseline, engine }
+        Self { baseline, decoys, engine }
     }
 
     pub(super) fn engine(&self) -> Engine {
@@ -57,24 +69,36 @@ impl Arena {
     pub(super) fn added(&self) -> Inventory {
         World::snapshot(&self.engine()).unwrap().minus(&self.baseline)
     }
+
+    /// Returns a line for each look-alike that was touched.
+    pub(super) fn touched(&self) -> Vec<String> {
+        self.decoys.touched()
+    }
 }
 
-/// A home whose state has a file system of its own, behind a wire of its own.
+/// A home whose state has a file system of its own, behind a wire of its own, with a Daytona of
+/// its own where the work needs one.
 pub(super) struct Place {
     pub(super) home: Home,
     pub(super) wire: Wire,
+    pub(super) cloud: Option<Cloud>,
     state: PathBuf,
 }
 
 impl Place {
-    pub(super) fn make(arena: &Arena, seed: u64) -> Self {
+    pub(super) fn make(arena: &Arena, seed: u64, has_cloud: bool) -> Self {
         let wire = Wire::start(&arena.engine(), seed).unwrap();
         let mut home = Home::on(&wire.engine());
         let state = home.creel.state();
         mount(&state);
         home.configure(SETTINGS);
         home.creel = home.creel.clone().deadline(COMMAND_DEADLINE);
-        Self { home, wire, state }
+        // Its sandboxes are directories and process trees, on a ledger and a disk of its own.
+        let cloud = has_cloud.then(|| Cloud::with(&["--fast"]));
+        if let Some(cloud) = &cloud {
+            home.creel = cloud.given_to(home.creel.clone());
+        }
+        Self { home, wire, cloud, state }
     }
 
     /// Returns the binary as it runs while the wall clock is off by this many seconds.

@@ -5,7 +5,7 @@
 //!   work (run, guard, hold) ── kill ──▶ others take over names ──▶ recovery under stress
 //!        │ through a faulty wire,          (direct to the engine)      │ full disk, shifted clock
 //!        ▼ state on a small file system                                ▼
-//!      engine                                            recovery in peace ──▶ Verdict
+//!   engine, Daytona                                      recovery in peace ──▶ Verdict
 //! ```
 //!
 //! Every choice of a round is drawn from its seed, so a failed round can be repeated. The
@@ -21,7 +21,7 @@ pub(crate) use arena::Arena;
 pub(crate) use round::{Round, Tally};
 
 /// The seeds of the first tier: one for each kind of work.
-const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
+const SEEDS: [u64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 #[test]
 fn hostile_rounds_leave_nothing_and_touch_nothing_foreign() {

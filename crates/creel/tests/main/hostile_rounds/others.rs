@@ -4,13 +4,18 @@ use std::fs;
 use std::path::PathBuf;
 
 use creel_testkit::docker::Docker;
+use creel_testkit::wait::eventually;
 use serde_json::Value;
 
 use super::arena::{Arena, FOREIGN_IMAGE, Place};
-use super::work::Names;
+use super::work::{Names, Work};
+use crate::cli::cloud::Cloud;
+use crate::support::PATIENCE;
 
 /// What a foreign file holds.
 const PRECIOUS: &str = "precious";
+/// The label that marks what one create made.
+const MARK: &str = "dev.creel.resource";
 
 /// One act of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +34,15 @@ pub(super) enum Act {
     CopyLabels,
     /// Directories of sandboxes are removed, made again under their names, and filled.
     ReplaceDirectories,
+    /// New sandboxes carry the labels of ours.
+    CopySandboxLabels,
+    /// Sandboxes are deleted and made again under their names with copied labels.
+    ReplaceSandboxes,
 }
 
 impl Act {
-    pub(super) const ALL: [Self; 7] = [
+    /// The acts on an engine and on this machine.
+    const LOCAL: [Self; 7] = [
         Self::ReplaceVolume,
         Self::ReplaceContainer,
         Self::ReplaceNetwork,
@@ -41,6 +51,20 @@ impl Act {
         Self::CopyLabels,
         Self::ReplaceDirectories,
     ];
+
+    /// Draws what others do to the objects of some work.
+    pub(super) fn draw(work: Work, random: &mut fastrand::Rng) -> Vec<Self> {
+        if work.is_remote() {
+            let mut acts = vec![Self::CopySandboxLabels];
+            acts.extend(random.bool().then_some(Self::ReplaceSandboxes));
+            random.shuffle(&mut acts);
+            return acts;
+        }
+        let mut acts = Self::LOCAL.to_vec();
+        random.shuffle(&mut acts);
+        acts.truncate(random.usize(0..4));
+        acts
+    }
 }
 
 /// Something that belongs to others, with what must still be true of it in the end.
@@ -65,11 +89,16 @@ pub(super) enum Foreign {
     Directory {
         path: PathBuf,
     },
+    /// A sandbox, as the service showed it when it was made.
+    Sandbox {
+        id: String,
+        made: Value,
+    },
 }
 
 impl Foreign {
     /// Says how it was touched, if it was.
-    pub(super) fn damage(&self, docker: &Docker) -> Option<String> {
+    pub(super) fn damage(&self, docker: &Docker, place: &Place) -> Option<String> {
         let holds = match self {
             Self::Container { id } => docker.inspect_container(id).unwrap().is_some(),
             Self::Network { id } => docker.inspect_network(id).unwrap().is_some(),
@@ -78,6 +107,7 @@ impl Foreign {
             Self::Directory { path } => {
                 fs::read_to_string(path.join(PRECIOUS)).is_ok_and(|text| text == PRECIOUS)
             }
+            Self::Sandbox { made, .. } => sandboxes(place).contains(made),
         };
         (!holds).then(|| format!("{self:?}"))
     }
@@ -85,7 +115,7 @@ impl Foreign {
     /// Returns the id under which an inventory lists it.
     pub(super) fn id(&self) -> &str {
         match self {
-            Self::Container { id } | Self::Network { id } => id,
+            Self::Container { id } | Self::Network { id } | Self::Sandbox { id, .. } => id,
             Self::Volume { name } => name,
             Self::Tag { image, .. } => image,
             Self::Directory { path } => path.to_str().unwrap_or_default(),
@@ -101,6 +131,8 @@ impl Foreign {
             Self::Volume { name } => docker.remove_volume(name),
             Self::Tag { reference, .. } => docker.remove_image(reference),
             Self::Directory { path } => fs::remove_dir_all(path).map_err(Into::into),
+            // Its service ends with the round.
+            Self::Sandbox { .. } => Ok(()),
         };
     }
 }
@@ -126,6 +158,8 @@ impl Others<'_> {
             Act::KeepImage => self.keep_image(),
             Act::CopyLabels => self.copy_labels(),
             Act::ReplaceDirectories => self.replace_directories(),
+            Act::CopySandboxLabels => self.copy_sandbox_labels(),
+            Act::ReplaceSandboxes => self.replace_sandboxes(),
         }
         self.theirs.len() > before
     }
@@ -207,11 +241,15 @@ impl Others<'_> {
     /// Returns the labels that a replacement of the same name copies: all of them where the id
     /// of the original is on record, all but the mark of the create where it is not.
     fn copied(&self, name: &str, labels: Vec<String>) -> Vec<String> {
+        if self.is_on_record(name) { labels } else { without_mark(labels) }
+    }
+
+    /// Returns whether the id of an object with this name is on record.
+    fn is_on_record(&self, name: &str) -> bool {
         let listed = self.place.home.creel.run(["ledger", "--all", "--json"]);
         let listed: Value = serde_json::from_str(&listed.stdout).unwrap_or_default();
         let records = listed["records"].as_array().into_iter().flatten();
-        let on_record = records.into_iter().any(|one| one["name"] == name && one["id"].is_string());
-        if on_record { labels } else { without_mark(labels) }
+        records.into_iter().any(|one| one["name"] == name && one["id"].is_string())
     }
 
     fn move_tag(&mut self) {
@@ -277,6 +315,52 @@ impl Others<'_> {
             }
         }
     }
+
+    /// Returns the sandboxes that the round's work made.
+    fn our_sandboxes(&self) -> Vec<Value> {
+        let is_theirs = |row: &Value| self.theirs.iter().any(|one| row["id"] == one.id());
+        let all = sandboxes(self.place).into_iter();
+        all.filter(|row| !is_theirs(row)).collect()
+    }
+
+    fn copy_sandbox_labels(&mut self) {
+        for (number, row) in self.our_sandboxes().iter().enumerate() {
+            self.make_sandbox(&format!("copied-{number}"), &row["labels"]);
+        }
+    }
+
+    fn replace_sandboxes(&mut self) {
+        let Some(cloud) = &self.place.cloud else { return };
+        for row in self.our_sandboxes() {
+            let of = |field: &str| row[field].as_str().unwrap_or_default().to_owned();
+            let (id, name) = (of("id"), of("name"));
+            let mut labels = row["labels"].clone();
+            if !self.is_on_record(&name)
+                && let Some(labels) = labels.as_object_mut()
+            {
+                labels.remove(MARK);
+            }
+            // It may be on its way out already, and faults of the service strike others, too.
+            cloud.ask("DELETE", &format!("sandbox/{id}?force=true"), &Value::Null);
+            let gone =
+                eventually(PATIENCE, || !sandboxes(self.place).iter().any(|one| one["id"] == id));
+            if gone {
+                self.make_sandbox(&name, &labels);
+            }
+        }
+    }
+
+    fn make_sandbox(&mut self, name: &str, labels: &Value) {
+        let Some(cloud) = &self.place.cloud else { return };
+        let Some(id) = cloud.plant_named(name, labels) else { return };
+        let made = cloud.sandboxes().into_iter().find(|row| row["id"] == id.as_str());
+        self.theirs.extend(made.map(|made| Foreign::Sandbox { id, made }));
+    }
+}
+
+/// Returns every sandbox of the round's service.
+pub(super) fn sandboxes(place: &Place) -> Vec<Value> {
+    place.cloud.as_ref().map(Cloud::sandboxes).unwrap_or_default()
 }
 
 fn is_anonymous(name: &str) -> bool {
@@ -291,7 +375,7 @@ fn labels_of(object: &Option<Value>, pointer: &str) -> Vec<String> {
 }
 
 fn without_mark(mut labels: Vec<String>) -> Vec<String> {
-    labels.retain(|label| !label.starts_with("dev.creel.resource="));
+    labels.retain(|label| label.split('=').next() != Some(MARK));
     labels
 }
 

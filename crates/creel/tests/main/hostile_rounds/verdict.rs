@@ -11,7 +11,7 @@ use creel_testkit::world::{Kind, Object};
 use serde_json::Value;
 
 use super::arena::{Arena, Place};
-use super::others::{Others, image_of};
+use super::others::{Others, image_of, sandboxes};
 use super::work::Names;
 
 /// The phases of a run that is over.
@@ -39,7 +39,8 @@ impl Verdict {
         let references = unproven_references(place);
         let mut verdict = Self { broken: Vec::new(), in_doubt: Vec::new(), references };
         let docker = arena.docker();
-        let damage = others.theirs.iter().filter_map(|one| one.damage(&docker));
+        let damage = others.theirs.iter().filter_map(|one| one.damage(&docker, place));
+        let damage = damage.chain(arena.touched());
         verdict.broken.extend(damage.map(|one| format!("foreign touched: {one}")));
         verdict.check_leaks(arena, place, others, names);
         verdict.check_runs(place);
@@ -70,6 +71,9 @@ impl Verdict {
         let is_theirs = |line: &String| others.theirs.iter().any(|one| line.ends_with(one.id()));
         let local = place.home.on_machine().into_iter().filter(|line| !is_theirs(line));
         self.broken.extend(local.map(|line| format!("leak: {line}")));
+        let is_theirs = |row: &Value| others.theirs.iter().any(|one| row["id"] == one.id());
+        let remote = sandboxes(place).into_iter().filter(|row| !is_theirs(row));
+        self.broken.extend(remote.map(|row| format!("leak: sandbox {row}")));
         let open = place.home.open_records();
         let is_kept = |record: &Value| record["id"].as_str().is_some_and(|id| kept.contains(id));
         let unfinished =

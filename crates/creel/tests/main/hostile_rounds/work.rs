@@ -25,11 +25,27 @@ pub(super) enum Work {
     ContainerRun,
     /// The library's own supervised resources.
     Hold,
+    /// A run in a sandbox of Daytona.
+    SandboxRun,
+    /// Supervised sandboxes of Daytona.
+    SandboxHold,
 }
 
 impl Work {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Guard, Self::ProcessRun, Self::GreedyRun, Self::ContainerRun, Self::Hold];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Guard,
+        Self::ProcessRun,
+        Self::GreedyRun,
+        Self::ContainerRun,
+        Self::Hold,
+        Self::SandboxRun,
+        Self::SandboxHold,
+    ];
+
+    /// Returns whether it has sandboxes of Daytona.
+    pub(super) fn is_remote(self) -> bool {
+        matches!(self, Self::SandboxRun | Self::SandboxHold)
+    }
 
     /// Starts it.
     pub(super) fn start(self, place: &Place, creel: &Creel, names: &Names) -> Running {
@@ -46,6 +62,10 @@ impl Work {
                 let image = ["--container", "creel-test", "--network", "--volume"];
                 let local = ["--directory", "--process", "--for", "20s"];
                 creel.spawn([&["dev", "hold"][..], &image, &local].concat())
+            }
+            Self::SandboxRun => run(place, &creel, "daytona", PRINTING),
+            Self::SandboxHold => {
+                creel.spawn(["dev", "hold", "--sandbox", "--count", "3", "--for", "20s"])
             }
         }
     }
