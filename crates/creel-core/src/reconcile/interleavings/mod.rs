@@ -150,7 +150,7 @@ impl Interleaving {
         let resource = ResourceId::new();
         let ledger = self.ledger.id();
         let mut labels = labels::of_resource(&resource, &ledger, &self.owner.owner, None);
-        labels.insert(labels::REPLACED_IMAGE.to_owned(), before.clone());
+        labels.insert(labels::REPLACED_IMAGE, before.clone());
         let intent = self.intent(resource, Kind::Image, reference, labels);
         self.ledger.record_intent(&intent).await.unwrap();
         if crash == CrashTime::NotSent {
