@@ -238,7 +238,7 @@ impl Cleanup {
         let seen_at = Some(Instant::now());
         let inventory = self.list().await?;
         let plan = plan::build(PlanInput {
-            worlds: Vec::new(),
+            identities: Vec::new(),
             inventory: &inventory,
             record_index: &self.record_index(&inventory).await?,
             selectors,

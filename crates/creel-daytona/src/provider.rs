@@ -224,7 +224,7 @@ impl DaytonaProvider {
             return Ok(());
         }
         let message = format!(
-            "the key lacks {}: what it makes could not be given back; make a key with these scopes",
+            "the key lacks {}: what it creates could not be deleted; make a key with these scopes",
             missing.join(" and ")
         );
         Err(DaytonaError::new(ErrorClass::Denied, message).during(operation))

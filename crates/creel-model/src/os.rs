@@ -251,7 +251,7 @@ pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails when `/proc` cannot be read.
-#[expect(unsafe_code, reason = "descriptors that nobody in this process owns have no safe close")]
+#[expect(unsafe_code, reason = "descriptors without an owner in this process have no safe close")]
 pub fn close_inherited() -> io::Result<()> {
     let entries = fs::read_dir("/proc/self/fd")?;
     let open: Vec<i32> =

@@ -20,7 +20,7 @@ const EXAMINE_CONCURRENCY: usize = 16;
 #[derive(Debug)]
 pub struct PlanInput<'a> {
     /// The providers that were listed.
-    pub worlds: Vec<ProviderIdentity>,
+    pub identities: Vec<ProviderIdentity>,
     /// Everything that was listed.
     pub inventory: &'a [Observed],
     /// The records of the ledger.
@@ -64,7 +64,14 @@ pub fn build(input: PlanInput<'_>) -> Plan {
     spared.extend(in_use);
     items.sort_by(|a, b| (a.seen.kind, &a.seen.name).cmp(&(b.seen.kind, &b.seen.name)));
     let listed = input.inventory.iter().filter(|seen| !seen.predefined).count();
-    Plan { version: VERSION, made_at: input.now, worlds: input.worlds, listed, items, spared }
+    Plan {
+        version: VERSION,
+        made_at: input.now,
+        identities: input.identities,
+        listed,
+        items,
+        spared,
+    }
 }
 
 /// Makes an item. An object that a recipe proved finished was examined, and must not change until
@@ -196,7 +203,7 @@ mod tests {
 
     fn plan_of(inventory: &[Observed], selectors: &[Selector]) -> Plan {
         build(PlanInput {
-            worlds: Vec::new(),
+            identities: Vec::new(),
             inventory,
             record_index: &RecordIndex::default(),
             selectors,

@@ -81,7 +81,8 @@ pub struct Plan {
     /// When it was made.
     pub made_at: Timestamp,
     /// The providers it was made for.
-    pub worlds: Vec<ProviderIdentity>,
+    #[serde(rename = "worlds")]
+    pub identities: Vec<ProviderIdentity>,
     /// The number of listed objects.
     pub listed: usize,
     /// What would be released.
@@ -96,7 +97,7 @@ impl Plan {
         Self {
             version: VERSION,
             made_at: Timestamp::now(),
-            worlds: Vec::new(),
+            identities: Vec::new(),
             listed: items.len(),
             items,
             spared: Vec::new(),

@@ -74,7 +74,8 @@ pub struct Certificate {
     /// The ledger of the issuer.
     pub ledger: Option<LedgerId>,
     /// The providers it covers.
-    pub worlds: Vec<ProviderIdentity>,
+    #[serde(rename = "worlds")]
+    pub identities: Vec<ProviderIdentity>,
     /// When the baseline was taken.
     pub started_at: Timestamp,
     /// When the final inventory was taken.
@@ -100,7 +101,7 @@ pub struct CertificateEvidence<'a> {
     /// The ledger of the issuer.
     pub ledger: Option<LedgerId>,
     /// The providers it covers.
-    pub worlds: Vec<ProviderIdentity>,
+    pub identities: Vec<ProviderIdentity>,
     /// When the baseline was taken.
     pub started_at: Timestamp,
     /// The objects that existed before.
@@ -135,7 +136,7 @@ impl Certificate {
             version: 1,
             verdict,
             ledger: evidence.ledger,
-            worlds: evidence.worlds,
+            identities: evidence.identities,
             started_at: evidence.started_at,
             finished_at: Timestamp::now(),
             baseline: entries(evidence.baseline),
@@ -259,7 +260,7 @@ mod tests {
     ) -> CertificateEvidence<'a> {
         CertificateEvidence {
             ledger: None,
-            worlds: Vec::new(),
+            identities: Vec::new(),
             started_at: Timestamp::now(),
             baseline,
             report,

@@ -274,8 +274,8 @@ impl Status {
     /// Reports an object that has the name of a create and may be foreign.
     pub(super) fn report_doubtful(&mut self, record: &Record, doubtful: Doubtful) {
         let Some(seen) = doubtful else { return };
-        let reason = "kept, nothing proves that it came of the create on record: \
-                      whoever builds or tags it again gets the same name"
+        let reason = "kept, nothing proves that it came from the create on record: \
+                      anyone who builds or tags it again gets the same name"
             .to_owned();
         self.items.push(ItemReport::kept(&item_of(record, *seen), reason));
     }

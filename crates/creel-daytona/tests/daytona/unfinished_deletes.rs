@@ -35,7 +35,7 @@ async fn sweep(fixture: &DaytonaFixture, ledger: &Ledger) -> Report {
     let plan = Plan {
         version: VERSION,
         made_at: Timestamp::now(),
-        worlds: Vec::new(),
+        identities: Vec::new(),
         listed: items.len(),
         items,
         spared: Vec::new(),

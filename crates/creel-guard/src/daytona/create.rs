@@ -182,8 +182,8 @@ impl DaytonaGate {
         };
         if !self.passthrough.is_our_login(&request.head.headers) {
             return Err(refused(
-                "the command uses another login than creel, which could not give back what it \
-                 makes; set DAYTONA_API_KEY for both, or let it through with --allow-untracked",
+                "the command uses another login than creel, which could not release what it \
+                 creates; set DAYTONA_API_KEY for both, or let it through with --allow-untracked",
             ));
         }
         match self.provider.check_rights("create a sandbox").await {

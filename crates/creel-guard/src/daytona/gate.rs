@@ -198,7 +198,7 @@ impl DaytonaGate {
             }
             DaytonaRoute::Untracked(what) if !self.policy.allow_untracked => {
                 let reason = format!(
-                    "{what} cannot be tracked and given back; --allow-untracked lets it through"
+                    "{what} cannot be tracked and released; --allow-untracked lets it through"
                 );
                 warn!(what, "refused");
                 Ok(refuse(StatusCode::FORBIDDEN, &request.path, &reason))

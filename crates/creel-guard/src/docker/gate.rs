@@ -102,7 +102,7 @@ impl DockerGate {
             }
             DockerRoute::Untracked(what) if !self.policy.allow_untracked => {
                 let reason = format!(
-                    "{what} cannot be tracked and given back; --allow-untracked lets it through"
+                    "{what} cannot be tracked and released; --allow-untracked lets it through"
                 );
                 request.refuse(403, &reason).await
             }
@@ -159,8 +159,8 @@ impl DockerGate {
                 Err(reason) => return request.refuse(500, &reason).await,
             }
         }
-        let reason = "nothing was pruned: a container inherited this guard's label, and is \
-                      somebody else's";
+        let reason = "nothing was pruned: a container inherited this guard's label, and \
+                      belongs to another client";
         request.refuse(409, reason).await
     }
 

@@ -156,7 +156,7 @@ mod tests {
     async fn wait_for_ticket(queue: &WriteQueue, ticket: u64) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         while range_lock::end_of_any_lock_from(&queue.file, ticket).unwrap().is_none() {
-            assert!(tokio::time::Instant::now() < deadline, "nobody takes ticket {ticket}");
+            assert!(tokio::time::Instant::now() < deadline, "ticket {ticket} is never taken");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -176,7 +176,7 @@ mod tests {
             }));
             wait_for_ticket(&watcher, FIRST + number + 1).await;
         }
-        assert_eq!(*order.lock().unwrap(), [0_u64; 0], "somebody did not wait");
+        assert_eq!(*order.lock().unwrap(), [0_u64; 0], "a writer did not wait");
         drop(holder);
         futures::future::join_all(waiting).await;
         assert_eq!(*order.lock().unwrap(), (0..40).collect::<Vec<_>>());

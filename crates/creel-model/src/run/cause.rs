@@ -39,10 +39,10 @@ macro_rules! classes {
 classes! {
     /// No sandbox could be created.
     ProvisionFailed = "provision_failed", retryable: true,
-        "Look at the provider with `creel doctor`, then try again.";
+        "Check the provider with `creel doctor`, then try again.";
     /// A step of the bootstrap failed for which there is no more specific class.
     BootstrapFailed = "bootstrap_failed", retryable: true,
-        "Read the step's tail with `creel show`, mend the step, then try again.";
+        "Read the step's tail with `creel show`, fix the step, then try again.";
     /// A required repository is not there as it should be.
     WorkspaceIncomplete = "workspace_incomplete", retryable: true,
         "Check the repository's address, ref and path in the workflow, and that the sandbox has git; then try again.";
@@ -57,7 +57,7 @@ classes! {
         "Allow the tool, or write in the task that the agent has to do without it.";
     /// The agent kept making the same failing call.
     ToolLoop = "tool_loop", retryable: true,
-        "Look at the failing call with `creel events`, then change the task or the workspace.";
+        "Read the failing call with `creel events`, then change the task or the workspace.";
     /// Nothing happened for too long.
     NoProgress = "no_progress", retryable: true,
         "Raise `limits.idle` if such a silence is normal, else try again.";
@@ -84,7 +84,7 @@ classes! {
         "Give the agent a smaller task, or a model with a larger context.";
     /// The sandbox vanished or died.
     SandboxLost = "sandbox_lost", retryable: true,
-        "Look at the provider with `creel doctor`, then try again from scratch.";
+        "Check the provider with `creel doctor`, then try again from scratch.";
     /// The agent program ended with an error.
     AgentCrashed = "agent_crashed", retryable: true,
         "Read the end of its output with `creel events`, then try again.";
@@ -105,7 +105,7 @@ classes! {
         "Free some space on the disk that CREEL_HOME is on, then try again; what the run held has been released.";
     /// The driver of the run died, or could not write its records.
     HubError = "hub_error", retryable: true,
-        "Try again; `creel reconcile` has given back what was held.";
+        "Try again; `creel reconcile` has released what was held.";
 }
 
 impl std::fmt::Display for CauseClass {

@@ -155,8 +155,8 @@ impl GroupRecord {
     fn remove_once(&self, resource: &ResourceId) -> io::Result<()> {
         let Some(group) = self.open(resource) else {
             if self.path.is_dir() {
-                tracing::warn!(path = %self.path.display(), "a control group that somebody else \
-                    made under this name is kept");
+                tracing::warn!(path = %self.path.display(), "a control group that another user \
+                    created under this name is kept");
             }
             return Ok(());
         };
@@ -415,12 +415,12 @@ mod tests {
         assert!(pids_in(std::slice::from_ref(&group), &resource).is_empty());
         group.kill(&resource).expect("nothing is done");
         group.remove(&resource).expect("nothing is done");
-        assert!(foreign.lives(), "a process of somebody else was killed");
-        assert!(group.path.is_dir(), "a group of somebody else was removed");
+        assert!(foreign.lives(), "a foreign process was killed");
+        assert!(group.path.is_dir(), "a foreign group was removed");
         let unknown = GroupRecord::planned(group.path.clone());
         unknown.kill(&resource).expect("nothing is done");
         unknown.remove(&resource).expect("it is in use, so it stays");
-        assert!(foreign.lives(), "a process of somebody else was killed");
+        assert!(foreign.lives(), "a foreign process was killed");
         drop(foreign);
         fs::remove_dir(&group.path).expect("it is empty");
     }

@@ -56,7 +56,7 @@ pub(super) struct File {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sandbox {
-    /// The world of the sandbox: `process` (the default; no isolation), `docker` or `daytona`.
+    /// The provider of the sandbox: `process` (the default; no isolation), `docker` or `daytona`.
     #[schemars(extend("anyOf" = [
         { "enum": ["process", "docker", "daytona"] },
         { "pattern": "\\$\\{(env|input):" },

@@ -40,9 +40,10 @@ impl Apply {
         let started = Instant::now();
         let mut plan = Plan::read(&self.plan)?;
         let planned = plan.items.len();
-        let names: Vec<ProviderName> = plan.worlds.iter().map(|world| world.provider).collect();
+        let names: Vec<ProviderName> =
+            plan.identities.iter().map(|planned| planned.provider).collect();
         let providers = app.providers(&names)?;
-        let listing = check_providers(&plan.worlds, &providers).await?;
+        let listing = check_providers(&plan.identities, &providers).await?;
         let (items, untried): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
             .into_iter()
             .partition(|item| listing.is_reachable(item.seen.provider));
@@ -74,12 +75,12 @@ impl Apply {
 /// Refuses a plan whose ids would name other objects here; returns the providers that do not
 /// respond.
 async fn check_providers(
-    worlds: &[ProviderIdentity],
+    identities: &[ProviderIdentity],
     providers: &Providers,
 ) -> Result<Listing, Failure> {
     let mut listing = Listing::default();
-    for world in worlds {
-        let provider = providers.get(world.provider)?;
+    for planned in identities {
+        let provider = providers.get(planned.provider)?;
         let identity = match provider.identity().await {
             Ok(identity) => identity,
             Err(error) => {
@@ -87,10 +88,10 @@ async fn check_providers(
                 continue;
             }
         };
-        if identity != world.identity {
+        if identity != planned.identity {
             let message = format!(
                 "the plan was made for {} at {}, which is another one than this",
-                world.provider, world.address
+                planned.provider, planned.address
             );
             return Err(Failure::new(Code::OtherEngine, Exit::Refused, message)
                 .hint(provider.other_account_hint())

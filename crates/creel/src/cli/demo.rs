@@ -61,7 +61,7 @@ impl Demo {
         let report = report_of(&ledger).await?;
         let certificate = Certificate::issue(CertificateEvidence {
             ledger: Some(ledger.id()),
-            worlds: app.identities(&providers, |_| true).await?,
+            identities: app.identities(&providers, |_| true).await?,
             started_at: Timestamp::now(),
             baseline: &during,
             report: &report,

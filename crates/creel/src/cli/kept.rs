@@ -21,7 +21,7 @@ pub(crate) async fn access_hints(
     if !records.is_empty() {
         // A process is released before the directory it runs in.
         let ids: Vec<String> = records.iter().rev().map(|record| record.id.to_string()).collect();
-        hints.push(format!("give it back: creel rm {}", ids.join(" ")));
+        hints.push(format!("release it: creel rm {}", ids.join(" ")));
     }
     Ok(hints)
 }

@@ -64,7 +64,7 @@ impl Rm {
         let plan = Plan {
             version: VERSION,
             made_at: Timestamp::now(),
-            worlds: Vec::new(),
+            identities: Vec::new(),
             listed: listing.inventory.len(),
             items,
             spared: Vec::new(),

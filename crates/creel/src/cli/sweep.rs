@@ -262,7 +262,7 @@ impl Sweep {
         selection: Selection<'_>,
     ) -> Plan {
         plan::build(PlanInput {
-            worlds: Vec::new(),
+            identities: Vec::new(),
             inventory: &listing.inventory,
             record_index,
             selectors: selection.selectors,
@@ -301,7 +301,7 @@ impl Sweep {
         let after = app.list(providers, &[]).await;
         let certificate = Certificate::issue(CertificateEvidence {
             ledger: ledger.map(|ledger| ledger.id()),
-            worlds: app
+            identities: app
                 .identities(providers, |name| before.is_reachable(name))
                 .await
                 .unwrap_or_default(),
@@ -335,9 +335,9 @@ async fn keep(
     path: &std::path::Path,
 ) -> Result<(), Failure> {
     let is_used = |name| plan.items.iter().any(|item| item.seen.provider == name);
-    let worlds = app.identities(providers, is_used).await?;
+    let identities = app.identities(providers, is_used).await?;
     let plan = plan::examine(plan.clone(), providers).await?;
-    Plan { worlds, ..plan }.write(path)?;
+    Plan { identities, ..plan }.write(path)?;
     app.printer.say(&format!("plan saved; apply it with: creel apply {}", path.display()));
     Ok(())
 }

@@ -331,7 +331,7 @@ impl Interleaving {
         let record_index = RecordIndex::read(&self.ledger, &inventory).await.unwrap();
         let ours = Selector { owned: true, ..Selector::default() };
         let plan = plan::build(PlanInput {
-            worlds: Vec::new(),
+            identities: Vec::new(),
             inventory: &inventory,
             record_index: &record_index,
             selectors: &[ours],

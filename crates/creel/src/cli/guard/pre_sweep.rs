@@ -114,7 +114,7 @@ impl PreSweepArgs {
         let selectors = self.selectors()?;
         listing.date_images(app, &selectors, &record_index, context.providers).await?;
         let plan = plan::build(PlanInput {
-            worlds: Vec::new(),
+            identities: Vec::new(),
             inventory: &listing.inventory,
             record_index: &record_index,
             selectors: &selectors,

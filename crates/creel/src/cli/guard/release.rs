@@ -145,7 +145,7 @@ impl ReleaseContext<'_> {
         let unexplained = unexplained.among(appeared(&self.baseline.inventory, &after.inventory));
         Ok(Certificate::issue(CertificateEvidence {
             ledger: Some(self.ledger.id()),
-            worlds: self.app.identities(self.providers, |_| true).await.unwrap_or_default(),
+            identities: self.app.identities(self.providers, |_| true).await.unwrap_or_default(),
             started_at,
             baseline: &self.baseline.inventory,
             report: &ended.report,

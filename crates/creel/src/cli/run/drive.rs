@@ -212,11 +212,11 @@ fn receive_requests(
         shutdown.requested().await;
         printer.say(match has_watchdog {
             true => {
-                "interrupted: giving everything back; \
+                "interrupted: releasing everything; \
                      press Ctrl-C again to leave that to the watchdog"
             }
             false => {
-                "interrupted: giving everything back; a second signal leaves that to \
+                "interrupted: releasing everything; a second signal leaves that to \
                       `creel resume`, `creel cancel` or the end of the lease"
             }
         });

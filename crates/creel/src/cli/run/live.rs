@@ -59,7 +59,7 @@ impl LiveOutput {
 fn wait_for(waits: &WaitLine, event: &RunEvent) {
     match event {
         RunEvent::PhaseEntered { phase: Phase::Provisioning } => waits.show("making the sandbox"),
-        RunEvent::PhaseEntered { phase: Phase::Releasing } => waits.show("giving everything back"),
+        RunEvent::PhaseEntered { phase: Phase::Releasing } => waits.show("releasing everything"),
         RunEvent::StepStarted { step } => waits.show(step.step.as_str()),
         RunEvent::StepEnded { .. } | RunEvent::PhaseEntered { .. } | RunEvent::Released { .. } => {
             waits.clear();

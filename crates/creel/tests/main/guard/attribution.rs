@@ -138,7 +138,7 @@ fn a_prune_stops_before_a_stranger_that_inherited_the_label() {
     scene.outside("docker commit mine inherited; docker run --name stranger inherited true");
     std::fs::write(&go, "go").unwrap();
     let output = guard.wait().expect_code(1);
-    assert!(output.stderr.contains("somebody else's"), "{output}");
+    assert!(output.stderr.contains("belongs to another client"), "{output}");
     assert_eq!(names(&scene, "container"), "stranger");
     scene.clear();
 }

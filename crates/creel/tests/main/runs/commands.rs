@@ -54,7 +54,7 @@ fn a_signal_cancels_the_run_and_releases_everything() {
         let shown = assert_ended_by(&test_run, "cancelled");
         assert_eq!(shown["phase"], "cancelled");
         assert!(
-            test_run.stderr().contains("interrupted: giving everything back"),
+            test_run.stderr().contains("interrupted: releasing everything"),
             "{}",
             test_run.stderr()
         );

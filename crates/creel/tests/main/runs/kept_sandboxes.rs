@@ -52,7 +52,7 @@ fn a_kept_sandbox_is_entered_and_released_with_the_printed_commands() {
         }
         fixture.home.creel.run(["reconcile"]).expect_code(0);
         assert!(!fixture.home.open_records().is_empty(), "the time had not come");
-        let rm = after(&failed.stderr, "give it back: creel ");
+        let rm = after(&failed.stderr, "release it: creel ");
         fixture.home.creel.run(rm.split(' ')).expect_code(0);
         fixture.assert_nothing_left();
         let shown = fixture.home.creel.run(["show", "last", "--json"]).json();

@@ -254,7 +254,7 @@ fn a_kept_sandbox_has_neither_spool_nor_prompt() {
         assert_clean(&failed);
         let again = fixture.home.creel.run(["retry", "last", "--from", "bootstrap"]).expect_code(5);
         assert_clean(&again);
-        let rm = after(&again.stderr, "give it back: creel ");
+        let rm = after(&again.stderr, "release it: creel ");
         fixture.home.creel.run(rm.split(' ')).expect_code(0);
         fixture.assert_nothing_left();
     }
