@@ -334,7 +334,7 @@ async fn a_container_restarted_right_after_the_inspect_is_spared() {
     let seen_at = Some(Instant::now());
     let inventory = provider.list(&[Kind::Container]).await.unwrap();
     let plan = plan::build(PlanInput {
-        worlds: Vec::new(),
+        identities: Vec::new(),
         inventory: &inventory,
         record_index: &RecordIndex::default(),
         selectors: &selectors,
