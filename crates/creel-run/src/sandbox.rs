@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use creel_core::scope::{AcquireError, Held, Request, Supervisor};
@@ -17,13 +16,14 @@ use creel_ledger::{OnOwnerDeath, Record};
 use creel_model::id::RunId;
 use creel_model::labels;
 use creel_model::labels::Labels;
-use creel_model::provider::{ErrorClass, Kind, Limits, ProviderError, ProviderName};
+use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName};
 pub use creel_model::sandbox::{
-    BridgeProgram, CREEL_DIRECTORY, Command, Finished, OutputListener, Sandbox, SandboxStatus,
+    BridgeProgram, CREEL_DIRECTORY, Command, Finished, OutputListener, Sandbox, SandboxOptions,
+    SandboxStatus,
 };
 use creel_model::sandbox::{
-    PartMaker, PartNotMade, SandboxError, SandboxOptions, SandboxPart, SandboxParts,
-    SandboxProvider, no_sandbox, program_name,
+    PartMaker, PartNotMade, SandboxError, SandboxPart, SandboxParts, SandboxProvider, no_sandbox,
+    program_name,
 };
 use secrecy::SecretString;
 use tracing::warn;
@@ -35,37 +35,10 @@ pub struct SandboxPlan {
     pub run: RunId,
     /// The provider that creates it.
     pub provider: ProviderName,
-    /// The image it starts from, if the provider has images.
-    pub image: Option<String>,
-    /// The snapshot it starts from, if the provider has snapshots.
-    pub snapshot: Option<String>,
-    /// Variables of every command in it. They are never part of the sandbox itself.
-    pub env: BTreeMap<String, SecretString>,
-    /// The limits of its resources.
-    pub limits: Limits,
-    /// The maximum size of its disk in bytes, if the provider can limit that.
-    pub disk: Option<u64>,
-    /// The network it joins; `None` means the provider's default.
-    pub network: Option<String>,
-    /// How long it may live without a renewal.
-    pub lease: Duration,
+    /// What it is like.
+    pub options: SandboxOptions,
     /// What happens to it when this process dies.
     pub on_owner_death: OnOwnerDeath,
-}
-
-impl SandboxPlan {
-    /// Returns what the provider has to know.
-    fn options(&self) -> SandboxOptions {
-        SandboxOptions {
-            image: self.image.clone(),
-            snapshot: self.snapshot.clone(),
-            env: self.env.clone(),
-            limits: self.limits.clone(),
-            disk: self.disk,
-            network: self.network.clone(),
-            lease: self.lease,
-        }
-    }
 }
 
 /// A sandbox that was created.
@@ -97,7 +70,7 @@ impl Sandboxes {
     ///
     /// Fails when the provider does not answer.
     pub async fn missing_image(&self, plan: &SandboxPlan) -> Result<Option<String>, ProviderError> {
-        self.provider(plan.provider)?.missing_image(&plan.options()).await
+        self.provider(plan.provider)?.missing_image(&plan.options).await
     }
 
     /// Pulls the image of a planned sandbox from its registry. It stays for the next sandbox.
@@ -123,7 +96,7 @@ impl Sandboxes {
         let provider = self.provider(plan.provider)?;
         let program = program_name(&self.program);
         let mut parts = RecordedParts { supervisor, plan, program, held: Vec::new(), error: None };
-        let created = provider.create(&plan.options(), &self.program, &mut parts).await;
+        let created = provider.create(&plan.options, &self.program, &mut parts).await;
         let proven = match created {
             Ok(sandbox) => sandbox.probe().await.map(|()| sandbox).map_err(SandboxError::from),
             Err(error) => Err(error),
@@ -185,7 +158,7 @@ impl PartMaker for RecordedParts<'_> {
             labels,
             run: Some(self.plan.run),
             on_owner_death: self.plan.on_owner_death,
-            lease: self.plan.lease,
+            lease: self.plan.options.lease,
             ..Request::new(self.plan.provider, part.spec)
         };
         match self.supervisor.create(request).await {

@@ -7,7 +7,7 @@ use creel_model::provider::ErrorClass;
 use creel_model::run::{CauseClass, ConditionStatus, ConditionType, Connection, Phase};
 use creel_sanitise::Diagnostic;
 
-use crate::sandbox::SandboxPlan;
+use crate::sandbox::{SandboxOptions, SandboxPlan};
 
 use super::checklist::{StepResult, StepSpec};
 use super::{Drive, Stopped};
@@ -86,14 +86,16 @@ impl Drive {
         SandboxPlan {
             run: self.journal.run(),
             provider: settings.provider,
-            image: settings.image.clone(),
-            snapshot: settings.snapshot.clone(),
-            env: settings.env.clone(),
-            limits: settings.limits.clone(),
-            disk: settings.disk,
-            network: settings.network.clone(),
-            // A sandbox that is kept for inspection must not expire earlier.
-            lease: settings.lease.max(self.workflow.on_failure.keep),
+            options: SandboxOptions {
+                image: settings.image.clone(),
+                snapshot: settings.snapshot.clone(),
+                env: settings.env.clone(),
+                limits: settings.limits.clone(),
+                disk: settings.disk,
+                network: settings.network.clone(),
+                // A sandbox that is kept for inspection must not expire earlier.
+                lease: settings.lease.max(self.workflow.on_failure.keep),
+            },
             on_owner_death: self.context.on_owner_death,
         }
     }

@@ -27,8 +27,15 @@ impl Image {
         Self(reference)
     }
 
+    /// Returns a plan with another image, or none.
+    fn plan_with(&self, image: Option<String>) -> SandboxPlan {
+        let mut plan = plan(ProviderName::Docker);
+        plan.options.image = image;
+        plan
+    }
+
     fn plan(&self) -> SandboxPlan {
-        SandboxPlan { image: Some(self.0.clone()), ..plan(ProviderName::Docker) }
+        self.plan_with(Some(self.0.clone()))
     }
 }
 
@@ -116,8 +123,8 @@ async fn a_container_that_cannot_be_created_reports_why_and_leaves_nothing() {
         Image::import("nobody", &archive(None), &["USER no-such-user"])
     });
     let provider_fixture = ProviderFixture::new(ProviderName::Docker).await;
-    let nameless = SandboxPlan { image: None, ..image.plan() };
-    let absent = SandboxPlan { image: Some("creel-no-such-image".to_owned()), ..image.plan() };
+    let nameless = image.plan_with(None);
+    let absent = image.plan_with(Some("creel-no-such-image".to_owned()));
     for (plan, message) in [
         (image.plan(), "user `no-such-user` is not among"),
         (nameless, "needs an image"),

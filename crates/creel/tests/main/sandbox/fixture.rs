@@ -19,7 +19,8 @@ use creel_model::sandbox::SandboxProvider;
 use creel_process::ProcessSandboxes;
 use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_run::sandbox::{
-    BridgeProgram, Command, CreatedSandbox, Finished, Sandbox, SandboxPlan, Sandboxes,
+    BridgeProgram, Command, CreatedSandbox, Finished, Sandbox, SandboxOptions, SandboxPlan,
+    Sandboxes,
 };
 use creel_testkit::engine::Engine;
 use creel_testkit::image;
@@ -205,13 +206,15 @@ pub(super) fn plan(provider: ProviderName) -> SandboxPlan {
     SandboxPlan {
         run: RunId::new(),
         provider,
-        image: (provider == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
-        snapshot: None,
-        env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
-        limits: Limits::default(),
-        disk: None,
-        network: (provider == ProviderName::Docker).then(|| "none".to_owned()),
-        lease: Duration::from_secs(600),
+        options: SandboxOptions {
+            image: (provider == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
+            snapshot: None,
+            env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
+            limits: Limits::default(),
+            disk: None,
+            network: (provider == ProviderName::Docker).then(|| "none".to_owned()),
+            lease: Duration::from_secs(600),
+        },
         on_owner_death: OnOwnerDeath::Release,
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use creel_ledger::RecordFilter;
 use creel_model::id::ResourceId;
 use creel_model::provider::{ErrorClass, Kind, Provider, ProviderName, ReleaseMode};
-use creel_run::sandbox::{Command, CreatedSandbox, SandboxPlan};
+use creel_run::sandbox::{Command, CreatedSandbox};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
@@ -180,7 +180,8 @@ fn kill_marked(mark: &str) {
 }
 
 async fn check_lease(provider: ProviderName) {
-    let short = SandboxPlan { lease: SHORT, ..plan(provider) };
+    let mut short = plan(provider);
+    short.options.lease = SHORT;
     let fixture = SandboxFixture::enter_with(provider, short).await;
     // With renewals, it outlives its lease by far.
     let keep = fixture.supervisor.keep_alive(Duration::from_millis(500));
@@ -229,7 +230,8 @@ async fn a_cloud_sandbox_whose_setup_fails_is_released() {
 async fn an_unsupported_plan_is_refused_before_anything_is_created() {
     let provider_fixture = ProviderFixture::new(ProviderName::Process).await;
     let network = Some("none".to_owned());
-    let impossible = SandboxPlan { network, ..plan(ProviderName::Process) };
+    let mut impossible = plan(ProviderName::Process);
+    impossible.options.network = network;
     let elsewhere = plan(ProviderName::Daytona);
     for (plan, message) in [(impossible, "network"), (elsewhere, "not configured")] {
         let refused: Result<CreatedSandbox, _> =
