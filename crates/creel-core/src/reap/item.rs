@@ -197,8 +197,6 @@ impl Job<'_> {
             // The engine itself rejects the release if a stopped object runs again by then.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
             expected: authorization.expected.clone(),
-            // Each step of a recorded build has its own record.
-            keep_parents: item.resource.is_some(),
         };
         let dependents =
             self.announce_dependents(provider, item, seen, &authorization.evidence).await;
