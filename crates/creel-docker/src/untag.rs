@@ -1,7 +1,8 @@
 //! Releases images and their references.
 //!
 //! An image is removed by its id without force, so that the engine refuses while it is in use or
-//! has another name. A reference is removed alone if others name the same image. Then the response
+//! has another name. The images without a name below it always stay: they were not selected, and
+//! another user may have built them. A reference is removed alone if others name the same image. Then the response
 //! must show that nothing else was removed with it.
 
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ pub(super) async fn image(
     id: &str,
     mode: &ReleaseMode,
 ) -> Result<Released, ReleaseRefusal> {
-    let images = Remover { library: connection.library().await?, noprune: mode.keep_parents };
+    let images = Remover { library: connection.library().await? };
     let expected = mode.expected.as_ref();
     match expected {
         Some(Identity::Tag { image, image_is_ours, replaces, .. }) if !observe::is_image_id(id) => {
@@ -200,16 +201,14 @@ async fn details_of(
     connection.get_if_any(&format!("/images/{}/json", encoded(object))).await
 }
 
-/// Removes images, unforced.
+/// Removes images, unforced and without the images below them.
 struct Remover<'a> {
     library: &'a Docker,
-    /// Whether the images without a name below an image stay.
-    noprune: bool,
 }
 
 impl Remover<'_> {
     async fn remove(&self, reference: &str) -> Result<Vec<ImageDeleteResponseItem>, Error> {
-        let options = RemoveImageOptions { force: false, noprune: self.noprune, platforms: None };
+        let options = RemoveImageOptions { force: false, noprune: true, platforms: None };
         self.library.remove_image(reference, Some(options), None).await
     }
 }

@@ -25,7 +25,7 @@ pub enum CertificateVerdict {
     /// object appeared.
     #[serde(rename = "leaking")]
     Leaking,
-    /// Everything that should be gone is gone. The rest stays on record, as requested.
+    /// Everything that should be gone is gone. The rest stays on record, as requested or protected.
     #[serde(rename = "kept")]
     Kept,
     /// Nothing is known to be left, but an inventory could not be read.
@@ -88,7 +88,7 @@ pub struct Certificate {
     pub inventory: Vec<CertificateEntry>,
     /// The providers whose inventory could not be read, before or after.
     pub unread: Vec<UnreadInventory>,
-    /// The objects that stay on record, as requested.
+    /// The objects that stay on record, as requested or protected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<CertificateEntry>,
     /// The difference between the two inventories.
@@ -115,7 +115,7 @@ pub struct CertificateEvidence<'a> {
     /// The objects on record that still have to be released, whether an inventory shows them or
     /// not.
     pub outstanding: Vec<CertificateEntry>,
-    /// The objects that stay on record, as requested.
+    /// The objects that stay on record, as requested or protected.
     pub kept: Vec<CertificateEntry>,
     /// Those of the [`appeared`] objects that may be ours and are not on record.
     pub unexplained: Vec<CertificateEntry>,

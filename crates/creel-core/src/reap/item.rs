@@ -50,8 +50,10 @@ enum Recheck {
     Go(Observed, Authorization),
     /// It is absent already.
     Absent,
-    /// It must stay.
-    Stay(Outcome, String),
+    /// A label or a rule protects it.
+    Protected(String),
+    /// It is no longer what was selected.
+    Drifted(String),
     /// Another object has its name.
     Replaced(String),
     /// Nothing proves that it is the recorded one.
@@ -79,8 +81,9 @@ impl Job<'_> {
         let allowed = match recheck.result {
             Ok(Recheck::Go(seen, authorization)) => Some((seen, authorization)),
             Ok(Recheck::Absent) => None,
-            Ok(Recheck::Stay(outcome, reason)) => {
-                return ItemReport::new(item, outcome, Some(reason));
+            Ok(Recheck::Protected(why)) => return ItemReport::protected(item, why),
+            Ok(Recheck::Drifted(why)) => {
+                return ItemReport::new(item, Outcome::Drifted, Some(why));
             }
             Ok(Recheck::Replaced(why)) => return self.spare_replacement(item, 0, why).await,
             Ok(Recheck::Unproven(why)) => return self.keep_unproven(item, 0, why).await,
@@ -144,13 +147,13 @@ impl Job<'_> {
         // If the engine does not report an image's age, the value in the plan still holds.
         seen.tagged_at = seen.tagged_at.or(item.seen.tagged_at);
         if let Some(reason) = protection(&self.options.protect, &seen, self.now) {
-            return Ok(Recheck::Stay(Outcome::Spared, reason));
+            return Ok(Recheck::Protected(reason));
         }
         let leaving = |user: &str| self.leaving.contains(user);
         let changed =
             plan::drift(item, &seen, leaving).or_else(|| self.no_longer_selected(item, &seen));
         if let Some(reason) = changed {
-            return Ok(Recheck::Stay(Outcome::Drifted, reason));
+            return Ok(Recheck::Drifted(reason));
         }
         if let Some(record) = record.filter(|record| record.state.object().is_none()) {
             return claim(provider, item, record, seen).await;
@@ -222,8 +225,6 @@ impl Job<'_> {
             // The engine itself rejects the release if a stopped object runs again by then.
             kill_running: item.binding == plan::Binding::Identity || seen.is_running(),
             expected: authorization.expected.clone(),
-            // Each step of a recorded build has its own record.
-            keep_parents: item.resource.is_some(),
         };
         let dependents =
             self.announce_dependents(provider, item, seen, &authorization.evidence).await;
@@ -270,10 +271,8 @@ impl Job<'_> {
             return None;
         }
         match self.recheck(provider, item, None).await {
-            Ok(Recheck::Stay(outcome, reason)) => {
-                Some(ItemReport::new(item, outcome, Some(reason)))
-            }
-            Ok(Recheck::Replaced(why) | Recheck::Unproven(why)) => {
+            Ok(Recheck::Protected(why)) => Some(ItemReport::protected(item, why)),
+            Ok(Recheck::Drifted(why) | Recheck::Replaced(why) | Recheck::Unproven(why)) => {
                 Some(ItemReport::new(item, Outcome::Drifted, Some(why)))
             }
             Ok(Recheck::Go(..) | Recheck::Absent) | Err(_) => None,

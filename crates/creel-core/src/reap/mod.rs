@@ -145,6 +145,9 @@ pub struct ItemReport {
     /// Whether an earlier report said that the provider keeps it, and the date has not passed.
     #[serde(skip)]
     pub known_before: bool,
+    /// Whether it was left alone because its label or a rule protects it.
+    #[serde(skip)]
+    pub is_protected: bool,
 }
 
 impl ItemReport {
@@ -156,6 +159,11 @@ impl ItemReport {
     /// Describes an object that was not tried, because its release could not be recorded.
     pub(crate) fn untried(item: &PlanItem, error: &LedgerError) -> Self {
         Self::new(item, Outcome::Failed, Some(format!("not tried: {error}")))
+    }
+
+    /// Describes an object that is protected.
+    fn protected(item: &PlanItem, reason: String) -> Self {
+        Self { is_protected: true, ..Self::new(item, Outcome::Spared, Some(reason)) }
     }
 
     fn new(item: &PlanItem, result: Outcome, reason: Option<String>) -> Self {
@@ -173,6 +181,7 @@ impl ItemReport {
             resource: item.resource,
             class: None,
             known_before: false,
+            is_protected: false,
         }
     }
 
@@ -262,6 +271,7 @@ impl Report {
             resource: None,
             class: None,
             known_before: false,
+            is_protected: false,
         }));
     }
 }

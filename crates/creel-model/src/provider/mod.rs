@@ -50,15 +50,11 @@ pub struct ReleaseMode {
     /// The expected object, where the name may belong to another object by now. A provider that can
     /// compare and delete in one step returns [`Released::Kept`] for any other object.
     pub expected: Option<Identity>,
-    /// Keep everything that the object was made from. Without it an engine also deletes the
-    /// untagged parents of an image, which another user may have built.
-    pub keep_parents: bool,
 }
 
 impl ReleaseMode {
     /// Releases the object at once, whatever its state.
-    pub const AT_ONCE: Self =
-        Self { stop_timeout: None, kill_running: true, expected: None, keep_parents: true };
+    pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true, expected: None };
 }
 
 /// The provider's response to a release.

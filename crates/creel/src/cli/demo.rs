@@ -267,6 +267,7 @@ async fn report_of(ledger: &Ledger) -> Result<Report, Failure> {
         report.items.push(ItemReport {
             kept_until: None,
             known_before: false,
+            is_protected: false,
             provider: record.provider,
             kind: record.kind,
             id: created.unwrap_or_default(),

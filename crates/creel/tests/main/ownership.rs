@@ -350,3 +350,37 @@ fn a_volume_that_is_removed_with_a_tracked_container_has_the_evidence_of_the_con
         assert!(evidence.ends_with(&format!("; its id {container} is on record")), "{evidence}");
     }
 }
+
+/// Makes an image without a name, and a named one upon it. Returns the ids of both.
+fn commit_chain(docker: &Docker, reference: &str) -> (String, String) {
+    let commit = |from: Option<&str>, repository: &str| {
+        let spec = ContainerSpec::sleeping("source");
+        let spec = from.map_or(spec.clone(), |image| spec.image(image));
+        let source = docker.create(&spec).unwrap();
+        let image = docker.commit(&source, repository, "1").unwrap();
+        docker.remove_container(&source).unwrap();
+        image
+    };
+    let below = commit(None, "");
+    let above = commit(Some(&below), reference);
+    (below, above)
+}
+
+#[test]
+fn a_sweep_of_an_image_keeps_the_nameless_images_below_it() {
+    let (home, engine) = set_up();
+    let docker = engine.engine().docker();
+    for line in [&["sweep", "--apply", "--name", "theirs:1"][..], &["rm", "theirs:1"]] {
+        let (below, above) = commit_chain(&docker, "theirs");
+        home.creel.run(line).expect_code(0);
+        assert!(docker.inspect_image(&above).unwrap().is_none(), "{line:?}");
+        assert!(docker.inspect_image(&below).unwrap().is_some(), "{line:?}: it was not selected");
+        // It can be selected on its own, and then has its own rows.
+        home.creel
+            .run(["sweep", "--apply", "--kind", "image", "--state", "dangling"])
+            .expect_code(0);
+        assert!(docker.inspect_image(&below).unwrap().is_none(), "{line:?}");
+        let releases = releases_of(&home, &below);
+        assert_eq!(releases.first().map(|(outcome, _)| outcome.as_str()), Some("ok"), "{line:?}");
+    }
+}

@@ -52,15 +52,13 @@ struct CreatedObject {
 }
 
 /// Who removes an image.
-#[derive(Debug, Clone, Copy)]
-struct Remover {
-    is_us: bool,
-    /// Whether the unused images below it stay.
-    keeps_parents: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Remover {
+    /// This program keeps the unused images below it.
+    Us,
+    /// The engine removes them too.
+    OtherUser,
 }
-
-/// Another user who removes an image.
-const OTHER_USER: Remover = Remover { is_us: false, keeps_parents: false };
 
 /// A reference of an image, and who set it last.
 #[derive(Debug, Clone)]
@@ -269,7 +267,7 @@ impl ModelState {
     /// Removes a reference, and with the last one its image, unless another image is built upon it.
     fn untag(&mut self, reference: &str, by: Remover) {
         let Some(tag) = self.tags.remove(reference) else { return };
-        if by.is_us && tag.is_theirs {
+        if by == Remover::Us && tag.is_theirs {
             self.foreign_released.push(format!("tag {reference}"));
         }
         if self.is_unused(&tag.image) {
@@ -277,15 +275,14 @@ impl ModelState {
         }
     }
 
-    /// Removes an image and, as engines do, the unused images below it, unless the caller keeps them.
+    /// Removes an image and, for other users, the unused images below it, as engines do.
     fn remove_image(&mut self, id: &str, by: Remover) {
         let Some(image) = self.images.remove(id) else { return };
-        if by.is_us && image.is_theirs {
+        if by == Remover::Us && image.is_theirs {
             self.foreign_released.push(format!("image {id}"));
         }
-        if let Some(parent) =
-            image.parent.filter(|parent| !by.keeps_parents && self.is_unused(parent))
-        {
+        let is_pruned = |parent: &String| by == Remover::OtherUser && self.is_unused(parent);
+        if let Some(parent) = image.parent.filter(is_pruned) {
             self.remove_image(&parent, by);
         }
     }
@@ -351,7 +348,7 @@ impl ModelState {
                 let image = self.build(None, true);
                 self.tag(reference, &image, true);
             }
-            9 => self.untag(reference, OTHER_USER),
+            9 => self.untag(reference, Remover::OtherUser),
             10 => self.prune(),
             11 => drop(self.build_upon(image)),
             12 => self.commit(object, image, random.below(2) == 0, reference),
@@ -442,7 +439,7 @@ impl ModelState {
     fn prune(&mut self) {
         let unused = |state: &Self| state.image_ids().into_iter().find(|id| state.is_unused(id));
         while let Some(image) = unused(self) {
-            self.remove_image(&image, OTHER_USER);
+            self.remove_image(&image, Remover::OtherUser);
         }
         self.objects.retain(|one| one.kind != Kind::Network || one.is_theirs);
     }
@@ -533,7 +530,6 @@ impl ModelState {
         }
         let image = self.tags.get(id).map_or_else(|| id.to_owned(), |tag| tag.image.clone());
         let names = self.names_of(&image);
-        let us = Remover { is_us: true, keeps_parents: mode.keep_parents };
         match &mode.expected {
             Some(Identity::Tag { image: ours, image_is_ours, replaces, .. }) if id != image => {
                 let replaces = replaces.as_deref();
@@ -548,7 +544,7 @@ impl ModelState {
                 match decided {
                     Removal::Kept(check) => return Ok(Released::Kept(check)),
                     Removal::ById if self.has_children(&image) => return Err(refused(BUILT_UPON)),
-                    Removal::ById | Removal::ReferenceOnly => self.untag(id, us),
+                    Removal::ById | Removal::ReferenceOnly => self.untag(id, Remover::Us),
                 }
             }
             Some(Identity::Image { tags, .. }) if foreign_name(&names, Some(tags)).is_some() => {
@@ -556,8 +552,8 @@ impl ModelState {
             }
             _ if self.has_children(&image) => return Err(refused(BUILT_UPON)),
             _ => {
-                names.iter().for_each(|name| self.untag(name, us));
-                self.remove_image(&image, us);
+                names.iter().for_each(|name| self.untag(name, Remover::Us));
+                self.remove_image(&image, Remover::Us);
             }
         }
         Ok(Released::Done)

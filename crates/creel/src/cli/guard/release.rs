@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use creel_core::reap::{Certificate, CertificateEvidence, ItemReport, Outcome, Report, appeared};
+use creel_core::reap::{
+    Certificate, CertificateEvidence, CertificateVerdict, Difference, ItemReport, Outcome, Report,
+    appeared,
+};
 use creel_core::reconcile::Unreachable;
 use creel_ledger::{Ledger, OnOwnerDeath, Record, RecordFilter};
 use creel_model::certificate::CertificateEntry;
@@ -45,8 +48,10 @@ struct ReleaseOutcome {
     report: Report,
     /// The records that are still to be released.
     outstanding: Vec<Record>,
-    /// The records that stay, as requested.
+    /// The records that stay, as requested with `--keep`.
     kept: Vec<Record>,
+    /// The records whose object a label or a rule protects.
+    protected: Vec<Record>,
     /// Providers that could not be reached.
     unreachable: Vec<Unreachable>,
 }
@@ -70,13 +75,12 @@ pub(super) async fn release(mut end: ReleaseContext<'_>) -> Result<(), Failure> 
         let kept = ended.kept.len();
         app.printer.say(&format!("kept {kept}; remove them with: creel sweep --owned --apply"));
     }
-    if let Some(path) = end.certificate {
-        let certificate = end.certify(started_at, &ended).await?;
-        certificate.write(path).map_err(|error| {
-            Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
-        })?;
-    }
-    ended.verdict()
+    let Some(path) = end.certificate else { return ended.verdict() };
+    let certificate = end.certify(started_at, &ended).await?;
+    certificate.write(path).map_err(|error| {
+        Failure::file(&format!("cannot write the certificate {}", path.display()), &error)
+    })?;
+    ended.verdict().and_then(|()| certified(&certificate, path))
 }
 
 impl ReleaseOutcome {
@@ -89,18 +93,43 @@ impl ReleaseOutcome {
         if let Some(provider) = self.unreachable.first() {
             return failure(format!("what was created may still be there: {}", provider.error));
         }
-        let items = &self.report.items;
-        let is_spared = |record: &Record| {
-            let of_record = |item: &&ItemReport| item.resource == Some(record.id);
-            items.iter().filter(of_record).any(|item| item.result == Outcome::Spared)
-        };
-        match self.outstanding.iter().filter(|record| !is_spared(record)).count() {
+        match self.outstanding.len() {
             0 if self.report.audit_incomplete > 0 => failure(format!(
                 "{} changes could not be written to the ledger",
                 self.report.audit_incomplete
             )),
             0 => Ok(()),
             not_gone => failure(format!("{not_gone} not verified gone")),
+        }
+    }
+}
+
+/// Fails if the certificate does not say that everything is gone or stays as requested.
+fn certified(certificate: &Certificate, path: &Path) -> Result<(), Failure> {
+    let listed = format!("the certificate {} lists everything", path.display());
+    match certificate.verdict {
+        CertificateVerdict::Clean | CertificateVerdict::Kept => Ok(()),
+        CertificateVerdict::Leaking => {
+            let Difference { unexplained, remaining, .. } = &certificate.difference;
+            let parts = [
+                (remaining, "not verified gone"),
+                (unexplained, "appeared, and no record says who made it"),
+            ];
+            let parts = parts.into_iter().filter(|(entries, _)| !entries.is_empty());
+            let parts: Vec<String> =
+                parts.map(|(entries, what)| format!("{what}: {}", names_of(entries))).collect();
+            Err(Failure::new(Code::NotGone, Exit::Guard, parts.join("; "))
+                .hint("if it may go: creel rm NAME")
+                .hint(listed))
+        }
+        CertificateVerdict::InventoryUnread => {
+            let unread = certificate.unread.iter();
+            let unread: Vec<String> =
+                unread.map(|one| format!("{}: {}", one.provider, one.error)).collect();
+            let message = format!("the final inventory could not be read: {}", unread.join("; "));
+            Err(Failure::new(Code::Unreachable, Exit::Guard, message)
+                .hint("creel doctor shows what was tried and what answered")
+                .hint(listed))
         }
     }
 }
@@ -125,7 +154,12 @@ impl ReleaseContext<'_> {
         let is_kept =
             |record: &mut Record| self.kept && record.on_owner_death == OnOwnerDeath::Hold;
         let kept = outstanding.extract_if(.., is_kept).collect();
-        Ok(ReleaseOutcome { report, outstanding, kept, unreachable })
+        let is_protected = |record: &mut Record| {
+            let mut items = report.items.iter();
+            items.any(|item| item.resource == Some(record.id) && item.is_protected)
+        };
+        let protected = outstanding.extract_if(.., is_protected).collect();
+        Ok(ReleaseOutcome { report, outstanding, kept, protected, unreachable })
     }
 
     /// Compares the current inventory with the one before the command.
@@ -152,10 +186,16 @@ impl ReleaseContext<'_> {
             inventory: &after.inventory,
             unread: after.unread(),
             outstanding: ended.outstanding.iter().map(CertificateEntry::from).collect(),
-            kept: ended.kept.iter().map(CertificateEntry::from).collect(),
+            kept: ended.kept.iter().chain(&ended.protected).map(CertificateEntry::from).collect(),
             unexplained,
         }))
     }
+}
+
+/// Lists objects by kind and name.
+fn names_of(entries: &[CertificateEntry]) -> String {
+    let names = entries.iter().map(|entry| format!("{} {}", entry.kind, entry.name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns whether the guard need not wait for this item: it is protected, or a foreign container

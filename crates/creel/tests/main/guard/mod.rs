@@ -5,6 +5,7 @@
 //! - `attribution`, `images`: what is the command's goes, what is not stays.
 //! - `replaced`: what others put in the place of the command's things stays.
 //! - `cut_builds`: whoever dies in a build, none of its images stay.
+//! - `certificates`: what a certificate says, the exit code says too.
 //! - `clients`: Compose, Buildx, docker-py, testcontainers and bollard, unchanged.
 //! - `harbor`: a benchmark harness, with a task of its own.
 //! - `unguarded`: the same harnesses without a guard, and what their recipes do.
@@ -15,6 +16,7 @@
 //! - `kills`: whatever is killed, nothing is left.
 
 mod attribution;
+mod certificates;
 mod clients;
 mod cut_builds;
 mod daytona;
