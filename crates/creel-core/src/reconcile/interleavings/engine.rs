@@ -240,7 +240,7 @@ impl ModelState {
     pub(super) fn remove_for_another_user(&mut self, image: &str) -> bool {
         let is_unused = self.is_unused(image);
         if is_unused {
-            self.remove_image(image, OTHER_USER);
+            self.remove_image(image, Remover::OtherUser);
         }
         is_unused
     }
