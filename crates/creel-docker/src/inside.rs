@@ -112,7 +112,7 @@ impl DockerProvider {
         let status: std::result::Result<ExecStatus, _> =
             self.connection().get(&format!("/exec/{}/json", encoded(exec)), &[]).await;
         let status = status
-            .map_err(|error| self.classified(error, EngineAction::Inspect, "look at a command"));
+            .map_err(|error| self.classified(error, EngineAction::Inspect, "inspect a command"));
         Ok(status?.exit_code)
     }
 

@@ -71,7 +71,7 @@ impl Toolbox {
     /// Fails when the toolbox does not know it.
     pub async fn exit_code(&self, command: &SessionCommand) -> Result<Option<i64>, ProviderError> {
         let exit_code = self.poll_exit_code(command).await;
-        exit_code.map_err(|refusal| self.during(refusal, "look at a command"))
+        exit_code.map_err(|refusal| self.during(refusal, "inspect a command"))
     }
 
     pub(super) async fn poll_exit_code(

@@ -82,7 +82,7 @@ fn start(directory: &BridgeDirectory, mut line: Vec<u8>) -> Result<Vec<u8>, Brid
         let _ = input.write_all(&line);
         drop(input);
         let read = BufReader::new(output).read_until(b'\n', &mut sign);
-        read.map_err(BridgeError::of("hear the bridge"))?;
+        read.map_err(BridgeError::of("receive from the bridge"))?;
     }
     if frame::decode::<TailItem>(&sign).is_none() {
         // Another process may have started a bridge at the same instant.
