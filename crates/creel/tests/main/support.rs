@@ -43,6 +43,15 @@ pub(crate) struct Home {
     directory: TempDir,
 }
 
+/// Lets the processes of other tests go before those of this one.
+///
+/// For tests that start hundreds of processes: without it, other tests of this program get too
+/// little of the machine and miss their deadlines. It applies to the calling thread, which is the
+/// test's own, and to every process it starts from now on.
+pub(crate) fn yield_to_other_tests() {
+    rustix::process::nice(15).unwrap();
+}
+
 impl Home {
     /// Creates a home with this engine.
     pub(crate) fn on(engine: &Engine) -> Self {

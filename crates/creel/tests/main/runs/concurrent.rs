@@ -9,6 +9,8 @@ use creel_testkit::creel::Running;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
+use crate::support::yield_to_other_tests;
+
 use super::run_fixture::{RunFixture, agent};
 
 /// The number of concurrent runs.
@@ -25,6 +27,7 @@ fn arrived(fixture: &RunFixture) -> usize {
 
 #[test]
 fn two_hundred_runs_at_once_end_with_two_hundred_outcomes_and_nothing_left() {
+    yield_to_other_tests();
     let mut fixture = RunFixture::set(ProviderName::Process);
     fixture.home.creel = fixture.home.creel.clone().deadline(PATIENCE);
     fs::create_dir(fixture.home.path("arrived")).unwrap();
