@@ -59,7 +59,7 @@ const SPACE_CHECK_PAUSE: Duration = Duration::from_secs(2);
 
 /// Records per transaction when taking over. A whole transaction is in the ledger's write-ahead log
 /// at once, which must fit in the reserved space on a full disk.
-const TAKE_OVER_BATCH: usize = 128;
+const TAKE_OVER_BATCH: usize = 64;
 
 /// The result of one round.
 #[derive(Debug, Default, Serialize)]

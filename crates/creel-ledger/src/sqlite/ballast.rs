@@ -24,7 +24,7 @@ const USUAL: u64 = 4 << 20;
 /// Space for the closing rows of one record, about twice of what they need.
 const PER_RECORD: u64 = 3 << 10;
 /// Space for everything else, mostly the write-ahead logs of the databases.
-const OVERHEAD: u64 = 1 << 20;
+const OVERHEAD: u64 = 2 << 20;
 /// The divisor of the disk size that limits the ballast on a small disk.
 const PART: u64 = 8;
 /// A disk with less free space than the ballast size divided by this counts as full.
@@ -261,7 +261,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let size = || fs::metadata(home.path().join("ledger.ballast")).unwrap().len();
         let ballast = Ballast::beside(home.path());
-        ballast.reserve_for(1_000);
+        ballast.reserve_for(500);
         assert_eq!(size(), USUAL);
         ballast.reserve_for(5_000);
         let large = 5_000 * PER_RECORD + OVERHEAD;

@@ -21,8 +21,9 @@ use tracing::debug;
 /// less.
 const LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 16 << 20 };
 
-/// The number of writes on a full disk after which the log is restarted.
-const WRITES_WHEN_FULL: u32 = 16;
+/// The number of writes on a full disk after which the log is restarted. One write may be a whole
+/// batch of records, and the log must stay small beside the reserved space.
+const WRITES_WHEN_FULL: u32 = 2;
 
 /// Keeps one write-ahead log below its limit, as far as readers allow.
 #[derive(Debug)]
