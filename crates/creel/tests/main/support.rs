@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -41,15 +42,6 @@ impl Drop for Ending {
 pub(crate) struct Home {
     pub(crate) creel: Creel,
     directory: TempDir,
-}
-
-/// Lets the processes of other tests go before those of this one.
-///
-/// For tests that start hundreds of processes: without it, other tests of this program get too
-/// little of the machine and miss their deadlines. It applies to the calling thread, which is the
-/// test's own, and to every process it starts from now on.
-pub(crate) fn yield_to_other_tests() {
-    rustix::process::nice(15).unwrap();
 }
 
 impl Home {
@@ -230,7 +222,9 @@ impl Drop for Home {
             kill(pid);
         }
         if std::thread::panicking() {
-            self.creel.run(["reconcile"]);
+            // A second panic that leaves a destructor would end the program with all other tests.
+            let reconcile = AssertUnwindSafe(|| self.creel.run(["reconcile"]));
+            let _ = catch_unwind(reconcile);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs, from their records to end-to-end tests with real parts.
 
+mod alone;
 mod commands;
-mod concurrent;
 mod image;
 mod kept_sandboxes;
 mod kills;

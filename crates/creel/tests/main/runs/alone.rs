@@ -1,4 +1,7 @@
 //! Many concurrent runs: each has an outcome, and nothing is left of any.
+//!
+//! The suite runs tests of modules with this name after all others, one at a time: hundreds of
+//! processes at once make other tests miss their deadlines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +11,6 @@ use creel_model::provider::ProviderName;
 use creel_testkit::creel::Running;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
-
-use crate::support::yield_to_other_tests;
 
 use super::run_fixture::{RunFixture, agent};
 
@@ -27,7 +28,6 @@ fn arrived(fixture: &RunFixture) -> usize {
 
 #[test]
 fn two_hundred_runs_at_once_end_with_two_hundred_outcomes_and_nothing_left() {
-    yield_to_other_tests();
     let mut fixture = RunFixture::set(ProviderName::Process);
     fixture.home.creel = fixture.home.creel.clone().deadline(PATIENCE);
     fs::create_dir(fixture.home.path("arrived")).unwrap();
