@@ -24,7 +24,7 @@ fn run_with(fault: GitFault, times: u32, more: &str) -> (GitServer, WorkflowFixt
 fn a_clone_without_a_response_is_ended_at_its_silence_limit() {
     let (git, fixture, ended) = run_with(GitFault::Hang, ALWAYS, "inactivity = \"1s\"");
     fixture.assert_stopped(&ended, "workspace_incomplete", "clone app");
-    assert!(ended.found("clone app").contains("said nothing"), "{}", ended.output);
+    assert!(ended.found("clone app").contains("wrote nothing"), "{}", ended.output);
     assert_eq!((ended.tries("clone app"), git.fired("app")), (2, 2));
 }
 
@@ -32,7 +32,7 @@ fn a_clone_without_a_response_is_ended_at_its_silence_limit() {
 fn a_clone_whose_pack_stalls_is_ended_at_its_silence_limit() {
     let (git, fixture, ended) = run_with(GitFault::Stall, ALWAYS, "inactivity = \"1s\"");
     fixture.assert_stopped(&ended, "workspace_incomplete", "clone app");
-    assert!(ended.found("clone app").contains("said nothing"), "{}", ended.output);
+    assert!(ended.found("clone app").contains("wrote nothing"), "{}", ended.output);
     assert_eq!((ended.tries("clone app"), git.fired("app")), (2, 2));
 }
 

@@ -45,7 +45,7 @@ fn an_optional_setup_step_may_fail() {
 fn a_silent_setup_step_is_killed_at_its_silence_limit() {
     let (fixture, ended) = run(|_| "echo begun; sleep 1000".to_owned(), "inactivity = \"1s\"");
     fixture.assert_stopped(&ended, "bootstrap_failed", "setup tools");
-    assert!(ended.found("setup tools").contains("said nothing"), "{}", ended.output);
+    assert!(ended.found("setup tools").contains("wrote nothing"), "{}", ended.output);
 }
 
 #[test]
