@@ -56,10 +56,11 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, and also passes every line of its standard output to `on_line`.
+/// Runs a command, and also passes every line of its standard output to `on_line`, with the time at
+/// which it was printed.
 pub(crate) fn run_reading(
     command: &mut Command,
-    mut on_line: impl FnMut(&str),
+    mut on_line: impl FnMut(&str, Instant),
 ) -> Result<ExitStatus> {
     let mut child = spawn(command.stdout(Stdio::piped()))?;
     let output = child.stdout.take().context("the output is a pipe")?;
@@ -112,7 +113,7 @@ fn has_ended(pid: Pid) -> Result<bool> {
 }
 
 /// Copies bytes as they come, so that a prompt or a dot appears at once, and sends whole lines.
-fn copy(mut output: impl Read, lines: &Sender<String>) {
+fn copy(mut output: impl Read, lines: &Sender<(String, Instant)>) {
     let mut pending = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -126,16 +127,17 @@ fn copy(mut output: impl Read, lines: &Sender<String>) {
         pending.extend_from_slice(&buffer[..count]);
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
-            let _ = lines.send(String::from_utf8_lossy(&line).trim_end().to_owned());
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            let _ = lines.send((line, Instant::now()));
         }
     }
 }
 
-fn drain(lines: &Receiver<String>, on_line: &mut impl FnMut(&str)) {
+fn drain(lines: &Receiver<(String, Instant)>, on_line: &mut impl FnMut(&str, Instant)) {
     let deadline = Instant::now() + OUTPUT_DEADLINE;
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => on_line(&line),
+            Ok((line, printed_at)) => on_line(&line, printed_at),
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 println!("xtask: a process started by the command still holds its output");

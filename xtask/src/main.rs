@@ -15,10 +15,12 @@ mod layers;
 mod packages;
 mod parts;
 mod plugins;
+mod programs;
 mod rootfs;
 mod step;
 mod suite;
 mod tally;
+mod times;
 mod torture_tier;
 mod venvs;
 mod workspace;
@@ -40,6 +42,12 @@ struct Cli {
 enum Chore {
     /// Install what is missing, check the code and run every test
     Test {
+        /// Write the times of all modules into docs/benchmarks.md
+        #[arg(long, conflicts_with = "filters")]
+        record: bool,
+        /// Run this many tests of a program at once
+        #[arg(long, default_value_t = suite::threads())]
+        threads: usize,
         /// Arguments for the test programs, such as a part of a test's name
         #[arg(last = true)]
         filters: Vec<String>,
@@ -92,7 +100,7 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<ExitCode> {
     child::heed_signals()?;
     match chore {
-        Chore::Test { filters } => suite::run(&filters),
+        Chore::Test { record, threads, filters } => suite::run(threads, record, &filters),
         Chore::Torture { list: true, .. } => torture_tier::list(),
         Chore::Torture { suite, list: false } => torture_tier::run(suite.as_deref()),
         Chore::Bench { name, effort } => bench::run(name.as_deref(), &effort),

@@ -95,11 +95,13 @@ fn torture(suite: &str) -> Result<SuiteOutcome> {
             command.args([&filter, "--include-ignored", "--nocapture", "--test-threads=1"]);
             let mut tally = Tally::default();
             let mut lines = Vec::new();
-            let status =
-                child::run_reading(engine::point(kernel::point(&mut command), engine), |line| {
+            let status = child::run_reading(
+                engine::point(kernel::point(&mut command), engine),
+                |line, _| {
                     tally.add_line(line);
                     lines.extend(report_line(line));
-                })?;
+                },
+            )?;
             if !status.success() && tally.failed == 0 {
                 tally.add_unreported_failure();
             }

@@ -115,17 +115,19 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use creel_ledger::{Ledger, LedgerError};
 use creel_model::duration;
-use creel_model::provider::{ErrorClass, Kind, Observed, Provider, ProviderError, Providers};
-use jiff::Timestamp;
+use creel_model::provider::{
+    ErrorClass, Kind, Observed, Permit, Preset, Provider, ProviderError, Providers,
+};
+use futures::FutureExt;
 
-use crate::plan;
-use crate::plan::{Binding, Plan, PlanInput, PlanItem};
-use crate::reap::{ItemReport, ReapOptions, Reaper, Report};
-use crate::select::{Preset, RecordIndex, Selector};
+use crate::pipeline::{Pipeline, Selection, Survey};
+use crate::plan::{Binding, PlanItem};
+use crate::reap::{ItemReport, ReapOptions, Report};
+use crate::select::{RecordIndex, Selector, preset_selectors};
 
 /// Why a cleanup failed.
 #[derive(Debug, thiserror::Error)]
@@ -200,7 +202,10 @@ impl Cleanup {
             class: ErrorClass::Unreachable,
             retry_after: None,
         };
-        let stop = || self.provider.stop(kind, id, timeout);
+        let stop = |deadline| {
+            let provider = Arc::clone(&self.provider).within(Permit::FREE, deadline);
+            async move { provider.stop(kind, id, timeout).await }.boxed()
+        };
         policy.run(stop, note, no_response).await.result
     }
 
@@ -220,12 +225,14 @@ impl Cleanup {
                 retry_after: None,
             }));
         };
-        let record_index = self.record_index(std::slice::from_ref(&seen)).await?;
+        let record_index = match &self.ledger {
+            Some(ledger) => RecordIndex::read(ledger, std::slice::from_ref(&seen)).await?,
+            None => RecordIndex::default(),
+        };
         let resource = record_index.ownership(&seen).record().map(|record| record.id);
         let rule = "released by id".to_owned();
         let item = PlanItem { seen, rule, resource, binding: Binding::Identity, evidence: None };
-        let plan = Plan::of_ours(vec![item]);
-        let mut report = self.reaper().run(&plan, &self.options, &()).await;
+        let mut report = self.pipeline().release_ours(vec![item]).await;
         Ok(report.items.remove(0))
     }
 
@@ -235,21 +242,15 @@ impl Cleanup {
     ///
     /// Fails when the provider or the ledger cannot be read. Nothing is released in that case.
     pub async fn release_matching(&self, selectors: &[Selector]) -> Result<Report, CleanupError> {
-        let seen_at = Some(Instant::now());
-        let inventory = self.list().await?;
-        let plan = plan::build(PlanInput {
-            identities: Vec::new(),
-            inventory: &inventory,
-            record_index: &self.record_index(&inventory).await?,
-            selectors,
-            findings: None,
-            protect: &self.options.protect,
-            force: false,
-            now: Timestamp::now(),
-        });
-        let options =
-            ReapOptions { selectors: selectors.to_vec(), seen_at, ..self.options.clone() };
-        Ok(self.reaper().run(&plan, &options, &()).await)
+        let pipeline = self.pipeline();
+        let mut listing = pipeline.list().await;
+        if let Some(error) = listing.unreachable.pop() {
+            return Err(error.into());
+        }
+        let mut survey = Survey::new(listing, self.ledger.as_ref()).await?;
+        let selection = Selection { selectors, findings: None, force: false };
+        let planned = pipeline.plan(&mut survey, selection).await?;
+        Ok(pipeline.release(planned.uncapped(), &()).await)
     }
 
     /// Releases objects that were created at least `age` ago, in any state.
@@ -273,18 +274,13 @@ impl Cleanup {
     ///
     /// See [`Cleanup::release_matching`].
     pub async fn release_stopped(&self) -> Result<Report, CleanupError> {
-        self.release_matching(&Preset::Stopped.selectors()).await
+        let rules = self.provider.preset_rules().iter();
+        let rules = rules.map(|rule| (self.provider.name(), rule));
+        self.release_matching(&preset_selectors(Preset::Stopped, rules)).await
     }
 
-    fn reaper(&self) -> Reaper {
+    fn pipeline(&self) -> Pipeline {
         let providers = Providers::new(vec![Arc::clone(&self.provider)]);
-        Reaper::new(providers, self.ledger.clone())
-    }
-
-    async fn record_index(&self, inventory: &[Observed]) -> Result<RecordIndex, LedgerError> {
-        Ok(match &self.ledger {
-            Some(ledger) => RecordIndex::read(ledger, inventory).await?,
-            None => RecordIndex::default(),
-        })
+        Pipeline::new(providers, self.ledger.clone()).with_options(self.options.clone())
     }
 }

@@ -20,9 +20,11 @@
 //! | [`select`] | which resources a command selects: selectors, presets, protection |
 //! | [`recipe`] | what a harness leaves behind, and what proves it finished |
 //! | [`plan`] | what would be released and why, bound to the objects that were observed |
+//! | [`pipeline`] | the one sequence of every release: select, plan, check, release, verify, report |
 //! | [`reap`] | releases a plan with retries, verifies, certifies |
 //! | [`reconcile`] | makes the ledger and the providers agree again after a crash |
 //! | [`scope`] | creates or adopts, and releases on every path |
+//! | [`teardown`] | the end of a supervisor: releases all it holds, and says what is left |
 //! | [`cleanup`] | the cleanup commands as a library |
 //! | [`watchdog`] | releases what a killed supervisor held |
 //! | [`config`] | typed settings; `config/defaults.toml` documents them |
@@ -40,6 +42,7 @@
 
 pub mod cleanup;
 pub mod config;
+pub mod pipeline;
 pub mod plan;
 pub mod reap;
 pub mod rebuild;
@@ -47,6 +50,7 @@ pub mod recipe;
 pub mod reconcile;
 pub mod scope;
 pub mod select;
+pub mod teardown;
 pub mod watchdog;
 
 /// Compiles the snippets of the migration page for users of cleanup scripts.

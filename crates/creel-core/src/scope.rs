@@ -32,7 +32,7 @@
 //! let ledger = Ledger::open(home.path()).await?;
 //! let providers = Providers::new(vec![Arc::new(processes.clone())]);
 //! let supervisor = Supervisor::new(ledger.clone(), providers, "example")?;
-//! let directory = || Request::new(ProviderName::Process, Spec::Directory);
+//! let directory = || Request::new(creel_process::NAME, Spec::Directory);
 //!
 //! // Created for the work, and gone when it has ended.
 //! let place = processes.clone();
@@ -81,7 +81,7 @@
 //! #     lease: Duration::from_secs(60),
 //! #     spec: Spec::Directory,
 //! # }).await?;
-//! let (provider, kind) = (ProviderName::Process, Kind::Directory);
+//! let (provider, kind) = (creel_process::NAME, Kind::Directory);
 //! supervisor.scope_adopted(provider, kind, &id, |_| async {}.boxed()).await?;
 //! assert!(processes.list(&[Kind::Directory]).await?.is_empty());
 //! # Ok(())
@@ -120,7 +120,7 @@
 //!
 //! // Something that exists already: adopted by its id, and deleted when the work has ended.
 //! # let sandbox_id = cloud.list(&[Kind::Sandbox]).await?.remove(0).id;
-//! let (provider, kind) = (ProviderName::Daytona, Kind::Sandbox);
+//! let (provider, kind) = (creel_daytona::NAME, Kind::Sandbox);
 //! let result: Result<(), &str> = supervisor
 //!     .scope_adopted(provider, kind, &sandbox_id, |held| {
 //!         async move {
@@ -174,7 +174,8 @@ use jiff::Timestamp;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper};
+use crate::pipeline::Pipeline;
+use crate::reap::{ItemReport, Outcome, ReapOptions};
 use crate::reconcile::{Reconciler, Status};
 
 /// How long a resource may live without a renewal, unless a request sets it.
@@ -235,12 +236,12 @@ pub enum AcquireError {
 
 impl AcquireError {
     /// Returns whether the disk of this machine is full.
-    pub fn is_disk_full(&self) -> bool {
+    pub fn is_disk_full(&self, providers: &Providers) -> bool {
         match self {
             Self::Ledger(error) => matches!(error, LedgerError::DiskFull { .. }),
-            // The only limit of this provider is disk space.
+            // The only limit of a local provider is disk space.
             Self::Provider(error) => {
-                error.provider == ProviderName::Process && error.class == ErrorClass::Quota
+                error.class == ErrorClass::Quota && providers.is_local(error.provider)
             }
             Self::Absent { .. } => false,
         }
@@ -338,6 +339,11 @@ impl Supervisor {
     pub fn with_options(mut self, options: ReapOptions) -> Self {
         self.options = options;
         self
+    }
+
+    /// Returns the ledger on which everything is recorded.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// Returns this process as recorded on the ledger.
@@ -736,8 +742,8 @@ impl Supervisor {
 
     /// Releases one record of this process.
     async fn release_record(&self, resource: ResourceId) -> Result<ItemReport, LedgerError> {
-        let reaper = Reaper::new(self.providers.clone(), Some(self.ledger.clone()));
-        reaper.release_record(resource, RULE, &self.options).await
+        let pipeline = Pipeline::new(self.providers.clone(), Some(self.ledger.clone()));
+        pipeline.with_options(self.options.clone()).release_record(resource, RULE).await
     }
 }
 

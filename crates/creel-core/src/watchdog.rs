@@ -3,8 +3,8 @@
 //! There is one watchdog process per supervisor. It runs in its own session and sleeps on a pidfd.
 //! When the supervisor has ended, it opens the ledger, takes over the supervisor's remaining
 //! resources and releases them. It stays until pending creates have either appeared or can no
-//! longer complete. On a full disk it stays until there is room to record what it did, for a day at
-//! most.
+//! longer complete. On a full disk it stays until there is room to record what it did, however long
+//! that takes: a person has to notice it and make room.
 //!
 //! Where a service manager or CI kills the whole control group, the watchdog dies too. The next
 //! mutating command or `creel reconcile` then does its work.
@@ -28,8 +28,8 @@ use crate::reconcile::{Reconciler, Status};
 const FIRST_SEARCH: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
-/// How long to wait for space on a full disk: a person has to notice it and make room.
-const SPACE_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+/// The pause between two rounds while the disk is full.
+const FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// Watches one process.
 #[derive(Debug)]
@@ -87,6 +87,16 @@ fn wait_until_readable(pidfd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+/// What became of the resources of a dead owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Reclaimed {
+    /// Another round would achieve nothing more.
+    Done,
+    /// There is space again, and the ledger has to be opened again to record what was done.
+    ReopenLedger,
+}
+
 /// Releases what a dead owner left, and continues while creates may still complete, or while the
 /// disk is too full to record the releases.
 ///
@@ -97,11 +107,12 @@ pub async fn reclaim(
     reconciler: &Reconciler,
     dead: &Owner,
     mut report: impl FnMut(&Status),
-) -> Result<(), LedgerError> {
+) -> Result<Reclaimed, LedgerError> {
     let mut status = or_incomplete(reconciler.inherit(dead).await)?;
     report(&status);
-    if status.examined == 0 && status.is_final() {
-        return Ok(());
+    // A round that a full disk ended has examined nothing, and is not the last one.
+    if status.examined == 0 && status.audit_incomplete == 0 && status.is_final() {
+        return Ok(Reclaimed::Done);
     }
     loop {
         status = search_on(reconciler, dead, status, &mut report).await?;
@@ -110,12 +121,14 @@ pub async fn reclaim(
         let round = or_incomplete(reconciler.round().await)?;
         report(&round);
         if status.audit_incomplete + round.audit_incomplete == 0 {
-            return Ok(());
+            return Ok(Reclaimed::Done);
         }
-        tokio::time::sleep(LONGEST_SEARCH).await;
-        if !reconciler.wait_for_space(SPACE_PATIENCE).await {
-            warn!("the disk stays full: what is not on record is left to the next reconcile");
-            return Ok(());
+        // Whatever fills the disk may leave a little space, and take it again.
+        tokio::time::sleep(FULL_DISK_PAUSE).await;
+        reconciler.wait_for_space().await;
+        reconciler.write_deferred_tries().await;
+        if reconciler.needs_reopening() {
+            return Ok(Reclaimed::ReopenLedger);
         }
         status = or_incomplete(reconciler.continue_inheriting(dead).await)?;
         report(&status);
@@ -135,9 +148,10 @@ async fn search_on(
         pause = (pause * 3 / 2).min(LONGEST_SEARCH);
         status = or_incomplete(reconciler.continue_inheriting(dead).await)?;
         report(&status);
-        // Once nothing can complete late, the next reconcile handles an unreachable engine, or
-        // resources that another client keeps in use.
-        if status.open_intents == 0 && pause == LONGEST_SEARCH {
+        // Once nothing can complete late, only space helps on a full disk. The next reconcile
+        // handles an unreachable engine, or resources that another client keeps in use.
+        let is_last = pause == LONGEST_SEARCH || status.audit_incomplete > 0;
+        if status.open_intents == 0 && is_last {
             break;
         }
         // A window measured by a clock that was set back would not end.

@@ -56,7 +56,7 @@ pub use fault::{At, FaultKind, FaultSpec, Match};
 pub use route::Operation;
 pub use server::{Running, Server, StartError};
 pub use settings::{
-    ApiVersion, Backend, Delays, RateLimits, Scenario, ScenarioError, Seed, Settings,
+    ApiVersion, Delays, RateLimits, SandboxHost, Scenario, ScenarioError, Seed, Settings,
 };
 pub use state::State;
 

@@ -60,7 +60,7 @@ pub struct Settings {
     /// The address it listens on. Only loopback addresses are accepted.
     pub listen: SocketAddr,
     /// The backend of the sandboxes.
-    pub backend: Backend,
+    pub backend: SandboxHost,
     /// The rate limits.
     pub rate_limits: RateLimits,
     /// The delays of operations.
@@ -79,7 +79,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns settings for a server on a free port, with realistic delays and no limits.
-    pub fn new(backend: Backend) -> Self {
+    pub fn new(backend: SandboxHost) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             backend,
@@ -95,13 +95,13 @@ impl Settings {
 
     /// Returns settings for tests: hollow sandboxes and short delays.
     pub fn hollow() -> Self {
-        Self { delays: Delays::fast(), ..Self::new(Backend::Hollow) }
+        Self { delays: Delays::fast(), ..Self::new(SandboxHost::Hollow) }
     }
 }
 
 /// The backend of the sandboxes.
 #[derive(Debug, Clone)]
-pub enum Backend {
+pub enum SandboxHost {
     /// No backend: sandboxes are records. The toolbox answers as with a dead daemon.
     Hollow,
     /// A directory and a process tree on this machine, on the supervisor's ledger.

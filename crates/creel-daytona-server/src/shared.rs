@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::registry::SandboxRegistry;
 use crate::sandbox::ServerInfo;
 use crate::session::{PerSandbox, Pty, ShellSession};
-use crate::settings::{Backend, Delays};
+use crate::settings::{Delays, SandboxHost};
 
 /// The state that all requests of a server share.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct ServerState {
     /// The credentials and their permissions.
     pub(crate) access: Credentials,
     /// The backend of the sandboxes.
-    pub(crate) backend: Backend,
+    pub(crate) backend: SandboxHost,
     /// The delays of operations.
     pub(crate) delays: Delays,
     /// The names that a create may use.
@@ -91,7 +91,7 @@ pub(crate) struct Counts {
 pub(crate) struct ServerParts {
     pub(crate) origin: ServerInfo,
     pub(crate) access: Credentials,
-    pub(crate) backend: Backend,
+    pub(crate) backend: SandboxHost,
     pub(crate) delays: Delays,
     pub(crate) known: KnownNames,
     pub(crate) limiter: RateLimiter,

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use creel_model::provider::retry;
+use creel_model::provider::Deadline;
 use tokio::time::{Instant, sleep_until};
 
-use super::api::{DaytonaApi, DaytonaResult, ListQuery};
+use super::api::{DaytonaResult, ListQuery};
 use super::listing;
 use super::model::DaytonaSandbox;
+use super::rest::DaytonaApi;
 
 /// Minimum time between the starts of two shared listings, per page.
 const GAP: Duration = Duration::from_millis(250);
@@ -32,11 +33,19 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 /// Looks up hidden records, one by one or many at once.
 #[derive(Debug)]
 pub(super) struct Absences {
-    api: Arc<dyn DaytonaApi>,
+    api: DaytonaApi,
+    /// The deadline of the current operation, paused while it waits for a listing.
+    deadline: Deadline,
+    lookups: Arc<Lookups>,
+}
+
+/// The lookups of all operations.
+#[derive(Debug, Default)]
+struct Lookups {
     /// The number of lookups in progress.
-    lookups: AtomicUsize,
+    count: AtomicUsize,
     /// The last shared listing.
-    shared: tokio::sync::Mutex<Option<FailedListing>>,
+    listing: tokio::sync::Mutex<Option<FailedListing>>,
 }
 
 /// A listing of all failed sandboxes.
@@ -59,19 +68,24 @@ impl Drop for LookupGuard<'_> {
 }
 
 impl Absences {
-    pub(super) fn new(api: Arc<dyn DaytonaApi>) -> Self {
-        Self { api, lookups: AtomicUsize::new(0), shared: tokio::sync::Mutex::default() }
+    pub(super) fn new(api: DaytonaApi) -> Self {
+        Self { api, deadline: Deadline::NONE, lookups: Arc::default() }
+    }
+
+    /// Returns the same lookups for one operation.
+    pub(super) fn within(&self, api: DaytonaApi, deadline: Deadline) -> Self {
+        Self { api, deadline, lookups: Arc::clone(&self.lookups) }
     }
 
     /// Returns the hidden record of a sandbox that returns 404, if there is one.
     pub(super) async fn hidden(&self, id: &str) -> DaytonaResult<Option<DaytonaSandbox>> {
-        let others = self.lookups.fetch_add(1, Ordering::Relaxed);
-        let _lookup = LookupGuard(&self.lookups);
+        let others = self.lookups.count.fetch_add(1, Ordering::Relaxed);
+        let _lookup = LookupGuard(&self.lookups.count);
         let (ended_at, hidden) = self.search(id, Instant::now(), others == 0).await?;
         if hidden.is_some() {
             return Ok(hidden);
         }
-        let alone = self.lookups.load(Ordering::Relaxed) == 1;
+        let alone = self.lookups.count.load(Ordering::Relaxed) == 1;
         let (_, hidden) = self.search(id, ended_at + CONFIRM_AFTER, alone).await?;
         Ok(hidden)
     }
@@ -84,17 +98,17 @@ impl Absences {
         alone: bool,
     ) -> DaytonaResult<(Instant, Option<DaytonaSandbox>)> {
         if alone {
-            retry::uncounted_wait(sleep_until(at)).await;
+            self.deadline.pause_during(sleep_until(at)).await;
             let hidden = self.search_by_id(id).await?;
             return Ok((Instant::now(), hidden));
         }
         // Held across the listing on purpose: lookups that queue here meanwhile share the next one.
-        let mut shared = retry::uncounted_wait(self.shared.lock()).await;
+        let mut shared = self.deadline.pause_during(self.lookups.listing.lock()).await;
         if let Some(listing) = shared.as_ref().filter(|listing| listing.began_at >= at) {
             return Ok((listing.ended_at, listing.hidden.get(id).cloned()));
         }
         let next_at = shared.as_ref().map_or(at, |last| last.next_at.max(at));
-        retry::uncounted_wait(sleep_until(next_at)).await;
+        self.deadline.pause_during(sleep_until(next_at)).await;
         let listing = shared.insert(self.list().await?);
         Ok((listing.ended_at, listing.hidden.get(id).cloned()))
     }
@@ -102,7 +116,7 @@ impl Absences {
     async fn search_by_id(&self, id: &str) -> DaytonaResult<Option<DaytonaSandbox>> {
         let query =
             ListQuery { id: Some(id.to_owned()), errored_deleted: true, ..ListQuery::default() };
-        let found = listing::all(&*self.api, &query).await?;
+        let found = listing::all(&self.api, &query).await?;
         // Other rows are older than the observed 404: the listing lags behind.
         Ok(found.into_iter().find(|sandbox| sandbox.id == id && sandbox.is_errored_deleted()))
     }
@@ -114,7 +128,7 @@ impl Absences {
             errored_deleted: true,
             ..ListQuery::default()
         };
-        let failed = listing::all(&*self.api, &query).await?;
+        let failed = listing::all(&self.api, &query).await?;
         let pages = u32::try_from(failed.len() / PAGE + 1).unwrap_or(u32::MAX);
         let next_at = began_at + GAP.saturating_mul(pages).min(LONGEST_GAP);
         let hidden = failed.into_iter().filter(DaytonaSandbox::is_errored_deleted);

@@ -1,17 +1,12 @@
-//! The requests to Daytona, independent of the API version.
-//!
-//! The provider uses only this trait, so another version of the API is one more implementation and
-//! nothing else. Every error is classified.
+//! The values in requests to Daytona and in its responses.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use async_trait::async_trait;
 use creel_model::labels::Labels;
 use serde::Serialize;
 
 use super::classify::DaytonaError;
-use super::model::{DaytonaSandbox, KeyRights};
+use super::model::DaytonaSandbox;
 
 /// The result of one request.
 pub type DaytonaResult<T> = Result<T, DaytonaError>;
@@ -99,59 +94,4 @@ pub enum StopMode {
     Polite,
     /// It is killed.
     Forced,
-}
-
-/// One version of Daytona's API.
-#[async_trait]
-pub trait DaytonaApi: Send + Sync + fmt::Debug {
-    /// Returns the address of the API, for messages.
-    fn address(&self) -> String;
-
-    /// Returns one page of a listing.
-    async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> DaytonaResult<SandboxPage>;
-
-    /// Returns one sandbox by its id or name.
-    async fn get(&self, id: &str) -> DaytonaResult<DaytonaSandbox>;
-
-    /// Creates a sandbox. A response with an id succeeds, whatever else it holds.
-    async fn create(&self, new: &NewSandbox) -> DaytonaResult<DaytonaSandbox>;
-
-    /// Starts a sandbox.
-    async fn start(&self, id: &str) -> DaytonaResult<()>;
-
-    /// Stops a sandbox.
-    async fn stop(&self, id: &str, mode: StopMode) -> DaytonaResult<()>;
-
-    /// Recovers a failed sandbox.
-    async fn recover(&self, id: &str) -> DaytonaResult<()>;
-
-    /// Requests the delete of a sandbox.
-    async fn delete(&self, id: &str) -> DaytonaResult<()>;
-
-    /// Moves a stopped sandbox to cheap storage.
-    async fn archive(&self, id: &str) -> DaytonaResult<()>;
-
-    /// Replaces all labels of a sandbox.
-    async fn set_labels(&self, id: &str, labels: &Labels) -> DaytonaResult<()>;
-
-    /// Sets the idle minutes until it stops; 0 means never.
-    async fn set_auto_stop(&self, id: &str, minutes: u64) -> DaytonaResult<()>;
-
-    /// Sets the minutes at rest until it is archived.
-    async fn set_auto_archive(&self, id: &str, minutes: u64) -> DaytonaResult<()>;
-
-    /// Sets the minutes at rest until it is deleted; negative means never.
-    async fn set_auto_delete(&self, id: &str, minutes: i64) -> DaytonaResult<()>;
-
-    /// Sets the minutes from now until it is destroyed, whatever its state.
-    async fn set_time_to_live(&self, id: &str, minutes: u64) -> DaytonaResult<()>;
-
-    /// Reports activity, so that the sandbox does not stop by itself.
-    async fn touch(&self, id: &str) -> DaytonaResult<()>;
-
-    /// Returns the permissions of our key.
-    async fn key_rights(&self) -> DaytonaResult<KeyRights>;
-
-    /// Returns the toolbox address of new sandboxes, where the service publishes it.
-    async fn toolbox_url(&self) -> DaytonaResult<Option<String>>;
 }

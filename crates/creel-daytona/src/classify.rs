@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use creel_model::provider::{ErrorClass, ProviderError, ProviderName};
+use creel_model::provider::{ErrorClass, ProviderError};
 
 /// The meaning of an unsuccessful response, before the operation is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ impl DaytonaError {
     /// Adds the operation that was attempted.
     pub(super) fn during(self, operation: impl Into<String>) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Daytona,
+            provider: crate::NAME,
             operation: operation.into(),
             message: self.message,
             class: self.class,

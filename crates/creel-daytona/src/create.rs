@@ -19,11 +19,12 @@ use creel_model::provider::{CreateRequest, ErrorClass, SandboxSource, SandboxSpe
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::api::{BuildInfo, DaytonaApi, DaytonaResult, NewSandbox};
+use super::api::{BuildInfo, DaytonaResult, NewSandbox};
 use super::classify::DaytonaError;
 use super::model::DaytonaSandbox;
 use super::read;
 use super::read_retry::steadily;
+use super::rest::DaytonaApi;
 use super::state::{self, SandboxState};
 
 /// How much longer than its lease a sandbox lives by itself.
@@ -36,7 +37,7 @@ const SEARCHES: u32 = 4;
 /// Creates sandboxes.
 #[derive(Debug)]
 pub(super) struct Maker<'a> {
-    pub(super) api: &'a dyn DaytonaApi,
+    pub(super) api: &'a DaytonaApi,
     /// The region, where the request names none.
     pub(super) target: Option<&'a str>,
     /// Maximum wait for any state.

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use creel_model::provider::retry;
-use creel_model::provider::{ErrorClass, ReleaseTurn};
+use creel_model::provider::{Deadline, ErrorClass, Permit};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use secrecy::ExposeSecret;
@@ -23,7 +22,7 @@ use super::access::{DaytonaAccess, DaytonaEnvironment, InvalidAccess};
 use super::api::DaytonaResult;
 use super::bounds::{self, BodyError};
 use super::classify::{self, ApiResponse, DaytonaError, Peer};
-use super::limiter::{self, Permit, RequestLimiter, Throttler, TooLong};
+use super::limiter::{self, RequestLimiter, RequestPermit, Throttler, TooLong};
 
 /// A create blocks up to half a minute at the server before it answers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -120,6 +119,10 @@ pub(super) struct Http {
     connections: Arc<Semaphore>,
     /// Set once the key was refused; nothing is sent any more.
     refused: Arc<AtomicBool>,
+    /// Admissions that the current operation has already obtained.
+    permit: Permit,
+    /// The deadline of the current operation, paused while a request waits for its admission.
+    deadline: Deadline,
 }
 
 impl Http {
@@ -134,7 +137,13 @@ impl Http {
         let client = builder.build().map_err(|error| detail(&error))?;
         let (limiter, refused) = Default::default();
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
-        Ok(Self { client, access, tls, limiter, connections, refused })
+        let (permit, deadline) = (Permit::FREE, Deadline::NONE);
+        Ok(Self { client, access, tls, limiter, connections, refused, permit, deadline })
+    }
+
+    /// Returns the same connection for the requests of one operation.
+    pub(super) fn within(&self, permit: Permit, deadline: Deadline) -> Self {
+        Self { permit, deadline, ..self.clone() }
     }
 
     pub(super) fn access(&self) -> &DaytonaAccess {
@@ -142,12 +151,12 @@ impl Http {
     }
 
     /// Waits until a delete and the inspect before it may be sent; neither has to wait again.
-    pub(super) async fn turn(&self) -> ReleaseTurn {
-        let delete = self.limiter.turn(Throttler::Lifecycle).await;
+    pub(super) async fn permit(&self) -> Permit {
+        let delete = self.limiter.admit_in_any_time(Throttler::Lifecycle).await;
         // In one queue with the checks of running deletes, so that no more deletes start than can
         // be checked.
-        let check = self.limiter.turn(Throttler::Authenticated).await;
-        ReleaseTurn::FREE.with(delete).with(check)
+        let check = self.limiter.admit_in_any_time(Throttler::Authenticated).await;
+        Permit::of([delete, check])
     }
 
     pub(super) fn tls(&self) -> Arc<ClientConfig> {
@@ -182,20 +191,20 @@ impl Http {
     async fn prepare(
         &self,
         request: &ApiRequest,
-    ) -> DaytonaResult<(Option<Permit>, Option<SemaphorePermit<'_>>)> {
+    ) -> DaytonaResult<(Option<RequestPermit>, Option<SemaphorePermit<'_>>)> {
         loop {
             let permit = match request.counts_for {
-                Some(throttler) => Some(self.wait_for_turn(throttler).await?),
+                Some(throttler) => Some(self.admit(throttler).await?),
                 None => None,
             };
             let connection = if request.is_brief() {
-                retry::uncounted_wait(self.connections.acquire()).await.ok()
+                self.deadline.pause_during(self.connections.acquire()).await.ok()
             } else {
                 None
             };
             // The key or the permit may have become invalid while this request waited.
             self.check_key()?;
-            if !permit.as_ref().is_some_and(Permit::is_void) {
+            if !permit.as_ref().is_some_and(RequestPermit::is_void) {
                 return Ok((permit, connection));
             }
         }
@@ -221,7 +230,7 @@ impl Http {
     async fn carry(
         &self,
         request: reqwest::RequestBuilder,
-        mut permit: Option<Permit>,
+        mut permit: Option<RequestPermit>,
         options: ReceiveOptions,
     ) -> DaytonaResult<Bytes> {
         let peer = &options.peer;
@@ -271,14 +280,14 @@ impl Http {
     }
 
     /// Fails at once after a refused key, otherwise waits until a request may be sent.
-    async fn wait_for_turn(&self, throttler: Throttler) -> DaytonaResult<Permit> {
+    async fn admit(&self, throttler: Throttler) -> DaytonaResult<RequestPermit> {
         self.check_key()?;
-        let held = ReleaseTurn::take(|permit: &Permit| permit.is_for(throttler));
+        let held = self.permit.take(|permit: &RequestPermit| permit.is_for(throttler));
         if let Some(permit) = held.filter(|permit| !permit.is_void()) {
             return Ok(permit);
         }
         let patience = if throttler == Throttler::Create { CREATE_PATIENCE } else { PATIENCE };
-        let admitted = self.limiter.admit(throttler, patience).await;
+        let admitted = self.deadline.pause_during(self.limiter.admit(throttler, patience)).await;
         admitted.map_err(|TooLong(wait)| DaytonaError {
             retry_after: Some(wait),
             ..DaytonaError::new(

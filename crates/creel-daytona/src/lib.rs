@@ -1,8 +1,8 @@
 //! Daytona: cloud sandboxes of one organisation.
 //!
 //! ```text
-//!   provider ─▶ read, create, release ─▶ DaytonaApi ───▶ RestV1 ─▶ http ─▶ reqwest
-//!      │            every rule about states          routes    │
+//!   provider ─▶ read, create, release ─▶ DaytonaApi (routes) ─▶ http ─▶ reqwest
+//!      │            every rule about states                    │
 //!      └─▶ toolbox: exec, sessions, files, git ────────────────┤
 //!                                     limiter (per throttler) ─┤
 //!                                     refused key (latch) ─────┤
@@ -22,10 +22,12 @@
 mod absence;
 mod access;
 mod api;
+mod backend;
 mod bounds;
 mod classify;
 mod create;
 mod destroys;
+mod dotenv;
 mod http;
 mod limiter;
 mod listing;
@@ -41,6 +43,8 @@ mod sandbox;
 mod state;
 pub mod toolbox;
 
+use creel_model::provider::ProviderName;
+
 pub use create::{knows_no_time_to_live, minutes_of};
 pub use http::tls;
 pub use model::id_in;
@@ -48,9 +52,14 @@ pub use passthrough::PassthroughClient;
 pub use provider::Renewal;
 
 pub use access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
-pub use api::{BuildInfo, DaytonaApi, DaytonaResult, ListQuery, NewSandbox, SandboxPage, StopMode};
+pub use api::{BuildInfo, DaytonaResult, ListQuery, NewSandbox, SandboxPage, StopMode};
+pub use backend::DaytonaBackend;
 pub use classify::DaytonaError;
 pub use model::{DaytonaSandbox, KeyRights};
 pub use provider::DaytonaProvider;
+pub use rest::DaytonaApi;
 pub use sandbox::DaytonaSandboxes;
 pub use state::{STATES, SandboxState};
+
+/// The name of this provider.
+pub const NAME: ProviderName = ProviderName::new("daytona");

@@ -21,7 +21,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use creel_model::provider::retry;
 use reqwest::header::HeaderMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -94,14 +93,14 @@ enum RequestProgress {
 /// Permission to send one request, which counts as in flight until this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Permit {
+pub(super) struct RequestPermit {
     limiter: Arc<RequestLimiter>,
     throttler: Throttler,
     admitted: Admitted,
     progress: RequestProgress,
 }
 
-impl Permit {
+impl RequestPermit {
     /// Returns whether this permit is for a request that this throttler counts.
     pub(super) fn is_for(&self, throttler: Throttler) -> bool {
         self.throttler == throttler
@@ -124,7 +123,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         let throttle = self.limiter.throttle(self.throttler);
         throttle.lock().release(self.admitted, self.progress);
@@ -156,15 +155,15 @@ impl Throttle {
 }
 
 impl RequestLimiter {
-    /// Waits until a request may be sent; the wait does not count against the operation's deadline.
+    /// Waits until a request may be sent.
     pub(super) async fn admit(
         self: &Arc<Self>,
         throttler: Throttler,
         patience: Duration,
-    ) -> Result<Permit, TooLong> {
+    ) -> Result<RequestPermit, TooLong> {
         let end = Instant::now() + patience;
         let admission = tokio::time::timeout_at(end, self.admit_next(throttler, end));
-        match retry::uncounted_wait(admission).await {
+        match admission.await {
             Ok(admitted) => admitted,
             // It never reached the front of the queue.
             Err(_) => Err(TooLong(AHEAD)),
@@ -172,7 +171,7 @@ impl RequestLimiter {
     }
 
     /// Waits until a request may be sent, however long that takes.
-    pub(super) async fn turn(self: &Arc<Self>, throttler: Throttler) -> Permit {
+    pub(super) async fn admit_in_any_time(self: &Arc<Self>, throttler: Throttler) -> RequestPermit {
         loop {
             match self.admit(throttler, LONGEST_WINDOW).await {
                 Ok(permit) => return permit,
@@ -185,7 +184,7 @@ impl RequestLimiter {
         self: &Arc<Self>,
         throttler: Throttler,
         end: Instant,
-    ) -> Result<Permit, TooLong> {
+    ) -> Result<RequestPermit, TooLong> {
         let throttle = self.throttle(throttler);
         let _front = throttle.front.lock().await;
         loop {
@@ -197,7 +196,7 @@ impl RequestLimiter {
             match admission {
                 Ok(admitted) => {
                     let (limiter, progress) = (Arc::clone(self), RequestProgress::Admitted);
-                    return Ok(Permit { limiter, throttler, admitted, progress });
+                    return Ok(RequestPermit { limiter, throttler, admitted, progress });
                 }
                 Err(at) if at > end => return Err(TooLong(at - now)),
                 Err(at) => {
@@ -517,7 +516,7 @@ mod tests {
         }
     }
 
-    /// Requests this many turns at once without sending anything, and returns when each came.
+    /// Requests this many admissions at once without sending anything, and returns when each came.
     async fn admitted_at(limiter: &Arc<RequestLimiter>, count: usize) -> Vec<u64> {
         let start = Instant::now();
         let waits = (0..count).map(|_| async {

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use creel_model::provider::ErrorClass;
 
-use super::api::{DaytonaApi, DaytonaResult, ListQuery};
+use super::api::{DaytonaResult, ListQuery};
 use super::bounds::ListTally;
 use super::classify::DaytonaError;
 use super::model::DaytonaSandbox;
 use super::read_retry::steadily;
+use super::rest::DaytonaApi;
 
 /// A listing of more pages than this is endless.
 const MOST_PAGES: usize = 5_000;
@@ -17,10 +18,7 @@ const MOST_PAGES: usize = 5_000;
 ///
 /// Rows come in order of creation. A row that appears meanwhile comes last, and one that vanishes
 /// moves no other row across the cursor.
-pub(super) async fn all(
-    api: &dyn DaytonaApi,
-    query: &ListQuery,
-) -> DaytonaResult<Vec<DaytonaSandbox>> {
+pub(super) async fn all(api: &DaytonaApi, query: &ListQuery) -> DaytonaResult<Vec<DaytonaSandbox>> {
     let mut found: Vec<DaytonaSandbox> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
     let (mut tally, mut cursors) = (ListTally::default(), HashSet::new());

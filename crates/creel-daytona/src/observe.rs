@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use creel_model::provider::{Kind, Observed, ProviderName, Retention};
+use creel_model::provider::{Activity, Kind, Observed, Retention};
 use jiff::Timestamp;
 
 use super::model::DaytonaSandbox;
@@ -24,11 +24,12 @@ pub(super) fn observed(sandbox: DaytonaSandbox) -> Observed {
         retained: retention_of(&sandbox),
         desired: desired_of(&sandbox),
         name: sandbox.name,
+        activity: Activity::of(matches!(sandbox.state.name(), "started" | "paused")),
         state: sandbox.state.name().to_owned(),
         created_at: sandbox.created_at,
         last_active_at: sandbox.last_activity_at,
         labels: sandbox.labels,
-        ..Observed::known_by_id(ProviderName::Daytona, Kind::Sandbox, sandbox.id)
+        ..Observed::known_by_id(crate::NAME, Kind::Sandbox, sandbox.id)
     }
 }
 

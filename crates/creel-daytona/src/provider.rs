@@ -9,15 +9,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use creel_model::labels;
 use creel_model::provider::{
-    CreateRequest, ErrorClass, Kind, Marks, Observed, Outlook, Provider, ProviderError,
-    ProviderName, ReleaseMode, ReleaseTurn, Released, Result, Spec,
+    CreateRequest, Deadline, ErrorClass, Kind, Marks, Observed, Outlook, Permit, PresetRule,
+    Provider, ProviderError, ProviderName, ReleaseMode, Released, Result, Spec,
 };
 use tokio::sync::OnceCell;
 use tracing::debug;
 
 use super::absence::Absences;
 use super::access::{DaytonaEnvironment, DaytonaSettings, InvalidAccess};
-use super::api::{DaytonaApi, ListQuery};
+use super::api::ListQuery;
 use super::classify::DaytonaError;
 use super::create::{self, Maker};
 use super::destroys::Destroys;
@@ -25,7 +25,8 @@ use super::http::Http;
 use super::model::{DaytonaSandbox, KeyRights};
 use super::observe::observed;
 use super::read_retry::steadily;
-use super::rest::RestV1;
+use super::rest::DaytonaApi;
+use super::state::PRESET_RULES;
 use super::toolbox::Toolbox;
 use super::{listing, read, release, state};
 
@@ -55,9 +56,15 @@ pub struct Renewal {
 /// The sandboxes of one Daytona organisation.
 #[derive(Debug)]
 pub struct DaytonaProvider {
-    api: Arc<dyn DaytonaApi>,
+    api: DaytonaApi,
     http: Http,
     absences: Absences,
+    shared: Arc<SharedState>,
+}
+
+/// What all operations on the organisation share.
+#[derive(Debug)]
+struct SharedState {
     destroys: Destroys,
     settings: DaytonaSettings,
     /// The region where new sandboxes are created.
@@ -82,24 +89,22 @@ impl DaytonaProvider {
         settings: DaytonaSettings,
     ) -> std::result::Result<Self, InvalidAccess> {
         let http = Http::new(environment)?;
-        let api: Arc<dyn DaytonaApi> = Arc::new(RestV1::new(http.clone()));
-        Ok(Self {
-            absences: Absences::new(Arc::clone(&api)),
+        let api = DaytonaApi::new(http.clone());
+        let shared = Arc::new(SharedState {
             destroys: Destroys::default(),
-            api,
-            http,
             settings,
             target: environment.target.clone(),
             rights: OnceCell::new(),
             no_time_to_live: AtomicBool::new(false),
             recoverable: Mutex::default(),
             renewals: Mutex::default(),
-        })
+        });
+        Ok(Self { absences: Absences::new(api.clone()), api, http, shared })
     }
 
     /// Returns the API client, for calls that [`Provider`] does not cover.
-    pub fn api(&self) -> &dyn DaytonaApi {
-        &*self.api
+    pub fn api(&self) -> &DaytonaApi {
+        &self.api
     }
 
     /// Returns the permissions of our key. A token has the permissions of its user, which are not
@@ -119,7 +124,7 @@ impl DaytonaProvider {
                 result => result,
             }
         };
-        let rights = self.rights.get_or_try_init(fetch).await;
+        let rights = self.shared.rights.get_or_try_init(fetch).await;
         rights.map_err(|refusal| refusal.during("ask what its key may do"))
     }
 
@@ -184,10 +189,10 @@ impl DaytonaProvider {
 
     fn maker(&self) -> Maker<'_> {
         Maker {
-            api: &*self.api,
-            target: self.target.as_deref(),
-            longest_wait: self.settings.longest_wait,
-            no_time_to_live: &self.no_time_to_live,
+            api: &self.api,
+            target: self.shared.target.as_deref(),
+            longest_wait: self.shared.settings.longest_wait,
+            no_time_to_live: &self.shared.no_time_to_live,
         }
     }
 
@@ -265,11 +270,11 @@ impl DaytonaProvider {
     }
 
     fn recoverable(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.recoverable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.recoverable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn renewals(&self) -> MutexGuard<'_, HashMap<String, Renewal>> {
-        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -289,7 +294,7 @@ fn lifetime_of(sandbox: &DaytonaSandbox) -> Option<u64> {
 #[async_trait]
 impl Provider for DaytonaProvider {
     fn name(&self) -> ProviderName {
-        ProviderName::Daytona
+        crate::NAME
     }
 
     fn address(&self) -> String {
@@ -300,12 +305,20 @@ impl Provider for DaytonaProvider {
         "set DAYTONA_API_URL and a key of that organisation"
     }
 
+    fn preset_rules(&self) -> &'static [PresetRule] {
+        PRESET_RULES
+    }
+
+    fn access_hint(&self, _kind: Kind, id: &str) -> Option<String> {
+        Some(format!("enter it: it is sandbox {id} at Daytona"))
+    }
+
     fn kinds(&self) -> &'static [Kind] {
         KINDS
     }
 
     fn first_check_delay(&self) -> Duration {
-        self.destroys.first_check_delay()
+        self.shared.destroys.first_check_delay()
     }
 
     fn check_interval(&self) -> RangeInclusive<Duration> {
@@ -316,8 +329,15 @@ impl Provider for DaytonaProvider {
         Some(MAX_CONCURRENT_RELEASES)
     }
 
-    async fn turn(&self) -> ReleaseTurn {
-        self.http.turn().await
+    async fn permit(&self) -> Permit {
+        self.http.permit().await
+    }
+
+    fn within(self: Arc<Self>, permit: Permit, deadline: Deadline) -> Arc<dyn Provider> {
+        let http = self.http.within(permit, deadline.clone());
+        let api = DaytonaApi::new(http.clone());
+        let absences = self.absences.within(api.clone(), deadline);
+        Arc::new(Self { api, http, absences, shared: Arc::clone(&self.shared) })
     }
 
     fn create_deadline(&self) -> Duration {
@@ -328,7 +348,7 @@ impl Provider for DaytonaProvider {
         if seen.retained.is_some() {
             return Outlook::Retained(HIDDEN_PATIENCE);
         }
-        let longest = self.settings.longest_wait;
+        let longest = self.shared.settings.longest_wait;
         match (seen.state.as_str(), seen.desired.as_deref()) {
             // A destroy that does not end is stuck, and no request can help it.
             ("destroying" | "destroyed", _) | (_, Some("destroyed")) => {
@@ -363,7 +383,7 @@ impl Provider for DaytonaProvider {
         }
         // Includes those whose delete was accepted without effect: they run, and cost money.
         let query = ListQuery { errored_deleted: true, ..ListQuery::default() };
-        let found = listing::all(&*self.api, &query).await;
+        let found = listing::all(&self.api, &query).await;
         let found = found.map_err(|refusal| refusal.during("list its sandboxes"))?;
         let there = found.into_iter().filter(|row| row.state != state::SandboxState::Destroyed);
         Ok(there.map(observed).collect())
@@ -371,18 +391,18 @@ impl Provider for DaytonaProvider {
 
     async fn inspect(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
         let operation = Self::check("inspect", kind, id)?;
-        let result = read::inspect(&*self.api, &self.absences, id).await;
+        let result = read::inspect(&self.api, &self.absences, id).await;
         if let Ok(found) = &result {
             self.note_recoverable(id, found.as_ref());
             let is_there = found.as_ref().is_some_and(|found| !found.is_errored_deleted());
-            self.destroys.record_check(id, is_there);
+            self.shared.destroys.record_check(id, is_there);
         }
         result.map(|found| found.map(observed)).map_err(|refusal| refusal.during(operation))
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
         let operation = Self::check("find", marks.kind, &marks.resource.object_name())?;
-        let found = read::find(&*self.api, marks, can_be_id(&marks.name)).await;
+        let found = read::find(&self.api, marks, can_be_id(&marks.name)).await;
         let found = found.map_err(|refusal| refusal.during(operation))?;
         Ok(found.into_iter().map(observed).collect())
     }
@@ -396,7 +416,7 @@ impl Provider for DaytonaProvider {
         self.check_rights(&operation).await?;
         let id =
             self.maker().make(request, spec).await.map_err(|refusal| refusal.during(operation))?;
-        let limited = !self.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
+        let limited = !self.shared.no_time_to_live.load(std::sync::atomic::Ordering::Relaxed);
         let minutes = limited.then(|| create::minutes_of(request.lease));
         self.renew_as(&id, Renewal { activity: true, minutes });
         Ok(id)
@@ -404,7 +424,7 @@ impl Provider for DaytonaProvider {
 
     async fn stop(&self, kind: Kind, id: &str, timeout: Duration) -> Result<()> {
         let operation = Self::check("stop", kind, id)?;
-        let result = release::stop(&*self.api, id, timeout).await;
+        let result = release::stop(&self.api, id, timeout).await;
         result.map_err(|refusal| refusal.during(operation))
     }
 
@@ -433,15 +453,18 @@ impl Provider for DaytonaProvider {
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         let operation = Self::check("delete", kind, id)?;
+        if let Some(other) = mode.other_id(id) {
+            return Ok(Released::Kept(other));
+        }
         let recoverable = self.recoverable().remove(id);
         if recoverable {
-            release::recover(&*self.api, id).await;
+            release::recover(&self.api, id).await;
         }
-        let result = release::sandbox(&*self.api, &self.absences, id, mode).await;
+        let result = release::sandbox(&self.api, &self.absences, id, mode).await;
         let released = result
             .map_err(|refusal: DaytonaError| -> ProviderError { refusal.during(operation) })?;
         if released == Released::Accepted {
-            self.destroys.record_accepted(id);
+            self.shared.destroys.record_accepted(id);
         }
         self.renewals().remove(id);
         Ok(released)

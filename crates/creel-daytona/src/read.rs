@@ -6,10 +6,11 @@ use creel_model::labels;
 use creel_model::provider::Marks;
 
 use super::absence::Absences;
-use super::api::{DaytonaApi, DaytonaResult, ListQuery};
+use super::api::{DaytonaResult, ListQuery};
 use super::listing;
 use super::model::DaytonaSandbox;
 use super::read_retry::steadily;
+use super::rest::DaytonaApi;
 use super::state::SandboxState;
 
 /// The prefix of a deleted sandbox's name; its old name and a number follow.
@@ -17,7 +18,7 @@ const DESTROYED_PREFIX: &str = "DESTROYED_";
 
 /// Returns one sandbox; `None` means that it is gone and has no hidden record either.
 pub(super) async fn inspect(
-    api: &dyn DaytonaApi,
+    api: &DaytonaApi,
     absences: &Absences,
     id: &str,
 ) -> DaytonaResult<Option<DaytonaSandbox>> {
@@ -34,7 +35,7 @@ pub(super) async fn inspect(
 /// It searches by name, if the name can be requested, and by label, which a sandbox keeps when a
 /// delete renames it.
 pub(super) async fn find(
-    api: &dyn DaytonaApi,
+    api: &DaytonaApi,
     marks: &Marks,
     by_name: bool,
 ) -> DaytonaResult<Vec<DaytonaSandbox>> {
@@ -65,10 +66,7 @@ pub(super) async fn find(
 ///
 /// For a while after a delete, listings show a sandbox as it was. A record whose destroy failed
 /// appears in listings only.
-async fn confirmed(
-    api: &dyn DaytonaApi,
-    row: DaytonaSandbox,
-) -> DaytonaResult<Option<DaytonaSandbox>> {
+async fn confirmed(api: &DaytonaApi, row: DaytonaSandbox) -> DaytonaResult<Option<DaytonaSandbox>> {
     match steadily(|| api.get(&row.id)).await {
         Ok(there) => Ok(Some(there)),
         Err(refusal) if refusal.is_absence() => Ok(row.is_errored_deleted().then_some(row)),

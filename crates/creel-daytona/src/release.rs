@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::absence::Absences;
-use super::api::{DaytonaApi, DaytonaResult, StopMode};
+use super::api::{DaytonaResult, StopMode};
 use super::classify::DaytonaError;
 use super::model::DaytonaSandbox;
 use super::read_retry::steadily;
+use super::rest::DaytonaApi;
 use super::state::{self, SandboxState};
 
 /// The first and the longest pause between polls while a sandbox stops.
@@ -29,7 +30,7 @@ const AFTER_KILL: Duration = Duration::from_secs(30);
 ///
 /// Daytona has no delete that spares a running sandbox: the inspect just before is the only guard.
 pub(super) async fn sandbox(
-    api: &dyn DaytonaApi,
+    api: &DaytonaApi,
     absences: &Absences,
     id: &str,
     mode: ReleaseMode,
@@ -66,7 +67,7 @@ pub(super) async fn sandbox(
 ///
 /// For a sandbox in `error` the service accepts a delete but sends nothing to the machine. A
 /// sandbox that cannot be recovered is deleted as it is.
-pub(super) async fn recover(api: &dyn DaytonaApi, id: &str) {
+pub(super) async fn recover(api: &DaytonaApi, id: &str) {
     if let Err(refusal) = api.recover(id).await {
         debug!(id, %refusal, "a failed sandbox cannot be recovered before its delete");
         return;
@@ -87,11 +88,7 @@ pub(super) async fn recover(api: &dyn DaytonaApi, id: &str) {
 }
 
 /// Checks whether a delete was accepted after it was refused as busy or its response was lost.
-async fn after_doubt(
-    api: &dyn DaytonaApi,
-    id: &str,
-    refusal: DaytonaError,
-) -> DaytonaResult<Released> {
+async fn after_doubt(api: &DaytonaApi, id: &str, refusal: DaytonaError) -> DaytonaResult<Released> {
     match api.get(id).await {
         Ok(there) if is_leaving(&there) => Ok(Released::Accepted),
         Err(absent) if absent.is_absence() => Ok(Released::Accepted),
@@ -109,7 +106,7 @@ fn is_leaving(sandbox: &DaytonaSandbox) -> bool {
 }
 
 /// Stops a sandbox that may not be deleted, so that it costs less; returns the error to report.
-async fn stopped_instead(api: &dyn DaytonaApi, id: &str, refusal: DaytonaError) -> DaytonaError {
+async fn stopped_instead(api: &DaytonaApi, id: &str, refusal: DaytonaError) -> DaytonaError {
     let outcome = match api.stop(id, StopMode::Polite).await {
         Ok(()) => "delete is denied; stopped instead".to_owned(),
         // A stopped sandbox cannot be stopped again.
@@ -120,7 +117,7 @@ async fn stopped_instead(api: &dyn DaytonaApi, id: &str, refusal: DaytonaError) 
 }
 
 /// Stops a sandbox and waits until it has stopped; one that is already at rest succeeds.
-pub(super) async fn stop(api: &dyn DaytonaApi, id: &str, patience: Duration) -> DaytonaResult<()> {
+pub(super) async fn stop(api: &DaytonaApi, id: &str, patience: Duration) -> DaytonaResult<()> {
     request_stop(api, id, StopMode::Polite).await?;
     if until_stopped(api, id, patience).await? {
         return Ok(());
@@ -132,7 +129,7 @@ pub(super) async fn stop(api: &dyn DaytonaApi, id: &str, patience: Duration) -> 
     Err(DaytonaError::new(ErrorClass::Transient, "it does not stop"))
 }
 
-async fn request_stop(api: &dyn DaytonaApi, id: &str, mode: StopMode) -> DaytonaResult<()> {
+async fn request_stop(api: &DaytonaApi, id: &str, mode: StopMode) -> DaytonaResult<()> {
     match api.stop(id, mode).await {
         Ok(()) => Ok(()),
         Err(refusal) if refusal.is_absence() => Ok(()),
@@ -144,7 +141,7 @@ async fn request_stop(api: &dyn DaytonaApi, id: &str, mode: StopMode) -> Daytona
     }
 }
 
-async fn until_stopped(api: &dyn DaytonaApi, id: &str, patience: Duration) -> DaytonaResult<bool> {
+async fn until_stopped(api: &DaytonaApi, id: &str, patience: Duration) -> DaytonaResult<bool> {
     let end = Instant::now() + patience;
     let mut pause = PAUSES.0;
     loop {

@@ -1,6 +1,5 @@
 //! Version 1 of the API: routes and shapes.
 
-use async_trait::async_trait;
 use creel_model::labels::Labels;
 use creel_model::provider::ErrorClass;
 use reqwest::{Method, Url};
@@ -8,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::api::{DaytonaApi, DaytonaResult, ListQuery, NewSandbox, SandboxPage, StopMode};
+use super::api::{DaytonaResult, ListQuery, NewSandbox, SandboxPage, StopMode};
 use super::bounds::{self, TooLarge};
 use super::classify::DaytonaError;
 use super::http::{ApiRequest, Http};
@@ -18,13 +17,13 @@ use super::model::{DaytonaSandbox, KeyRights, id_in};
 /// The largest page that the server returns.
 const PAGE: &str = "200";
 
-/// Version 1 of the API.
+/// Version 1 of the API, as one connection uses it. Every error is classified.
 #[derive(Debug, Clone)]
-pub(super) struct RestV1 {
+pub struct DaytonaApi {
     http: Http,
 }
 
-impl RestV1 {
+impl DaytonaApi {
     pub(super) fn new(http: Http) -> Self {
         Self { http }
     }
@@ -126,13 +125,22 @@ fn list_url(base: Url, query: &ListQuery, cursor: Option<&str>) -> Url {
     url
 }
 
-#[async_trait]
-impl DaytonaApi for RestV1 {
-    fn address(&self) -> String {
+impl DaytonaApi {
+    /// Returns the address of the API, for messages.
+    pub fn address(&self) -> String {
         self.http.access().url.to_string()
     }
 
-    async fn list(&self, query: &ListQuery, cursor: Option<&str>) -> DaytonaResult<SandboxPage> {
+    /// Returns one page of a listing.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn list(
+        &self,
+        query: &ListQuery,
+        cursor: Option<&str>,
+    ) -> DaytonaResult<SandboxPage> {
         let url = list_url(self.http.url(&["sandbox"]), query, cursor);
         let request =
             ApiRequest { most_bytes: bounds::PAGE, ..ApiRequest::to_api(Method::GET, url) };
@@ -140,12 +148,22 @@ impl DaytonaApi for RestV1 {
         page(&response.map_err(|refusal| self.no_api(refusal))?)
     }
 
-    async fn get(&self, id: &str) -> DaytonaResult<DaytonaSandbox> {
+    /// Returns one sandbox by its id or name.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn get(&self, id: &str) -> DaytonaResult<DaytonaSandbox> {
         let value = self.read(self.of(id, &[])).await?;
         DaytonaSandbox::read_bounded(&value)?.ok_or_else(unreadable)
     }
 
-    async fn create(&self, new: &NewSandbox) -> DaytonaResult<DaytonaSandbox> {
+    /// Creates a sandbox. A response with an id succeeds, whatever else it holds.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn create(&self, new: &NewSandbox) -> DaytonaResult<DaytonaSandbox> {
         let url = self.http.url(&["sandbox"]);
         let request = ApiRequest::to_api(Method::POST, url)
             .counting_for(Throttler::Create)
@@ -157,11 +175,21 @@ impl DaytonaApi for RestV1 {
         read.or_else(from_id).ok_or_else(unreadable)
     }
 
-    async fn start(&self, id: &str) -> DaytonaResult<()> {
+    /// Starts a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn start(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["start"], Throttler::Lifecycle).await
     }
 
-    async fn stop(&self, id: &str, mode: StopMode) -> DaytonaResult<()> {
+    /// Stops a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn stop(&self, id: &str, mode: StopMode) -> DaytonaResult<()> {
         let mut url = self.of(id, &["stop"]);
         let force = if mode == StopMode::Forced { "true" } else { "false" };
         url.query_pairs_mut().append_pair("force", force);
@@ -169,52 +197,107 @@ impl DaytonaApi for RestV1 {
         self.http.send(request).await.map(drop)
     }
 
-    async fn recover(&self, id: &str) -> DaytonaResult<()> {
+    /// Recovers a failed sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn recover(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["recover"], Throttler::Lifecycle).await
     }
 
-    async fn delete(&self, id: &str) -> DaytonaResult<()> {
+    /// Requests the delete of a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn delete(&self, id: &str) -> DaytonaResult<()> {
         let request =
             ApiRequest::to_api(Method::DELETE, self.of(id, &[])).counting_for(Throttler::Lifecycle);
         self.http.send(request).await.map(drop)
     }
 
-    async fn archive(&self, id: &str) -> DaytonaResult<()> {
+    /// Moves a stopped sandbox to cheap storage.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn archive(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["archive"], Throttler::Lifecycle).await
     }
 
-    async fn set_labels(&self, id: &str, labels: &Labels) -> DaytonaResult<()> {
+    /// Replaces all labels of a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn set_labels(&self, id: &str, labels: &Labels) -> DaytonaResult<()> {
         let request = ApiRequest::to_api(Method::PUT, self.of(id, &["labels"]))
             .with_body(json!({ "labels": labels }));
         self.http.send(request).await.map(drop)
     }
 
-    async fn set_auto_stop(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
+    /// Sets the idle minutes until it stops; 0 means never.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn set_auto_stop(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["autostop", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_auto_archive(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
+    /// Sets the minutes at rest until it is archived.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn set_auto_archive(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["autoarchive", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_auto_delete(&self, id: &str, minutes: i64) -> DaytonaResult<()> {
+    /// Sets the minutes at rest until it is deleted; negative means never.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn set_auto_delete(&self, id: &str, minutes: i64) -> DaytonaResult<()> {
         self.post(id, &["autodelete", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn set_time_to_live(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
+    /// Sets the minutes from now until it is destroyed, whatever its state.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn set_time_to_live(&self, id: &str, minutes: u64) -> DaytonaResult<()> {
         self.post(id, &["ttl", &minutes.to_string()], Throttler::Authenticated).await
     }
 
-    async fn touch(&self, id: &str) -> DaytonaResult<()> {
+    /// Reports activity, so that the sandbox does not stop by itself.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn touch(&self, id: &str) -> DaytonaResult<()> {
         self.post(id, &["last-activity"], Throttler::Authenticated).await
     }
 
-    async fn key_rights(&self) -> DaytonaResult<KeyRights> {
+    /// Returns the permissions of our key.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn key_rights(&self) -> DaytonaResult<KeyRights> {
         let value = self.read(self.http.url(&["api-keys", "current"])).await?;
         Ok(KeyRights::read(&value))
     }
 
-    async fn toolbox_url(&self) -> DaytonaResult<Option<String>> {
+    /// Returns the toolbox address of new sandboxes, where the service publishes it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the API cannot be reached, or refuses the request.
+    pub async fn toolbox_url(&self) -> DaytonaResult<Option<String>> {
         let value = self.read(self.http.url(&["config"])).await?;
         let url = value.get("proxyToolboxUrl").and_then(Value::as_str);
         Ok(url.filter(|url| !url.is_empty()).map(str::to_owned))

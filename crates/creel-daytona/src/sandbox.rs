@@ -22,12 +22,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use creel_bridge::exec::ExecRequest;
 use creel_model::provider::{
-    ErrorClass, Kind, Observed, Provider, ProviderError, ProviderName, SandboxSource, SandboxSpec,
-    Spec, Usage,
+    ErrorClass, Kind, Limits, Observed, Provider, ProviderError, ProviderName, SandboxSource,
+    SandboxSpec, Spec, Usage,
 };
 use creel_model::sandbox::{
     BridgeProgram, ExecResponse, PartMaker, Sandbox, SandboxError, SandboxLayout, SandboxOptions,
-    SandboxPart, SandboxParts, SandboxProvider, SandboxStatus, Transport, program_name,
+    SandboxPart, SandboxParts, SandboxProvider, SandboxStatus, Transport, no_sandbox, program_name,
     with_transport,
 };
 use creel_model::task;
@@ -67,7 +67,7 @@ impl DaytonaSandboxes {
 #[async_trait]
 impl SandboxProvider for DaytonaSandboxes {
     fn name(&self) -> ProviderName {
-        ProviderName::Daytona
+        crate::NAME
     }
 
     async fn create(
@@ -76,8 +76,8 @@ impl SandboxProvider for DaytonaSandboxes {
         program: &BridgeProgram,
         parts: &mut dyn PartMaker,
     ) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        options.refuse(ProviderName::Daytona, &["network"])?;
-        let spec = SandboxSpec { source: source(options), ..SandboxSpec::default() };
+        options.refuse(crate::NAME, &["network"])?;
+        let spec = SandboxSpec { source: source(options)?, ..SandboxSpec::default() };
         let id = parts.make(SandboxPart::new(Spec::Sandbox(spec))).await?;
         let transport = DaytonaTransport::new(Arc::clone(&self.0), id, *program);
         let layout = transport.layout(&program_name(program), options.env.clone()).await?;
@@ -98,16 +98,29 @@ impl SandboxProvider for DaytonaSandboxes {
 }
 
 /// Returns the source of a sandbox. A snapshot has its own size; an image needs one.
-fn source(options: &SandboxOptions) -> SandboxSource {
+///
+/// A limit that would not hold is refused.
+fn source(options: &SandboxOptions) -> Result<SandboxSource, ProviderError> {
+    let refused = |message: &str| Err(no_sandbox(crate::NAME, message));
+    if let Some(mistake) = options.limits.mistake() {
+        return refused(&mistake);
+    }
+    if options.limits.processes.is_some() {
+        return refused("the service has no limit on processes");
+    }
+    let is_sized = options.limits != Limits::default() || options.disk.is_some();
     match (&options.snapshot, &options.image) {
-        (Some(snapshot), _) => SandboxSource::Snapshot(snapshot.clone()),
-        (None, Some(image)) => SandboxSource::Image {
+        (Some(_), _) | (None, None) if is_sized => {
+            refused("a snapshot brings its own resources; only an image can be limited")
+        }
+        (Some(snapshot), _) => Ok(SandboxSource::Snapshot(snapshot.clone())),
+        (None, Some(image)) => Ok(SandboxSource::Image {
             reference: image.clone(),
             cpus: options.limits.cpus.map(|cpus| cpus.ceil() as u64),
             memory_gib: options.limits.memory.map(|bytes| bytes.div_ceil(GIB)),
             disk_gib: options.disk.map(|bytes| bytes.div_ceil(GIB)),
-        },
-        (None, None) => SandboxSource::Default,
+        }),
+        (None, None) => Ok(SandboxSource::Default),
     }
 }
 
@@ -180,7 +193,7 @@ impl DaytonaTransport {
 
     fn failure(&self, what: &str, class: ErrorClass, message: String) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Daytona,
+            provider: crate::NAME,
             operation: format!("{what} in sandbox {}", self.id),
             message,
             class,
@@ -327,7 +340,7 @@ impl FinishedCommand {
 #[async_trait]
 impl Transport for DaytonaTransport {
     fn provider(&self) -> ProviderName {
-        ProviderName::Daytona
+        crate::NAME
     }
 
     fn id(&self) -> &str {
@@ -402,6 +415,30 @@ fn shortened(output: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_hold_or_are_refused() {
+        let options = |image: Option<&str>, limits| SandboxOptions {
+            image: image.map(str::to_owned),
+            snapshot: None,
+            env: BTreeMap::new(),
+            limits,
+            disk: None,
+            network: None,
+            lease: Duration::from_secs(60),
+        };
+        let cpus = |cpus| Limits { cpus: Some(cpus), ..Limits::default() };
+        let sized = source(&options(Some("image"), cpus(2.0))).unwrap();
+        assert!(matches!(sized, SandboxSource::Image { cpus: Some(2), .. }), "{sized:?}");
+        assert_eq!(source(&options(None, Limits::default())).unwrap(), SandboxSource::Default);
+        let processes = Limits { processes: Some(8), ..Limits::default() };
+        for (image, limits) in
+            [(Some("image"), cpus(f64::NAN)), (Some("image"), processes), (None, cpus(2.0))]
+        {
+            let error = source(&options(image, limits)).unwrap_err();
+            assert_eq!(error.class, ErrorClass::Invalid, "{error}");
+        }
+    }
 
     #[test]
     fn a_path_is_quoted_as_one_argument() {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use creel_model::provider::{Kind, PresetRule};
+
 /// The state of a sandbox, under Daytona's name; unknown names are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SandboxState {
@@ -94,6 +96,28 @@ pub const STATES: [(&str, Option<Duration>); 22] = [
     ("pausing", seconds(60)),
     ("paused", None),
     ("resuming", seconds(60)),
+];
+
+/// What the presets of a sweep select among sandboxes.
+pub(super) const PRESET_RULES: &[PresetRule] = &[
+    PresetRule {
+        name: "stopped-sandbox",
+        kind: Kind::Sandbox,
+        states: &["stopped", "error", "build_failed"],
+        presets: PresetRule::ALWAYS,
+    },
+    PresetRule {
+        name: "archived-sandbox",
+        kind: Kind::Sandbox,
+        states: &["archived"],
+        presets: PresetRule::AFTER_A_DAY,
+    },
+    PresetRule {
+        name: "old-sandbox",
+        kind: Kind::Sandbox,
+        states: &[],
+        presets: PresetRule::AGGRESSIVE,
+    },
 ];
 
 const fn seconds(seconds: u64) -> Option<Duration> {

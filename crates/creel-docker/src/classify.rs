@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use std::io;
 
 use bollard::errors::Error;
-use creel_model::provider::{ErrorClass, ProviderError, ProviderName};
+use creel_model::provider::{ErrorClass, ProviderError};
 
 /// Maximum length of the kept part of an engine's message.
 const MESSAGE_LIMIT: usize = 400;
@@ -48,7 +48,7 @@ pub(super) fn classify(error: &Error, attempt: &Attempt) -> ProviderError {
         error => failure(error, &attempt.address),
     };
     ProviderError {
-        provider: ProviderName::Docker,
+        provider: crate::NAME,
         operation: attempt.operation.clone(),
         message: one_line(&message),
         class,

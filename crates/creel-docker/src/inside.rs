@@ -51,6 +51,9 @@ impl Attached {
     }
 
     /// Reads the next output of the command. `None` means that it has ended.
+    ///
+    /// The client library's own decoder collects a whole chunk first. An engine may announce up to
+    /// 4 GiB in one, so this one passes on what has arrived.
     pub async fn read(&mut self) -> io::Result<Option<ExecOutput<'_>>> {
         while self.left == 0 {
             let mut head = [0; HEAD];

@@ -3,7 +3,8 @@
 //! An engine starts a program to deliver the signal, which costs more than all our other requests:
 //! a hundred containers take a sixth longer. This module sends the signal itself where the process
 //! is visible from here, and the kernel says that it is in the control group of that very
-//! container. In any doubt it does nothing: the engine is asked to remove by force anyway.
+//! container. In any doubt it does nothing: the engine is asked to remove by force anyway. A paused
+//! container is resumed first, because a frozen process does not die.
 //!
 //! A crash in the middle leaves a container that has exited, as after `docker kill`.
 
@@ -26,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The state of a container that runs and is not paused. A frozen process does not die.
 const RUNNING: &str = "running";
+
+/// The state of a container whose processes are frozen.
+const PAUSED: &str = "paused";
 
 /// The part of a container's details that is needed to kill it.
 #[derive(Debug, Deserialize)]
@@ -59,7 +63,14 @@ struct RestartPolicy {
 /// that is not certainly the right process.
 pub(super) async fn first_process(connection: &EngineConnection, id: &str) {
     let path = format!("/containers/{}/json", encoded(id));
-    let Ok(details) = connection.get::<KillDetails>(&path, &[]).await else { return };
+    let Ok(mut details) = connection.get::<KillDetails>(&path, &[]).await else { return };
+    if details.state.status == PAUSED {
+        // An engine may not answer the forced removal of a paused container.
+        let Ok(library) = connection.library().await else { return };
+        let _ = timeout(PATIENCE, library.unpause_container(&details.id)).await;
+        let Ok(thawed) = connection.get::<KillDetails>(&path, &[]).await else { return };
+        details = thawed;
+    }
     let Some(process) = process_of(&details) else { return };
     if let Err(error) = pidfd_send_signal(&process, Signal::KILL) {
         debug!(%id, %error, "its process cannot be killed from here; the engine will do it");

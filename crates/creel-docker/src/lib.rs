@@ -13,6 +13,7 @@
 
 mod absence_checks;
 mod address;
+mod backend;
 mod bounds;
 mod classify;
 mod connection;
@@ -44,7 +45,10 @@ mod untag;
 #[cfg(test)]
 mod tests;
 
+use creel_model::provider::ProviderName;
+
 pub use address::{Address, InvalidAddress, SshTarget, TlsFiles};
+pub use backend::DockerBackend;
 pub use classify::advice;
 pub use endpoint::{DockerEnvironment, Endpoint, EndpointError, EndpointOrigin};
 pub use engine::{Component, EngineVersion};
@@ -62,3 +66,6 @@ pub mod decisions {
     pub use crate::steps::{Family, follows};
     pub use crate::untag::{Ours, Removal, foreign_name, removal};
 }
+
+/// The name of this provider.
+pub const NAME: ProviderName = ProviderName::new("docker");

@@ -6,7 +6,7 @@
 
 use creel_model::labels;
 use creel_model::labels::Labels;
-use creel_model::provider::{Identity, Kind, Observed, ProviderName};
+use creel_model::provider::{Activity, Identity, Kind, Observed};
 use jiff::Timestamp;
 
 use super::model::{
@@ -26,7 +26,7 @@ fn observed(kind: Kind, id: String, labels: Labels) -> Observed {
     Observed {
         project: labels.get(labels::COMPOSE_PROJECT).map(str::to_owned),
         labels,
-        ..Observed::known_by_id(ProviderName::Docker, kind, id)
+        ..Observed::known_by_id(crate::NAME, kind, id)
     }
 }
 
@@ -38,6 +38,7 @@ pub(super) fn container_row(row: ContainerRow) -> Observed {
         created_at: Timestamp::from_second(row.created).ok().filter(|_| row.created > 0),
         uses: uses(&row.network_settings, &row.mounts, &row.image_id),
         generation: generation(&row.id, &[&state]),
+        activity: activity(&state),
         state,
         ..observed(Kind::Container, row.id, row.labels)
     }
@@ -53,9 +54,15 @@ pub(super) fn container(details: ContainerDetails) -> Observed {
         last_active_at: instant(&started).max(instant(&finished)),
         uses: uses(&details.network_settings, &details.mounts, &details.image),
         generation: generation(&details.id, &[&state, &started, &finished]),
+        activity: activity(&state),
         state,
         ..observed(Kind::Container, details.id, details.config.labels)
     }
+}
+
+/// Returns whether a container in a state runs.
+fn activity(state: &str) -> Activity {
+    Activity::of(matches!(state, "running" | "restarting" | "paused"))
 }
 
 /// Returns what a container uses. A network is identified by its name if the engine does not report
@@ -86,6 +93,7 @@ pub(super) fn network(network: Network, podman: bool) -> Observed {
     let predefined = is_predefined(&network.name, podman);
     Observed {
         generation: network.id.clone(),
+        aliases: vec![network.name.clone()],
         users: network.containers.into_keys().collect(),
         state: "present".to_owned(),
         created_at: instant(&network.created),
@@ -151,11 +159,16 @@ pub(super) fn image_by(requested: &str, details: ImageDetails) -> Observed {
         tagged_at,
         // Only the client that made the image knows.
         image_is_ours: false,
-        tags: seen.tags().map(str::to_owned).collect(),
+        tags: seen.tags.iter().cloned().collect(),
         replaces: None,
     };
-    let identity = Some(identity);
-    Observed { id: requested.to_owned(), name: requested.to_owned(), identity, ..seen }
+    Observed {
+        aliases: vec![seen.id.clone()],
+        id: requested.to_owned(),
+        name: requested.to_owned(),
+        identity: Some(identity),
+        ..seen
+    }
 }
 
 /// Returns whether a text is a full or abbreviated image id.
@@ -181,6 +194,7 @@ pub(super) fn image(details: ImageDetails) -> Observed {
     Observed {
         identity: Some(Identity::Image { id: id.clone(), tags: names, tagged_at }),
         generation: generation(&id, &marks),
+        tags: tags.clone(),
         name: details
             .repo_tags
             .into_iter()

@@ -1,21 +1,23 @@
 //! The Docker provider, where every error gets its class.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::errors::Error;
 use creel_model::provider::{
-    ContainerSpec, CreateRequest, ErrorClass, InUse, Kind, LocalServer, Marks, Observed, Provider,
-    ProviderError, ProviderName, ReleaseMode, Released, Result, Spec,
+    ContainerSpec, CreateRequest, Deadline, ErrorClass, InUse, Kind, LocalServer, Marks, Observed,
+    Permit, PresetRule, Provider, ProviderError, ProviderName, ReleaseMode, Released, Result, Spec,
 };
 
 use super::absence_checks::AbsenceChecks;
 use super::classify::{Attempt, EngineAction, classify};
 use super::connection::EngineConnection;
-use super::encode::is_reference;
+use super::encode::{is_reference, is_whole_id};
 use super::endpoint::Endpoint;
 use super::engine::EngineVersion;
 use super::model::EngineInfo;
+use super::states::PRESET_RULES;
 use super::{create, files, in_use, observe, place, read, release, untag};
 
 /// The kinds of objects an engine has.
@@ -78,7 +80,7 @@ impl DockerProvider {
 
     fn refused(operation: String, class: ErrorClass, message: impl Into<String>) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Docker,
+            provider: crate::NAME,
             operation,
             message: message.into(),
             class,
@@ -109,7 +111,7 @@ impl DockerProvider {
 #[async_trait]
 impl Provider for DockerProvider {
     fn name(&self) -> ProviderName {
-        ProviderName::Docker
+        crate::NAME
     }
 
     fn address(&self) -> String {
@@ -118,6 +120,14 @@ impl Provider for DockerProvider {
 
     fn other_account_hint(&self) -> &'static str {
         "point DOCKER_HOST or the context there"
+    }
+
+    fn preset_rules(&self) -> &'static [PresetRule] {
+        PRESET_RULES
+    }
+
+    fn access_hint(&self, kind: Kind, id: &str) -> Option<String> {
+        (kind == Kind::Container).then(|| format!("enter it: docker exec -it {id} sh"))
     }
 
     fn kinds(&self) -> &'static [Kind] {
@@ -154,6 +164,10 @@ impl Provider for DockerProvider {
         result.map_err(|error| self.classified(error, EngineAction::Inspect, operation))
     }
 
+    fn within(self: Arc<Self>, _permit: Permit, _deadline: Deadline) -> Arc<dyn Provider> {
+        self
+    }
+
     async fn identity(&self) -> Result<String> {
         let fetch = async {
             let podman = self.connection.is_podman().await?;
@@ -183,6 +197,7 @@ impl Provider for DockerProvider {
     }
 
     async fn verify(&self, kind: Kind, id: &str) -> Result<Option<Observed>> {
+        Self::check("verify", kind, id)?;
         if kind == Kind::Container && self.absence_checks.is_absent(&self.connection, id).await {
             return Ok(None);
         }
@@ -190,14 +205,12 @@ impl Provider for DockerProvider {
     }
 
     async fn find(&self, marks: &Marks) -> Result<Vec<Observed>> {
+        let operation = format!("find {} {}", marks.kind, marks.name);
+        if !KINDS.contains(&marks.kind) {
+            return Err(Self::foreign(operation, marks.kind));
+        }
         let result = read::find(&self.connection, marks).await;
-        result.map_err(|error| {
-            self.classified(
-                error,
-                EngineAction::Query,
-                format!("find {} {}", marks.kind, marks.name),
-            )
-        })
+        result.map_err(|error| self.classified(error, EngineAction::Query, operation))
     }
 
     async fn unrecorded_steps(
@@ -255,6 +268,12 @@ impl Provider for DockerProvider {
 
     async fn release(&self, kind: Kind, id: &str, mode: ReleaseMode) -> Result<Released> {
         let operation = Self::check("remove", kind, id)?;
+        if is_whole_id(id)
+            && kind.has_lasting_ids()
+            && let Some(other) = mode.other_id(id)
+        {
+            return Ok(Released::Kept(other));
+        }
         let result = match kind {
             Kind::Container => release::container(&self.connection, id, &mode).await,
             Kind::Network => release::network(&self.connection, id).await,

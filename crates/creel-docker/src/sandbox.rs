@@ -52,7 +52,7 @@ impl DockerSandboxes {
 #[async_trait]
 impl SandboxProvider for DockerSandboxes {
     fn name(&self) -> ProviderName {
-        ProviderName::Docker
+        crate::NAME
     }
 
     async fn missing_image(
@@ -74,8 +74,8 @@ impl SandboxProvider for DockerSandboxes {
         program: &BridgeProgram,
         parts: &mut dyn PartMaker,
     ) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        options.refuse(ProviderName::Docker, &["snapshot"])?;
-        let refused = |message: &str| no_sandbox(ProviderName::Docker, message);
+        options.refuse(crate::NAME, &["snapshot"])?;
+        let refused = |message: &str| no_sandbox(crate::NAME, message);
         let image = options.image.as_deref();
         let image = image.ok_or_else(|| refused("a container needs an image"))?;
         if self.missing_image(options).await?.is_some() {
@@ -151,7 +151,7 @@ fn container(
 impl DockerTransport {
     fn failure(&self, class: ErrorClass, message: String) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Docker,
+            provider: crate::NAME,
             operation: format!("run a command in container {}", self.id),
             message,
             class,
@@ -176,7 +176,7 @@ impl DockerTransport {
 #[async_trait]
 impl Transport for DockerTransport {
     fn provider(&self) -> ProviderName {
-        ProviderName::Docker
+        crate::NAME
     }
 
     fn id(&self) -> &str {

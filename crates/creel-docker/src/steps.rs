@@ -79,7 +79,7 @@ impl DockerProvider {
         let created_at_of =
             |seen: &Option<Observed>| seen.as_ref().and_then(|seen| seen.created_at);
         let is_next = follows(created_at_of(&before), created_at_of(&step));
-        Ok(step.filter(|step| is_next && step.tags().next().is_none()))
+        Ok(step.filter(|step| is_next && step.tags.is_empty()))
     }
 }
 

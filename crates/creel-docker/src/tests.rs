@@ -16,6 +16,7 @@ use creel_model::provider::{
     CreateRequest, ErrorClass, Kind, Marks, Provider, ReleaseMode, Released, Spec, VolumeSpec,
 };
 use creel_model::task;
+use memchr::memmem;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -63,7 +64,7 @@ async fn serve(listener: UnixListener, script: Script, requests: Arc<Mutex<Vec<S
 
 async fn respond(mut stream: UnixStream, script: &Script, requests: &Mutex<Vec<String>>) {
     let mut head = Vec::new();
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+    while memmem::find(&head, b"\r\n\r\n").is_none() {
         match stream.read_buf(&mut head).await {
             Ok(1..) => {}
             _ => return,

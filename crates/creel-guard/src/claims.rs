@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::reap::{ItemReport, ReapOptions, Reaper};
+use creel_core::pipeline::Pipeline;
+use creel_core::reap::ItemReport;
 use creel_ledger::{
     Event, Intent, Ledger, LedgerError, OnOwnerDeath, OwnerRecord, Record, RecordFilter,
 };
@@ -130,7 +131,7 @@ impl Claims {
         names: Option<&str>,
     ) -> Result<Claim, LedgerError> {
         let name = Some(reference.to_owned());
-        let (claim, intent) = self.prepare(ProviderName::Docker, Kind::Image, name, names);
+        let (claim, intent) = self.prepare(creel_docker::NAME, Kind::Image, name, names);
         self.ledger.record_intent(&intent).await?;
         Ok(claim)
     }
@@ -254,9 +255,9 @@ impl Claims {
         provider: Arc<dyn Provider>,
         claim: &Claim,
     ) -> Result<ItemReport, LedgerError> {
-        let reaper = Reaper::new(Providers::new(vec![provider]), Some(self.ledger.clone()));
+        let pipeline = Pipeline::new(Providers::new(vec![provider]), Some(self.ledger.clone()));
         let why = "the create it was made for came to nothing";
-        reaper.release_record(claim.resource, why, &ReapOptions::default()).await
+        pipeline.release_record(claim.resource, why).await
     }
 
     async fn append(&self, claim: &Claim, event: Event) {

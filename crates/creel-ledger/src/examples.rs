@@ -24,7 +24,7 @@ pub fn a_run_of(owner: OwnerRecord) -> NewRun {
     NewRun {
         id: RunId::new(),
         name: "hello".into(),
-        provider: ProviderName::Process,
+        provider: ProviderName::new("process"),
         owner,
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use creel_model::clock::{Clock, SystemClock};
 use creel_model::id::LedgerId;
 use tokio::sync::OnceCell;
+use tracing::warn;
 
+use crate::deferred::DeferredTries;
 use crate::sqlite::ballast::Ballast;
 use crate::sqlite::{EventLog, SqliteStore};
 use crate::store::Store;
-use crate::{Result, files, presence};
+use crate::{Result, Try, files, presence};
 
 /// A handle on a ledger; cheap to clone.
 #[derive(Debug, Clone)]
@@ -35,6 +37,8 @@ struct LogBeside {
     open: OnceCell<EventLog>,
     /// The space that both files use on a full disk.
     ballast: Arc<Ballast>,
+    /// Entries of the audit for which there was no space.
+    deferred: Arc<DeferredTries>,
     /// Maximum number of bytes of agent output in the log of one run.
     text_limit: u64,
 }
@@ -73,6 +77,7 @@ impl Ledger {
             clock,
             open: OnceCell::new(),
             ballast,
+            deferred: Arc::default(),
             text_limit: TEXT_LIMIT,
         };
         Ok(Self { store: Arc::new(store), log: Arc::new(log) })
@@ -88,6 +93,7 @@ impl Ledger {
             clock: Arc::clone(&self.log.clock),
             open: OnceCell::new_with(self.log.open.get().cloned()),
             ballast: Arc::clone(&self.log.ballast),
+            deferred: Arc::clone(&self.log.deferred),
             text_limit: bytes,
         };
         Self { log: Arc::new(log), ..self }
@@ -103,14 +109,38 @@ impl Ledger {
         self.log.ballast.is_disk_full()
     }
 
-    /// Returns whether this process has ever met a full disk.
+    /// Returns whether this process has ever met a full disk, or found the reserve for one used up.
     pub fn was_disk_full(&self) -> bool {
         self.log.ballast.was_disk_full()
+    }
+
+    /// Returns whether nothing can be written through this handle, not even when there is space
+    /// again: it was opened on a disk without any.
+    pub fn is_unwritable(&self) -> bool {
+        self.log.ballast.is_unwritable()
     }
 
     /// Checks whether the disk is full now.
     pub fn check_disk(&self) -> bool {
         self.log.ballast.check_disk()
+    }
+
+    /// Keeps entries of the audit that could not be written, for [`Ledger::write_deferred_tries`].
+    pub fn defer_tries(&self, tries: Vec<Try>) {
+        self.log.deferred.add(tries);
+    }
+
+    /// Writes the entries of the audit for which there was no space before. Returns how many are
+    /// still not written.
+    pub async fn write_deferred_tries(&self) -> usize {
+        let tries = self.log.deferred.take();
+        if !tries.is_empty()
+            && let Err(error) = self.append_tries(&tries).await
+        {
+            warn!(%error, waiting = tries.len(), "the audit waits for room");
+            self.log.deferred.add(tries);
+        }
+        self.log.deferred.count()
     }
 
     /// Waits until the disk is full.

@@ -37,6 +37,7 @@
 //!   error, record, run, unfinished, state, event, owner, lease, window, files
 //! ```
 
+mod deferred;
 mod error;
 mod event;
 pub mod event_log;

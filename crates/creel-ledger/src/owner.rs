@@ -2,36 +2,17 @@
 
 use creel_model::os;
 use creel_model::owner::Owner;
-use creel_model::provider::UnknownName;
 use creel_sanitise::Masked;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What happens to a resource when its owner dies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnOwnerDeath {
-    /// The watchdog or the next reconcile releases it immediately.
-    Release,
-    /// It is kept until its lease expires.
-    Hold,
-}
-
-impl OnOwnerDeath {
-    /// Returns the stored name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Hold => "hold",
-        }
-    }
-}
-
-impl std::str::FromStr for OnOwnerDeath {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        UnknownName::pick(text, "policy", &[Self::Release, Self::Hold], Self::name)
+creel_model::named_enum! {
+    /// What happens to a resource when its owner dies.
+    pub enum OnOwnerDeath: "policy" {
+        /// The watchdog or the next reconcile releases it immediately.
+        Release = "release",
+        /// It is kept until its lease expires.
+        Hold = "hold",
     }
 }
 

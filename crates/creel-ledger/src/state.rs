@@ -1,8 +1,6 @@
 //! The lifecycle of a resource: one total transition function.
 
-use creel_model::provider::UnknownName;
 use creel_sanitise::Masked;
-use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 
@@ -37,61 +35,31 @@ pub enum ResourceState {
     },
 }
 
-/// A state without its data, as ledger rows and users name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StateName {
-    /// See [`ResourceState::Intended`].
-    Intended,
-    /// See [`ResourceState::Created`].
-    Created,
-    /// See [`ResourceState::Releasing`].
-    Releasing,
-    /// See [`ResourceState::Gone`].
-    Gone,
-    /// See [`ResourceState::Quarantined`].
-    Quarantined,
-    /// See [`ResourceState::Lost`].
-    Lost,
+creel_model::named_enum! {
+    /// A state without its data, as ledger rows and users name it.
+    pub enum StateName: "ledger state" {
+        /// See [`ResourceState::Intended`].
+        Intended = "intended",
+        /// See [`ResourceState::Created`].
+        Created = "created",
+        /// See [`ResourceState::Releasing`].
+        Releasing = "releasing",
+        /// See [`ResourceState::Gone`].
+        Gone = "gone",
+        /// See [`ResourceState::Quarantined`].
+        Quarantined = "quarantined",
+        /// See [`ResourceState::Lost`].
+        Lost = "lost",
+    }
 }
 
 impl StateName {
-    /// All states, in lifecycle order.
-    pub const ALL: [Self; 6] =
-        [Self::Intended, Self::Created, Self::Releasing, Self::Gone, Self::Quarantined, Self::Lost];
-
-    /// Returns the stored name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Intended => "intended",
-            Self::Created => "created",
-            Self::Releasing => "releasing",
-            Self::Gone => "gone",
-            Self::Quarantined => "quarantined",
-            Self::Lost => "lost",
-        }
-    }
-
     /// Returns whether the resource may still need a release.
     pub const fn is_open(self) -> bool {
         match self {
             Self::Intended | Self::Created | Self::Releasing | Self::Quarantined => true,
             Self::Gone | Self::Lost => false,
         }
-    }
-}
-
-impl std::fmt::Display for StateName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for StateName {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        UnknownName::pick(text, "ledger state", &Self::ALL, Self::name)
     }
 }
 

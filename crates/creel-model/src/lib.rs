@@ -8,6 +8,7 @@
 //! | [`id`], [`labels`], [`names`] | how resources and runs are named and marked |
 //! | [`owner`], [`os`], [`clock`] | which process holds a resource, and whether it is still alive |
 //! | [`provider`] | the [`Provider`](provider::Provider) trait, its errors, identities and retries |
+//! | [`backend`] | the [`Backend`](backend::Backend) trait: everything that differs between providers |
 //! | [`run`] | the model of a run: phase, cause, event, state |
 //! | [`sandbox`] | access to a sandbox of any provider, and how a provider makes one |
 //! | [`certificate`] | an object in a leak certificate |
@@ -16,6 +17,7 @@
 //! | [`duration`], [`size`] | values that users write |
 //! | [`task`] | the one place that spawns background tasks |
 
+pub mod backend;
 pub mod certificate;
 pub mod clock;
 pub mod crashpoint;

@@ -6,11 +6,14 @@
 //!
 //! This is also the only module that may use `unsafe`. It does so for [`unshare`] and
 //! [`close_inherited`]: these system calls can take file descriptors away from other owners in the
-//! process, so the safe libraries do not offer them. It also does so for [`range_lock`] and
-//! [`loop_device`], which the safe libraries do not offer yet.
+//! process, so the safe libraries do not offer them. It also does so for [`range_lock`],
+//! [`loop_device`] and [`file_handle`], which the safe libraries do not offer yet.
 
+mod file_handle;
 pub mod loop_device;
 pub mod range_lock;
+
+pub use file_handle::file_handle;
 
 use std::fs;
 use std::io;
@@ -41,6 +44,8 @@ pub struct ProcessStat {
     pub group: i32,
     /// The session.
     pub session: i32,
+    /// The processor time of the process and of the children it waited for, in clock ticks.
+    pub used_ticks: u64,
     /// The number of threads.
     pub threads: u64,
     /// Clock ticks between boot and the start of the process.
@@ -122,21 +127,24 @@ pub fn is_no_process(error: &io::Error) -> bool {
 ///
 /// Fails when there is no such process, or when the file does not have the documented format.
 pub fn process_stat(pid: i32) -> io::Result<ProcessStat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
     parse_stat(&text).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not understood"))
     })
 }
 
-fn parse_stat(text: &str) -> Option<ProcessStat> {
-    // The command name may contain spaces and parentheses. The fields start after the last `)`.
-    let (_, rest) = text.rsplit_once(')')?;
+fn parse_stat(text: &[u8]) -> Option<ProcessStat> {
+    // The command name may contain any bytes. The fields start after the last `)`.
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&text[name_end + 1..]).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let used = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok());
     Some(ProcessStat {
         state: fields.first()?.chars().next()?,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        used_ticks: used.sum::<Option<u64>>()?,
         threads: fields.get(17)?.parse().ok()?,
         started_ticks: fields.get(19)?.parse().ok()?,
     })
@@ -269,18 +277,36 @@ pub fn close_inherited() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn a_command_name_with_parentheses_does_not_shift_the_fields() {
-        let text = "42 (a) b (c)) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
+        let text = b"42 (a) b (c)) S 7 8 9 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 4711 0 0";
         let stat = parse_stat(text).expect("the line is well formed");
         assert_eq!((stat.state, stat.parent, stat.started_ticks), ('S', 7, 4711));
+        assert_eq!(stat.used_ticks, 10);
+    }
+
+    /// Otherwise a process could hide from those that have to end it.
+    #[test]
+    fn a_process_is_read_whatever_the_bytes_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(OsStr::from_bytes(b"\xff\xfe) x"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        let stat = process_stat(i32::try_from(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(stat.unwrap().parent, rustix::process::getpid().as_raw_pid());
     }
 
     #[test]
     fn a_process_whose_first_thread_has_ended_is_not_dead_while_others_work() {
-        let text = "42 (go) Z 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 4711 0 0";
+        let text = b"42 (go) Z 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 4711 0 0";
         let stat = parse_stat(text).expect("the line is well formed");
         assert!(!stat.is_dead());
         assert!(ProcessStat { threads: 1, ..stat }.is_dead());

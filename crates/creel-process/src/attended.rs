@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use creel_model::backend::HolderProgram;
 use creel_model::provider::{CreateRequest, ErrorClass, Limits, Result};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
@@ -17,7 +18,6 @@ use super::attendant::Attendance;
 use super::cgroup::{Hierarchies, PlannedGroup};
 use super::channel::{AttendantCommand, AttendantReport, Channel, Received, write_message};
 use super::cover::SocketCover;
-use super::settings::HolderProgram;
 use super::sidecar::{Sidecar, SidecarDirectory};
 use super::state::{ProviderState, failure, io_failure};
 use super::tree_record::{Containment, ProcessEnding, TreeRecord};

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use creel_model::backend::HolderProgram;
 use creel_model::id::ResourceId;
 use creel_model::os::ProcessKey;
 use creel_model::provider::ErrorClass;
@@ -19,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::GroupRecord;
 use super::cover::SocketCover;
-use super::settings::HolderProgram;
 use super::tree_record::{Containment, ProcessEnding, TreeRecord};
 
 /// How long the other side may take to read a message that does not fit the socket buffer.

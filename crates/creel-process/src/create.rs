@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use creel_model::crashpoint::{Crashpoint, reach};
-use creel_model::id::ResourceId;
-use creel_model::provider::{CreateRequest, ErrorClass, ProcessSpec, Result, Spec};
+use creel_model::provider::{CreateRequest, ErrorClass, Kind, ProcessSpec, Result, Spec};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 
@@ -21,7 +20,7 @@ use super::channel::{Channel, HolderReport, HolderRequest, Received, Role, Workl
 use super::inode::Inode;
 use super::release::{KILL_PATIENCE, release_directory};
 use super::sidecar::{Sidecar, SidecarDirectory};
-use super::state::{ProviderState, failure, io_failure};
+use super::state::{ProviderState, checked, failure, io_failure};
 use super::tree_record::{Containment, TreeRecord};
 use super::{beneath, disk, holder, lease, observe, tree};
 
@@ -92,7 +91,7 @@ impl ProviderState {
         let wrong = |error: io::Error| io_failure(&operation, &error);
         check(spec).map_err(|message| failure(&operation, ErrorClass::Invalid, message))?;
         let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
-        let resource = ResourceId::of_object(id).ok_or_else(gone)?;
+        let resource = checked(Kind::Process, id, &operation)?;
         let records = self.records(&operation)?;
         let seen = observe::process(&records, &resource).map_err(wrong)?.ok_or_else(gone)?;
         if seen.is_running() {
@@ -350,6 +349,7 @@ fn explain_rename(error: Errno, path: &Path) -> io::Error {
 /// Returns whether an earlier attempt of the same create made the directory.
 fn is_created(records: &SidecarDirectory, request: &CreateRequest) -> io::Result<bool> {
     let record = records.read(&request.resource)?;
-    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
-    Ok(recorded.is_some() && recorded == Inode::at(&records.directory(&request.resource))?)
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode.as_ref());
+    let seen = Inode::at(&records.directory(&request.resource))?;
+    Ok(recorded.zip(seen).is_some_and(|(recorded, seen)| recorded.matches(&seen)))
 }

@@ -123,7 +123,8 @@ fn compare(
     path: &Path,
     expected: Option<&Inode>,
 ) -> Result<(), DirectoryRefusal> {
-    if expected == Some(&Inode::of(handle)?) {
+    let seen = Inode::of(handle)?;
+    if expected.is_some_and(|ours| ours.is_distinctive() && ours.matches(&seen)) {
         return Ok(());
     }
     Err(DirectoryRefusal::Foreign(path.to_owned()))
@@ -158,7 +159,7 @@ fn empty_and_remove(
 ) -> Result<(), DirectoryRefusal> {
     compare(&handle, path, expected)?;
     clear_mounts(path)?;
-    let top = Top { handle: read_handle(&handle)?, path, moved_count: 0 };
+    let top = Top { handle: read_handle(&handle)?, path, name_count: 0, moved_count: 0 };
     top.empty()?;
     match find(root, path)? {
         None => return Ok(()),
@@ -184,11 +185,17 @@ fn read_handle(bare: &OwnedFd) -> Result<OwnedFd, Errno> {
 struct Top<'a> {
     handle: OwnedFd,
     path: &'a Path,
+    /// The number of names that were tried for moved subdirectories.
+    name_count: u64,
+    /// The number of subdirectories that were moved to the top.
     moved_count: u64,
 }
 
 impl Top<'_> {
     /// Removes everything in it: files at once, directories after they are flattened.
+    ///
+    /// An entry that cannot be removed does not keep the others: they may contain secrets. The
+    /// first refusal is returned once nothing else is left to remove.
     fn empty(mut self) -> Result<(), DirectoryRefusal> {
         let (mut idle_rounds, mut moved_before) = (0, 0);
         while idle_rounds < MOST_IDLE_ROUNDS {
@@ -198,28 +205,34 @@ impl Top<'_> {
             }
             idle_rounds = if self.moved_count > moved_before { 0 } else { idle_rounds + 1 };
             moved_before = self.moved_count;
-            for name in &entries {
-                match self.open(&self.handle, name)? {
-                    Some(directory) => self.flatten(name, &read_handle(&directory)?)?,
-                    None => self.unlink(&self.handle, name, AtFlags::empty())?,
-                }
+            let refused = first_refusal(&entries, |name| self.remove_entry(name));
+            if refused.is_err() && self.moved_count == moved_before {
+                return refused;
             }
         }
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "something keeps writing into it").into())
     }
 
+    /// Removes a file, or empties a subdirectory.
+    fn remove_entry(&mut self, name: &CStr) -> Result<(), DirectoryRefusal> {
+        match self.open(&self.handle, name)? {
+            Some(directory) => self.flatten(name, &read_handle(&directory)?),
+            None => self.unlink(&self.handle, name, AtFlags::empty()),
+        }
+    }
+
     /// Empties one subdirectory by moving its own subdirectories up, then removes it.
     fn flatten(&mut self, name: &CStr, directory: &OwnedFd) -> Result<(), DirectoryRefusal> {
-        for inner in entries_of(directory)? {
-            match self.open(directory, &inner)? {
+        first_refusal(&entries_of(directory)?, |inner| {
+            match self.open(directory, inner)? {
                 Some(found) => {
                     // A directory can change its parent only while it is writable.
                     drop(read_handle(&found)?);
-                    self.move_up(directory, &inner)?;
+                    self.move_up(directory, inner)
                 }
-                None => self.unlink(directory, &inner, AtFlags::empty())?,
+                None => self.unlink(directory, inner, AtFlags::empty()),
             }
-        }
+        })?;
         self.unlink(&self.handle, name, AtFlags::REMOVEDIR)
     }
 
@@ -263,17 +276,33 @@ impl Top<'_> {
 
     fn move_up(&mut self, directory: &OwnedFd, name: &CStr) -> Result<(), DirectoryRefusal> {
         loop {
-            self.moved_count += 1;
-            let target = format!(".creel-moved-{}", self.moved_count);
+            self.name_count += 1;
+            let target = format!(".creel-moved-{}", self.name_count);
             match beneath::rename_into_free(directory, name, &self.handle, target.as_str()) {
                 // An entry that was here before has this name.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
-                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Ok(()) => {
+                    self.moved_count += 1;
+                    return Ok(());
+                }
+                Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::BUSY) => return Err(self.mounted(name)),
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+/// Removes each entry, and returns the first refusal when all were tried.
+fn first_refusal(
+    entries: &[CString],
+    mut remove: impl FnMut(&CStr) -> Result<(), DirectoryRefusal>,
+) -> Result<(), DirectoryRefusal> {
+    let mut first = Ok(());
+    for name in entries {
+        first = first.and(remove(name));
+    }
+    first
 }
 
 fn entries_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {

@@ -17,6 +17,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use creel_model::backend::HolderProgram;
 use creel_model::id::ResourceId;
 use creel_model::os;
 use creel_model::os::ProcessKey;
@@ -28,7 +29,6 @@ use super::channel::{
     Channel, HolderReport, HolderRequest, Received, Role, Workload, write_message,
 };
 use super::lease::LeaseWatch;
-use super::settings::HolderProgram;
 use super::tree_record::{Containment, ProcessEnding, TreeRecord};
 use super::{RESOURCE_VARIABLE, namespace, sidecar, tree};
 

@@ -2,7 +2,9 @@
 //!
 //! A name says where an object is, not which one it is: a directory that is removed and made again
 //! under the same name is another object. Device, inode and birth time together distinguish the
-//! two, even where the file system reuses an inode number. Birth times are as fine as the kernel's
+//! two, even where the file system reuses an inode number. A file system that records no birth time
+//! usually has file handles, which do the same. Where it has neither, nothing proves that an inode
+//! is the recorded one. Birth times are as fine as the kernel's
 //! tick. Only a replacement with the same inode number, made within one tick (at most 10 ms) of the
 //! first one's creation, is indistinguishable.
 
@@ -17,7 +19,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// The identity of one directory, file or control group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inode {
     /// The device of the file system; zero where the number is not stable.
     pub device: u64,
@@ -26,6 +28,9 @@ pub(super) struct Inode {
     /// When it was created, in nanoseconds since the epoch, where the file system records it.
     #[serde(default)]
     pub born_ns: Option<i64>,
+    /// Its file handle, where the file system records no birth time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<String>,
 }
 
 impl Inode {
@@ -44,15 +49,33 @@ impl Inode {
                 // mount. There the birth time alone has to distinguish inodes.
                 let is_synthetic = found.stx_dev_major == 0 && born_ns.is_some();
                 let device = if is_synthetic { 0 } else { device };
-                Ok(Self { device, inode: found.stx_ino, born_ns })
+                let handle = if born_ns.is_none() { handle_of(&handle)? } else { None };
+                Ok(Self { device, inode: found.stx_ino, born_ns, handle })
             }
             // Kernels before 4.11, and system call filters that do not know `statx`.
             Err(Errno::NOSYS | Errno::PERM) => {
-                let found = fstat(&handle)?;
-                Ok(Self { device: found.st_dev, inode: found.st_ino, born_ns: None })
+                let (found, file_handle) = (fstat(&handle)?, handle_of(&handle)?);
+                let (device, inode) = (found.st_dev, found.st_ino);
+                Ok(Self { device, inode, born_ns: None, handle: file_handle })
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns whether an observed inode has everything that is recorded here.
+    ///
+    /// An older version recorded no handle. Control groups need none: the kernel does not reuse
+    /// their numbers.
+    pub(super) fn matches(&self, seen: &Self) -> bool {
+        let is_same =
+            (self.device, self.inode, self.born_ns) == (seen.device, seen.inode, seen.born_ns);
+        is_same && (self.handle.is_none() || self.handle == seen.handle)
+    }
+
+    /// Returns whether an inode that matches this one is the same, and no replacement that was given
+    /// its number.
+    pub(super) fn is_distinctive(&self) -> bool {
+        self.born_ns.is_some() || self.handle.is_some()
     }
 
     /// Returns the identity of the object at a path, without following a link; `None` if there is
@@ -75,6 +98,7 @@ impl From<Inode> for Identity {
             device: inode.device,
             inode: inode.inode,
             born_at: born_at.and_then(Result::ok),
+            handle: inode.handle,
         }
     }
 }
@@ -82,18 +106,25 @@ impl From<Inode> for Identity {
 impl Inode {
     /// Returns the inode of a directory identity.
     pub(super) fn of_identity(identity: &Identity) -> Option<Self> {
-        let Identity::Directory { device, inode, born_at } = identity else { return None };
+        let Identity::Directory { device, inode, born_at, handle } = identity else { return None };
         let born_ns = born_at.map(|at| at.as_nanosecond()).and_then(|ns| i64::try_from(ns).ok());
-        Some(Self { device: *device, inode: *inode, born_ns })
+        Some(Self { device: *device, inode: *inode, born_ns, handle: handle.clone() })
     }
+}
+
+/// Returns the file handle of an open file, if the file system has handles.
+fn handle_of(file: impl AsFd) -> Result<Option<String>, Errno> {
+    let failed = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    creel_model::os::file_handle(file).map_err(failed)
 }
 
 impl fmt::Display for Inode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", major(self.device), minor(self.device), self.inode)?;
-        match self.born_ns {
-            Some(born_ns) => write!(f, ":{born_ns}"),
-            None => Ok(()),
+        match (self.born_ns, &self.handle) {
+            (Some(born_ns), _) => write!(f, ":{born_ns}"),
+            (None, Some(handle)) => write!(f, ":{handle}"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -115,7 +146,7 @@ mod tests {
         assert_eq!(read(), None);
         fs::create_dir(&path).expect("the name is free");
         let first = read().expect("it was made");
-        assert_eq!(read(), Some(first));
+        assert_eq!(read(), Some(first.clone()));
         std::thread::sleep(TWO_TICKS);
         fs::remove_dir(&path).expect("it is empty");
         fs::create_dir(&path).expect("the name is free");
@@ -126,7 +157,7 @@ mod tests {
     fn it_is_the_same_after_it_was_on_the_ledger() {
         let home = tempfile::tempdir().expect("a directory can be made");
         let inode = Inode::at(home.path()).expect("readable").expect("it was made");
-        assert_eq!(Inode::of_identity(&inode.into()), Some(inode));
+        assert_eq!(Inode::of_identity(&inode.clone().into()), Some(inode));
         assert_eq!(Inode::of_identity(&Identity::Traces), None);
     }
 

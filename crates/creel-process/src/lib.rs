@@ -49,6 +49,7 @@
 
 mod attendant;
 mod attended;
+mod backend;
 mod beneath;
 mod capability;
 mod cgroup;
@@ -58,6 +59,7 @@ mod create;
 mod directory;
 mod disk;
 pub mod holder;
+mod holder_watch;
 mod inode;
 mod lease;
 mod mounts;
@@ -74,19 +76,27 @@ mod tree;
 mod tree_record;
 mod usage;
 
+use creel_model::provider::ProviderName;
+
 pub use attendant::{Attendance, attend};
 pub use attended::{Attended, AttendedCommand, CommandEnvironment, CommandEvent};
+pub use backend::ProcessBackend;
 pub use capability::ProcessCapabilities;
 pub use cgroup::CgroupVersion;
 pub use cover::SocketCover;
+pub use creel_model::backend::HolderProgram;
 pub use disk::{SMALLEST_DISK, disk_refusal};
 pub use provider::ProcessProvider;
 pub use sandbox::ProcessSandboxes;
-pub use settings::{HolderProgram, ProcessSettings};
+pub use settings::ProcessSettings;
 pub use tree_record::{Containment, ProcessEnding};
 
 /// Every state that this provider reports.
-pub const STATES: &[&str] = &["running", "exited", "present", "lost", "unreadable", "unknown"];
+pub const STATES: &[&str] =
+    &["running", "exited", "present", "lost", "unreadable", "unrecorded", "replaced", "unknown"];
 
 /// The environment variable by which every process of a tree is found again.
 pub const RESOURCE_VARIABLE: &str = "CREEL_RESOURCE";
+
+/// The name of this provider.
+pub const NAME: ProviderName = ProviderName::new("process");

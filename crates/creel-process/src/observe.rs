@@ -7,7 +7,7 @@ use creel_model::id::ResourceId;
 use creel_model::labels;
 use creel_model::labels::Labels;
 use creel_model::os;
-use creel_model::provider::{Identity, Kind, Observed, ProviderName};
+use creel_model::provider::{Activity, Identity, Kind, Observed};
 
 use super::inode::Inode;
 use super::sidecar::{Sidecar, SidecarDirectory, SidecarRecord};
@@ -81,6 +81,7 @@ fn process_in(
     };
     let uses = record.sidecar().and_then(|sidecar| used_directory(records, sidecar));
     Ok(Some(Observed {
+        activity: Activity::of(state == "running"),
         state: state.to_owned(),
         generation,
         uses: uses.into_iter().map(|used| (Kind::Directory, used.object_name())).collect(),
@@ -119,9 +120,9 @@ pub(super) fn directory(
     resource: &ResourceId,
 ) -> io::Result<Option<Observed>> {
     let record = records.read(resource)?;
-    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
-    let found = found_directory(records, resource, recorded.as_ref())?;
-    let is_ours = found.is_some() && found == recorded;
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode.as_ref());
+    let found = found_directory(records, resource, recorded)?;
+    let is_ours = recorded.zip(found.as_ref()).is_some_and(|(ours, seen)| ours.matches(seen));
     let is_unfinished = Inode::at(&records.making_directory(resource))?.is_some();
     let state = match (&record, &found) {
         (SidecarRecord::Readable(sidecar), _) if sidecar.kind != Kind::Directory => {
@@ -137,7 +138,7 @@ pub(super) fn directory(
     };
     Ok(Some(Observed {
         state: state.to_owned(),
-        generation: found.map_or_else(|| state.to_owned(), |inode| inode.to_string()),
+        generation: found.as_ref().map_or_else(|| state.to_owned(), ToString::to_string),
         // A directory that replaced ours only proves that ours is gone.
         identity: Some(match found {
             Some(inode) if is_ours || recorded.is_none() => inode.into(),
@@ -163,13 +164,13 @@ fn found_directory(
     ] {
         found.extend(Inode::at(&path)?);
     }
-    let own = found.iter().find(|one| Some(*one) == recorded);
+    let own = found.iter().find(|one| recorded.is_some_and(|ours| ours.matches(one)));
     if own.is_some() {
-        return Ok(own.copied());
+        return Ok(own.cloned());
     }
     // A directory that is being created is empty, so it holds no data of another user.
     let unfinished = Inode::at(&records.making_directory(resource))?;
-    Ok(found.into_iter().find(|one| Some(*one) != unfinished))
+    Ok(found.into_iter().find(|one| Some(one) != unfinished.as_ref()))
 }
 
 fn has_directory(records: &SidecarDirectory, resource: &ResourceId) -> bool {
@@ -198,5 +199,5 @@ fn outline(kind: Kind, resource: &ResourceId, record: &SidecarRecord) -> Observe
             (id.clone(), Labels::from([label]), None)
         }
     };
-    Observed { name, created_at, labels, ..Observed::known_by_id(ProviderName::Process, kind, id) }
+    Observed { name, created_at, labels, ..Observed::known_by_id(crate::NAME, kind, id) }
 }

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use creel_model::id::ResourceId;
 use creel_model::os;
 use creel_model::provider::{
-    CreateRequest, ErrorClass, Kind, Marks, Observed, ProcessSpec, Provider, ProviderName,
-    ReleaseMode, Released, Result, Usage,
+    CreateRequest, Deadline, ErrorClass, Kind, Marks, Observed, Permit, ProcessSpec, Provider,
+    ProviderName, ReleaseMode, Released, Result, Usage,
 };
 use creel_model::task;
 
@@ -45,7 +45,7 @@ impl ProcessProvider {
         self.blocking(move |state| {
             let operation = format!("renew process {id}");
             let gone = || failure(&operation, ErrorClass::Gone, "there is no such process tree");
-            let resource = ResourceId::of_object(&id).ok_or_else(gone)?;
+            let resource = checked(Kind::Process, &id, &operation)?;
             let records = state.records(&operation)?;
             let wrong = |error: std::io::Error| io_failure(&operation, &error);
             match records.read(&resource).map_err(wrong)? {
@@ -87,16 +87,17 @@ impl ProcessProvider {
         .await
     }
 
-    /// Resumes a process tree that was frozen or stopped, by itself or by another process.
+    /// Resumes a process tree that was frozen or stopped, by itself or by another process. Returns
+    /// whether anything in it was.
     ///
     /// # Errors
     ///
     /// Fails when `/proc` or the records cannot be read.
-    pub async fn wake(&self, id: &str) -> Result<()> {
+    pub async fn wake(&self, id: &str) -> Result<bool> {
         let operation = format!("wake process {id}");
         let resource = ResourceId::of_object(id);
         self.blocking(move |state| {
-            let Some(resource) = resource else { return Ok(()) };
+            let Some(resource) = resource else { return Ok(false) };
             let record = state.records(&operation)?.read(&resource);
             record
                 .and_then(|record| tree::wake(&resource, record.groups()))
@@ -179,7 +180,7 @@ impl ProcessProvider {
 #[async_trait]
 impl Provider for ProcessProvider {
     fn name(&self) -> ProviderName {
-        ProviderName::Process
+        crate::NAME
     }
 
     fn address(&self) -> String {
@@ -188,6 +189,11 @@ impl Provider for ProcessProvider {
 
     fn other_account_hint(&self) -> &'static str {
         "set CREEL_HOME to the directory that the plan was made with"
+    }
+
+    fn access_hint(&self, kind: Kind, id: &str) -> Option<String> {
+        let directory = self.directory(id).filter(|_| kind == Kind::Directory)?;
+        Some(format!("enter it: cd {}", directory.display()))
     }
 
     fn kinds(&self) -> &'static [Kind] {
@@ -210,6 +216,10 @@ impl Provider for ProcessProvider {
             Kind::Directory => Duration::from_secs(600),
             _ => Duration::ZERO,
         }
+    }
+
+    fn within(self: Arc<Self>, _permit: Permit, _deadline: Deadline) -> Arc<dyn Provider> {
+        self
     }
 
     async fn identity(&self) -> Result<String> {
@@ -272,7 +282,7 @@ impl Provider for ProcessProvider {
     async fn renew(&self, kind: Kind, id: &str) -> Result<()> {
         match kind {
             Kind::Process => ProcessProvider::renew(self, id).await,
-            _ => Ok(()),
+            _ => checked(kind, id, &format!("renew {kind} {id}")).map(drop),
         }
     }
 

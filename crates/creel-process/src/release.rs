@@ -76,13 +76,22 @@ impl ProviderState {
         let Some(seen) = observe::process(records, resource).map_err(wrong)? else {
             return Ok(Released::AlreadyGone);
         };
+        if let Some(other) = mode.other_id(&resource.object_name()) {
+            return Ok(Released::Kept(other));
+        }
         if seen.state == "unknown" {
             let message = "it was made in another pid namespace and cannot be seen from here";
             return Err(failure(operation, ErrorClass::Denied, message));
         }
         let record = records.read(resource).map_err(wrong)?;
-        let census = ProcessCensus::take().map_err(wrong)?;
-        let runs = !census.members(resource, record.groups()).is_empty();
+        let runs = match seen.state.as_str() {
+            // This state says nothing about its processes.
+            "unreadable" => {
+                let census = ProcessCensus::take().map_err(wrong)?;
+                !census.members(resource, record.groups()).is_empty()
+            }
+            _ => seen.is_running(),
+        };
         if runs && !mode.kill_running {
             return Err(failure(operation, ErrorClass::InUse, "it is running now"));
         }
@@ -171,8 +180,8 @@ pub(super) fn release_directory(
         return Err(failure(operation, ErrorClass::InUse, message));
     }
     let record = records.read(resource).map_err(wrong)?;
-    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode);
-    let wanted = expected.map_or(recorded, Inode::of_identity);
+    let recorded = record.sidecar().and_then(|sidecar| sidecar.inode.clone());
+    let wanted = expected.map_or_else(|| recorded.clone(), Inode::of_identity);
     let kept = match directory::remove(records, resource, wanted.as_ref()) {
         Ok(()) => None,
         Err(refusal @ (DirectoryRefusal::NotADirectory(_) | DirectoryRefusal::Foreign(_))) => {
@@ -187,7 +196,7 @@ pub(super) fn release_directory(
         Err(DirectoryRefusal::System(error)) => return Err(wrong(error)),
     };
     if let Some(refusal) = &kept
-        && recorded.or(wanted).is_none()
+        && !recorded.or(wanted).is_some_and(|ours| ours.is_distinctive())
     {
         let why = refusal.to_string();
         return Ok(Released::Kept(IdentityCheck::Unproven { why }));

@@ -70,7 +70,7 @@ impl ProcessSandboxes {
 
     /// Returns the directories of a sandbox.
     fn home(&self, directory: &str) -> Result<SandboxHome, ProviderError> {
-        let wrong = || no_sandbox(ProviderName::Process, "its directory is not on record");
+        let wrong = || no_sandbox(crate::NAME, "its directory is not on record");
         let root = self.0.directory(directory).ok_or_else(wrong)?;
         let work = self.0.work_directory(directory).ok_or_else(wrong)?;
         Ok(SandboxHome { root, work })
@@ -80,7 +80,7 @@ impl ProcessSandboxes {
 #[async_trait]
 impl SandboxProvider for ProcessSandboxes {
     fn name(&self) -> ProviderName {
-        ProviderName::Process
+        crate::NAME
     }
 
     async fn create(
@@ -89,7 +89,7 @@ impl SandboxProvider for ProcessSandboxes {
         program: &BridgeProgram,
         parts: &mut dyn PartMaker,
     ) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        options.refuse(ProviderName::Process, &["image", "network", "snapshot"])?;
+        options.refuse(crate::NAME, &["image", "network", "snapshot"])?;
         let name = program_name(program);
         let directory = options.disk.map_or(Spec::Directory, |bytes| Spec::Disk { bytes });
         let directory = parts.make(SandboxPart::new(directory)).await?;
@@ -223,7 +223,7 @@ impl ProcessTransport {
 
     fn failure(&self, operation: &str, class: ErrorClass, message: String) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Process,
+            provider: crate::NAME,
             operation: format!("{operation} of process {}", self.tree),
             message,
             class,
@@ -239,7 +239,7 @@ impl ProcessTransport {
 #[async_trait]
 impl Transport for ProcessTransport {
     fn provider(&self) -> ProviderName {
-        ProviderName::Process
+        crate::NAME
     }
 
     fn id(&self) -> &str {
@@ -254,8 +254,17 @@ impl Transport for ProcessTransport {
     ) -> Result<(), ProviderError> {
         // This variable identifies the processes of the tree, so a request must not override it.
         request.env.remove(RESOURCE_VARIABLE);
-        let exchanged = self.exchange(&request, response).await;
-        exchanged.map_err(|error| self.broken("speak with the holder", &error))
+        // Processes that were frozen when they were killed keep the connection open.
+        tokio::select! {
+            biased;
+            exchanged = self.exchange(&request, response) => {
+                exchanged.map_err(|error| self.broken("speak with the holder", &error))
+            }
+            () = self.provider.until_holder_ends(&self.tree) => {
+                let message = "the tree has lost its holder".to_owned();
+                Err(self.failure("speak with the holder", ErrorClass::Unreachable, message))
+            }
+        }
     }
 
     async fn status(&self) -> Result<SandboxStatus, ProviderError> {
@@ -263,7 +272,10 @@ impl Transport for ProcessTransport {
             return Ok(SandboxStatus::Absent);
         };
         if seen.is_running() {
-            return Ok(SandboxStatus::Running);
+            return Ok(match self.provider.has_lost_holder(&self.tree).await {
+                true => SandboxStatus::Resting("ending, because its holder was killed".to_owned()),
+                false => SandboxStatus::Running,
+            });
         }
         Ok(SandboxStatus::Resting(match self.provider.ending(&self.tree)? {
             Some(ProcessEnding::LeaseExpired) => {
@@ -288,7 +300,7 @@ impl Transport for ProcessTransport {
         Ok(())
     }
 
-    async fn wake(&self) -> Result<(), ProviderError> {
+    async fn wake(&self) -> Result<bool, ProviderError> {
         self.provider.wake(&self.tree).await
     }
 

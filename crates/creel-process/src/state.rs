@@ -6,7 +6,7 @@ use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use creel_model::id::ResourceId;
-use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName, Result};
+use creel_model::provider::{ErrorClass, Kind, ProviderError, Result};
 
 use super::settings::ProcessSettings;
 use super::sidecar::SidecarDirectory;
@@ -91,7 +91,7 @@ pub(super) fn failure(
     message: impl Into<String>,
 ) -> ProviderError {
     ProviderError {
-        provider: ProviderName::Process,
+        provider: crate::NAME,
         operation: operation.to_owned(),
         message: message.into(),
         class,

@@ -242,25 +242,28 @@ fn kill_round(
     }
     if !wait_for_all(&handles, deadline.min(Instant::now() + ROUND))? {
         for member in &members {
-            cgroup::leave_freezer(member, groups, resource);
+            let _ = cgroup::leave_freezer(member, groups, resource);
         }
     }
     Ok(members.iter().map(|member| member.pid).collect())
 }
 
-/// Resumes everything in a tree that was stopped or frozen from inside or outside.
-pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<()> {
+/// Resumes everything in a tree that was stopped or frozen from inside or outside. Returns whether
+/// anything was.
+pub(super) fn wake(resource: &ResourceId, groups: &[GroupRecord]) -> io::Result<bool> {
+    let mut was_asleep = false;
     for group in groups {
-        group.thaw(resource);
+        was_asleep |= group.thaw(resource);
     }
     for member in ProcessCensus::take()?.members(resource, groups) {
-        cgroup::leave_freezer(&member.key, groups, resource);
+        was_asleep |= cgroup::leave_freezer(&member.key, groups, resource);
         if member.is_stopped {
+            was_asleep = true;
             // A process that may not be signalled is not ours.
             let _ = signal(&member.key, Signal::CONT);
         }
     }
-    Ok(())
+    Ok(was_asleep)
 }
 
 /// Stops all members until no new one appears, so that none can fork while others are killed.

@@ -3,29 +3,15 @@
 use creel_model::os::ProcessKey;
 use serde::{Deserialize, Serialize};
 
-/// What keeps a process tree together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Containment {
-    /// A pid namespace: the kernel ends the tree with its first process.
-    PidNamespace,
-    /// A control group: all its processes are ended together.
-    Cgroup,
-    /// Descent and a marker in the environment.
-    Subreaper,
-}
-
-impl Containment {
-    /// All containments, the best first.
-    pub const ALL: [Self; 3] = [Self::PidNamespace, Self::Cgroup, Self::Subreaper];
-
-    /// Returns the name used in records and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PidNamespace => "pid_namespace",
-            Self::Cgroup => "cgroup",
-            Self::Subreaper => "subreaper",
-        }
+creel_model::named_enum! {
+    /// What keeps a process tree together.
+    pub enum Containment: "containment" {
+        /// A pid namespace: the kernel ends the tree with its first process.
+        PidNamespace = "pid_namespace",
+        /// A control group: all its processes are ended together.
+        Cgroup = "cgroup",
+        /// Descent and a marker in the environment.
+        Subreaper = "subreaper",
     }
 }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 
 use creel_model::id::ResourceId;
+use creel_model::os;
 use creel_model::provider::Usage;
 
 use super::cgroup::GroupRecord;
@@ -22,7 +23,7 @@ pub(super) fn of_tree(resource: &ResourceId, groups: &[GroupRecord]) -> io::Resu
     let (mut ticks, mut pages) = (0, 0);
     for member in &members {
         // A process that has ended meanwhile uses nothing.
-        ticks += ticks_of(member.key.pid).unwrap_or_default();
+        ticks += os::process_stat(member.key.pid).map_or(0, |stat| stat.used_ticks);
         pages += pages_of(member.key.pid).unwrap_or_default();
     }
     Ok(Usage {
@@ -30,14 +31,6 @@ pub(super) fn of_tree(resource: &ResourceId, groups: &[GroupRecord]) -> io::Resu
         cpu_seconds: Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64),
         processes: Some(members.len() as u64),
     })
-}
-
-/// Returns the processor time of a process and of those it waited for, in clock ticks.
-fn ticks_of(pid: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(')')?;
-    let fields = rest.split_ascii_whitespace().skip(11).take(4);
-    fields.map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// Returns how many pages of a process are in memory.
@@ -54,7 +47,6 @@ mod tests {
     fn this_process_uses_memory() {
         let pid = rustix::process::getpid().as_raw_pid();
         assert!(pages_of(pid).is_some_and(|pages| pages > 0));
-        assert!(ticks_of(pid).is_some());
     }
 
     #[test]

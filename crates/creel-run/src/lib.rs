@@ -22,6 +22,7 @@ mod messages;
 pub mod recovery;
 mod report;
 pub mod sandbox;
+mod spool;
 pub mod workflow;
 
 pub use report::{CauseReport, RunReport, StepReport};

@@ -16,7 +16,8 @@ use creel_model::run::{AttemptFrom, Cause, CauseClass, Certified, Phase, RunEven
 use creel_sanitise::Diagnostic;
 use tracing::{info, warn};
 
-use crate::messages;
+use crate::sandbox::Sandboxes;
+use crate::{messages, spool};
 
 /// What a round does with a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +81,18 @@ pub struct RunRecovery {
     ledger: Ledger,
     /// This process, which takes over the runs that it closes.
     me: OwnerRecord,
+    /// The access to the sandboxes of those runs.
+    sandboxes: Option<Sandboxes>,
 }
 
 #[async_trait]
 impl RunCloser for RunRecovery {
+    async fn prepare_release(&self, records: &[&Record]) {
+        if let Some(sandboxes) = &self.sandboxes {
+            spool::remove_all(&self.ledger, sandboxes, records).await;
+        }
+    }
+
     async fn close_runs(
         &self,
         dead: Option<&Owner>,
@@ -116,7 +125,14 @@ impl RunCloser for RunRecovery {
 impl RunRecovery {
     /// Closes runs that are on this ledger.
     pub fn new(ledger: Ledger, me: OwnerRecord) -> Self {
-        Self { ledger, me }
+        Self { ledger, me, sandboxes: None }
+    }
+
+    /// Also removes the spools from these sandboxes before they are released.
+    #[must_use]
+    pub fn with_sandboxes(mut self, sandboxes: Sandboxes) -> Self {
+        self.sandboxes = Some(sandboxes);
+        self
     }
 
     /// Returns the cause class of a driver's death, which is a full disk if one occurred.
@@ -464,7 +480,7 @@ mod tests {
         RunRecord {
             id: run,
             name: "hello".into(),
-            provider: creel_model::provider::ProviderName::Process,
+            provider: creel_process::NAME,
             owner: owner.clone(),
             on_owner_death: OnOwnerDeath::Release,
             created_at_ms: 0,

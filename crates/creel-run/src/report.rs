@@ -44,6 +44,9 @@ pub struct RunReport<'a> {
     pub kept_until: Option<Timestamp>,
     /// The certificate of the release, or `None` before a release.
     pub certificate: Option<&'a Certified>,
+    /// How many changes could not be recorded, because the disk is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit_incomplete: Option<usize>,
 }
 
 /// A cause in the report.
@@ -102,6 +105,7 @@ impl<'a> RunReport<'a> {
             capabilities: &state.capabilities,
             kept_until: state.kept_until_ms.and_then(|at| Timestamp::from_millisecond(at).ok()),
             certificate: state.certificate.as_ref(),
+            audit_incomplete: None,
         }
     }
 }

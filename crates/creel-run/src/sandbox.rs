@@ -192,7 +192,8 @@ fn parts_of(records: &[Record]) -> Result<SandboxParts, ProviderError> {
             .filter_map(|record| Some((record, record.state.object()?.to_owned())))
             .max_by_key(|(record, _)| record.id)
     };
-    let missing = || no_sandbox(ProviderName::Process, "there is no sandbox on record");
+    let provider = records.last().map_or(ProviderName::UNKNOWN, |record| record.provider);
+    let missing = || no_sandbox(provider, "there is no sandbox on record");
     let (body, object) = newest(&is_body).ok_or_else(missing)?;
     Ok(SandboxParts {
         provider: body.provider,

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use memchr::memmem;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 /// The API version of every request: that of the oldest engine we test against.
@@ -156,7 +158,7 @@ fn expect_success(path: &str, response: HttpResponse) -> Result<HttpResponse> {
 }
 
 pub(crate) fn parse_response(bytes: &[u8]) -> Result<HttpResponse> {
-    let end = find(bytes, b"\r\n\r\n").context("the answer has no complete head")?;
+    let end = memmem::find(bytes, b"\r\n\r\n").context("the answer has no complete head")?;
     let head = std::str::from_utf8(&bytes[..end]).context("the answer's head is not text")?;
     let mut lines = head.split("\r\n");
     let status_line = lines.next().unwrap_or_default();
@@ -187,7 +189,7 @@ fn decode_body(response: &HttpResponse, bytes: &[u8]) -> Result<Vec<u8>> {
 fn decode_chunks(mut bytes: &[u8]) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
-        let end = find(bytes, b"\r\n").context("a chunk was cut")?;
+        let end = memmem::find(bytes, b"\r\n").context("a chunk was cut")?;
         let size = std::str::from_utf8(&bytes[..end]).context("a chunk size is not text")?;
         let size = usize::from_str_radix(size.trim(), 16).context("a chunk size is no number")?;
         if size == 0 {
@@ -199,22 +201,12 @@ fn decode_chunks(mut bytes: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the position of the needle.
-pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes.windows(needle.len()).position(|window| window == needle)
-}
+/// The characters that a query string cannot contain as they are.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Escapes a value for use in a query string.
 pub fn escape(value: &str) -> String {
-    let mut escaped = String::new();
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
+    utf8_percent_encode(value, ESCAPED).to_string()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! | [`wire`] | a proxy that cuts, delays and falsifies responses |
 //! | [`fake_engine`] | scripted responses a real engine cannot give |
 //! | [`http`] | one HTTP request over TCP |
+//! | `conformance` | the suite that every provider passes (feature `conformance`) |
 //! | [`creel`] | runs the real binary with a deadline |
 //! | [`daytona`] | `creel dev daytona`, with its admin requests |
 //! | [`git`] | a git server with logins and faults |
@@ -32,6 +33,8 @@
 //! | [`leftovers`] | ends all processes below one of our directories |
 
 pub mod api;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod creel;
 pub mod daytona;
 pub mod decoys;

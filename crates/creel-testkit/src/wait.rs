@@ -30,6 +30,12 @@ pub fn eventually_some<T>(deadline: Duration, mut value: impl FnMut() -> Option<
     }
 }
 
+/// Polls for the whole time, and returns whether the condition held at every check.
+#[must_use]
+pub fn throughout(duration: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    !eventually(duration, || !condition())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +46,16 @@ mod tests {
         assert!(eventually(Duration::from_secs(5), || {
             checks += 1;
             checks == 3
+        }));
+    }
+
+    #[test]
+    fn a_condition_that_ends_is_detected() {
+        let mut checks = 0;
+        assert!(throughout(Duration::from_millis(30), || true));
+        assert!(!throughout(Duration::from_secs(5), || {
+            checks += 1;
+            checks < 3
         }));
     }
 

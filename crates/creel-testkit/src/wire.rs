@@ -21,9 +21,9 @@ use std::thread::{self};
 use std::time::Duration;
 
 use anyhow::Result;
+use memchr::memmem;
 use regex::Regex;
 
-use crate::api::find;
 use crate::engine::Engine;
 use crate::listener::UnixServer;
 
@@ -319,7 +319,7 @@ fn pass(engine: &mut UnixStream, mut client: &UnixStream, passing: Passing) -> i
         Passing::HalfBody => {
             let mut bytes = Vec::new();
             engine.read_to_end(&mut bytes)?;
-            let body = find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |end| end + 4);
+            let body = memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |end| end + 4);
             client.write_all(&bytes[..body + (bytes.len() - body) / 2])
         }
     }
@@ -352,7 +352,7 @@ impl Head {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
         let body = loop {
-            if let Some(end) = find(&bytes, b"\r\n\r\n") {
+            if let Some(end) = memmem::find(&bytes, b"\r\n\r\n") {
                 break end + 4;
             }
             let count = client.read(&mut buffer)?;

@@ -4,22 +4,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use creel_core::config::{Config, Layers};
-use creel_core::plan::{Caps, ProviderIdentity};
-use creel_core::reap::{ReapOptions, UnreadInventory};
+use creel_core::plan::Caps;
+use creel_core::reap::ReapOptions;
 use creel_core::reconcile::Reconciler;
-use creel_core::select::{Dating, RecordIndex, Selector, date_images};
-use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
-use creel_docker::{DockerProvider, Endpoint};
+use creel_core::select::RecordIndex;
 use creel_ledger::{Ledger, OwnerRecord};
-use creel_model::failure::Code;
-use creel_model::provider::{Kind, Observed, Provider, ProviderError, ProviderName, Providers};
-use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
+use creel_model::backend::{BackendContext, Connected, HolderProgram};
+use creel_model::provider::{ProviderError, ProviderName, Providers};
+use creel_process::{ProcessBackend, ProcessProvider};
 use creel_run::recovery::RunRecovery;
-use futures::future::join_all;
-use jiff::Timestamp;
+use creel_run::sandbox::Sandboxes;
 use serde::Serialize;
 
-use crate::environment::Environment;
+use crate::backends::BACKENDS;
+use crate::bridge;
+use crate::environment::{self, Environment};
 use crate::output::{Exit, Failure, Printer};
 
 /// The hidden subcommand that starts this program as the root of a process tree.
@@ -34,15 +33,6 @@ pub(crate) struct App {
     pub(crate) config: Config,
 }
 
-/// The resources that were listed in all requested providers.
-#[derive(Debug, Default)]
-pub(crate) struct Listing {
-    /// Everything that was listed.
-    pub(crate) inventory: Vec<Observed>,
-    /// The errors of the providers that could not be listed.
-    pub(crate) unreachable: Vec<ProviderError>,
-}
-
 /// A provider that could not be listed, for JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnreachableJson {
@@ -50,57 +40,31 @@ pub(crate) struct UnreachableJson {
     error: String,
 }
 
-impl Listing {
-    /// Returns the providers that could not be listed, for JSON.
-    pub(crate) fn unreachable_json(&self) -> Vec<UnreachableJson> {
-        let shown = |error: &ProviderError| UnreachableJson {
-            provider: error.provider,
-            error: error.message.clone(),
-        };
-        self.unreachable.iter().map(shown).collect()
-    }
+/// Returns the providers that could not be listed, for JSON.
+pub(crate) fn unreachable_json(unreachable: &[ProviderError]) -> Vec<UnreachableJson> {
+    let shown = |error: &ProviderError| UnreachableJson {
+        provider: error.provider,
+        error: error.message.clone(),
+    };
+    unreachable.iter().map(shown).collect()
+}
 
-    /// Returns the providers that could not be read, for a certificate.
-    pub(crate) fn unread(&self) -> Vec<UnreadInventory> {
-        self.unreachable.iter().map(UnreadInventory::from).collect()
-    }
+/// Returns the first provider that could not be listed as a failure of the whole command.
+pub(crate) fn refusal(unreachable: &[ProviderError]) -> Option<Failure> {
+    // Whatever the error is, the provider returned no list.
+    unreachable.first().cloned().map(|error| Failure::from(error).exiting(Exit::Provider))
+}
 
-    /// Returns whether a provider could be listed.
-    pub(crate) fn is_reachable(&self, provider: ProviderName) -> bool {
-        self.unreachable.iter().all(|error| error.provider != provider)
-    }
-
-    /// Determines the age of those images for which it makes a difference.
-    pub(crate) async fn date_images(
-        &mut self,
-        app: &App,
-        selectors: &[Selector],
-        record_index: &RecordIndex,
-        providers: &Providers,
-    ) -> Result<(), Failure> {
-        let (protect, now) = (&app.config.protect, Timestamp::now());
-        let dating = Dating { selectors, protect, record_index, providers, now };
-        self.inventory = date_images(std::mem::take(&mut self.inventory), dating).await?;
-        Ok(())
-    }
-
-    /// Returns the first provider that could not be listed as a failure of the whole command.
-    pub(crate) fn refusal(&self) -> Option<Failure> {
-        // Whatever the error is, the provider returned no list.
-        self.unreachable.first().cloned().map(|error| Failure::from(error).exiting(Exit::Provider))
-    }
-
-    /// Returns the first provider that could not be listed, as a failure after the output.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        self.refusal().map(Failure::after_output)
-    }
+/// Returns the first provider that could not be listed, as a failure after the output.
+pub(crate) fn unlisted(unreachable: &[ProviderError]) -> Option<Failure> {
+    refusal(unreachable).map(Failure::after_output)
 }
 
 impl App {
     /// Reads the environment and the settings.
     pub(crate) fn start(printer: &Printer) -> Result<Self, Failure> {
         let environment = Environment::read()?;
-        let layers = Layers::defaults().with_file(&environment.home.join("config.toml"))?;
+        let layers = Layers::defaults(BACKENDS).with_file(&environment.home.join("config.toml"))?;
         let config = layers.config()?;
         Ok(Self { printer: printer.clone(), environment, layers, config })
     }
@@ -125,17 +89,6 @@ impl App {
         }
     }
 
-    /// Returns an index of the ledger's records, to look up the owners of these objects.
-    pub(crate) async fn record_index(
-        ledger: Option<&Ledger>,
-        inventory: &[Observed],
-    ) -> Result<RecordIndex, Failure> {
-        Ok(match ledger {
-            Some(ledger) => RecordIndex::read(ledger, inventory).await?,
-            None => RecordIndex::default(),
-        })
-    }
-
     /// Returns an index based on labels alone, for a ledger that cannot be opened.
     ///
     /// Whatever carries the id of the ledger counts as its own.
@@ -146,129 +99,57 @@ impl App {
         }
     }
 
-    /// Connects to the requested providers, or to all that are configured.
-    pub(crate) fn providers(&self, wanted: &[ProviderName]) -> Result<Providers, Failure> {
-        let wants_daytona = wanted.is_empty() || wanted.contains(&ProviderName::Daytona);
-        let daytona = if wants_daytona { self.daytona()?.map(Arc::new) } else { None };
-        self.providers_with(wanted, daytona)
-    }
-
-    /// As [`App::providers`], with a connection to Daytona that the caller shares.
-    pub(crate) fn providers_with(
-        &self,
-        wanted: &[ProviderName],
-        daytona: Option<Arc<DaytonaProvider>>,
-    ) -> Result<Providers, Failure> {
-        let is_wanted = |name| wanted.is_empty() || wanted.contains(&name);
-        let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
-        if is_wanted(ProviderName::Docker) {
-            match self.docker()? {
-                Some(docker) => providers.push(Arc::new(docker)),
-                None if wanted.contains(&ProviderName::Docker) => return Err(no_docker()),
-                None => tracing::info!("no Docker Engine is configured here; going on without"),
-            }
-        }
-        if is_wanted(ProviderName::Daytona) {
-            match daytona {
-                Some(daytona) => providers.push(daytona),
-                None if wanted.contains(&ProviderName::Daytona) => return Err(no_daytona()),
-                None => tracing::debug!("no Daytona key is configured here; going on without"),
-            }
-        }
-        if is_wanted(ProviderName::Process) {
-            providers.push(Arc::new(self.process()));
-        }
-        Ok(Providers::new(providers))
-    }
-
-    /// Resolves the Docker Engine to use, if there is one.
-    pub(crate) fn docker_endpoint(&self) -> Result<Option<Endpoint>, Failure> {
-        let environment = &self.environment.docker;
-        let host = &self.config.docker.host;
-        let is_explicit = environment.docker_host.is_some() || environment.docker_context.is_some();
-        if !host.is_empty() && !is_explicit {
-            return Ok(Some(Endpoint::explicit(host)?));
-        }
-        Ok(environment.resolve()?)
-    }
-
-    /// Prepares the connection to the Docker Engine to use, if there is one.
-    pub(crate) fn docker(&self) -> Result<Option<DockerProvider>, Failure> {
-        let Some(endpoint) = self.docker_endpoint()? else { return Ok(None) };
-        let provider = DockerProvider::connect(endpoint)?;
-        Ok(Some(provider.with_read_timeout(self.config.docker.timeout)))
-    }
-
-    /// Returns the address of Daytona and the credentials for it.
-    pub(crate) fn daytona_environment(&self) -> DaytonaEnvironment {
-        let mut environment = self.environment.daytona.clone();
-        let config = &self.config.daytona;
-        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        environment.api_url = environment.api_url.or_else(|| given(&config.api_url));
-        environment.target = environment.target.or_else(|| given(&config.target));
-        environment
-    }
-
-    /// Prepares the connection to Daytona, if there is a key.
-    pub(crate) fn daytona(&self) -> Result<Option<DaytonaProvider>, Failure> {
-        let environment = self.daytona_environment();
-        if !environment.is_configured() {
-            return Ok(None);
-        }
-        let settings = DaytonaSettings { longest_wait: self.config.daytona.longest_wait };
-        Ok(Some(DaytonaProvider::connect(&environment, settings)?))
-    }
-
-    /// Returns the provider of processes and directories, which needs nothing installed.
-    pub(crate) fn process(&self) -> ProcessProvider {
-        ProcessProvider::new(ProcessSettings {
-            root: Ledger::sandboxes(&self.environment.home),
+    /// Returns what backends may know about this process.
+    pub(crate) fn backend_context(&self) -> BackendContext {
+        BackendContext {
+            variables: environment::variables(),
+            working_directory: self.environment.working_directory.clone(),
+            settings: self.config.providers.clone(),
+            sandboxes: Ledger::sandboxes(&self.environment.home),
             holder: HolderProgram {
                 program: PathBuf::from("/proc/self/exe"),
                 args: vec![HOLDER_COMMAND.to_owned()],
             },
-            containment: None,
-        })
+        }
     }
 
-    /// Lists these kinds in all providers concurrently; an empty slice means all kinds.
-    pub(crate) async fn list(&self, providers: &Providers, kinds: &[Kind]) -> Listing {
-        let lists = providers.iter().map(|provider| async move {
-            let all = provider.kinds();
-            let wanted: Vec<Kind> =
-                all.iter().copied().filter(|k| kinds.is_empty() || kinds.contains(k)).collect();
-            if wanted.is_empty() { Ok(Vec::new()) } else { provider.list(&wanted).await }
-        });
-        let mut listing = Listing::default();
-        for listed in join_all(lists).await {
-            match listed {
-                Ok(mut seen) => listing.inventory.append(&mut seen),
-                Err(error) => listing.unreachable.push(error),
+    /// Connects to the requested providers, or to all that are configured.
+    pub(crate) fn providers(&self, wanted: &[ProviderName]) -> Result<Providers, Failure> {
+        Ok(providers_of(&self.connect(wanted, None)?))
+    }
+
+    /// As [`App::providers`], also for access to sandboxes.
+    ///
+    /// `shared` is a connection that the caller uses for itself too.
+    pub(crate) fn connect(
+        &self,
+        wanted: &[ProviderName],
+        shared: Option<Connected>,
+    ) -> Result<Vec<Connected>, Failure> {
+        let context = self.backend_context();
+        let mut connections = Vec::new();
+        for backend in BACKENDS.iter() {
+            let name = backend.name();
+            if !wanted.is_empty() && !wanted.contains(&name) {
+                continue;
+            }
+            let shared = shared.as_ref().filter(|shared| shared.provider.name() == name);
+            let connected = match shared {
+                Some(shared) => Some(shared.clone()),
+                None => backend.connect(&context)?,
+            };
+            match connected {
+                Some(connected) => connections.push(connected),
+                None if wanted.contains(&name) => return Err(backend.not_configured().into()),
+                None => tracing::info!(provider = %name, "not configured here; going on without"),
             }
         }
-        listing
+        Ok(connections)
     }
 
-    /// Requests the identities of these providers.
-    pub(crate) async fn identities(
-        &self,
-        providers: &Providers,
-        wanted: impl Fn(ProviderName) -> bool,
-    ) -> Result<Vec<ProviderIdentity>, Failure> {
-        let wanted = providers.iter().filter(|provider| wanted(provider.name()));
-        let requests = wanted.map(|provider| async move {
-            let identity = provider.identity().await?;
-            Ok(ProviderIdentity {
-                provider: provider.name(),
-                identity,
-                address: provider.address(),
-            })
-        });
-        join_all(requests)
-            .await
-            .into_iter()
-            .collect::<Result<_, ProviderError>>()
-            .map_err(Into::into)
+    /// Returns the provider of processes and directories, which needs nothing installed.
+    pub(crate) fn process(&self) -> ProcessProvider {
+        ProcessBackend.open(&self.backend_context())
     }
 
     /// Returns the caps of one plan: as given, or from the settings.
@@ -290,6 +171,16 @@ impl App {
         }
     }
 
+    /// Returns the access to the sandboxes of these providers, as far as they are configured.
+    fn sandboxes(&self, providers: &Providers) -> Sandboxes {
+        let context = self.backend_context();
+        let is_used = |name| providers.iter().any(|provider| provider.name() == name);
+        let used = BACKENDS.iter().filter(|backend| is_used(backend.name()));
+        let connected = used.filter_map(|backend| backend.connect(&context).ok().flatten());
+        let sandboxes = connected.map(|connected| connected.sandboxes).collect();
+        Sandboxes::new(bridge::PROGRAM, sandboxes)
+    }
+
     /// Creates a reconciler that acts as this process.
     pub(crate) fn reconciler(
         &self,
@@ -297,7 +188,8 @@ impl App {
         providers: &Providers,
     ) -> Result<Reconciler, Failure> {
         let me = this_process()?;
-        let recovery = RunRecovery::new(ledger.clone(), me.clone());
+        let recovery =
+            RunRecovery::new(ledger.clone(), me.clone()).with_sandboxes(self.sandboxes(providers));
         Ok(Reconciler::new(ledger.clone(), providers.clone(), me)
             .with_run_closer(Arc::new(recovery))
             .with_intent_window(self.config.ledger.intent_window)
@@ -322,23 +214,7 @@ pub(crate) fn command_name() -> String {
     }
 }
 
-fn no_daytona() -> Failure {
-    let message = "no Daytona key is configured here: DAYTONA_API_KEY is not set";
-    Failure::new(Code::NotConfigured, Exit::Provider, message).hint(
-        "set DAYTONA_API_KEY (or DAYTONA_JWT_TOKEN and DAYTONA_ORGANIZATION_ID); \
-         creel dev daytona gives you a local one",
-    )
-}
-
-/// Returns the failure for a missing engine, with a hint.
-pub(crate) fn no_docker() -> Failure {
-    Failure::new(Code::NotConfigured, Exit::Provider, "no Docker Engine is configured here").hint(
-        "set DOCKER_HOST, choose a context, or start an engine; creel doctor shows what was tried",
-    )
-}
-
-/// Returns every state that some provider reports.
-pub(crate) fn known_states() -> Vec<&'static str> {
-    let daytona = creel_daytona::STATES.iter().map(|(name, _)| *name);
-    creel_docker::STATES.iter().chain(creel_process::STATES).copied().chain(daytona).collect()
+/// Returns the providers of some connections.
+pub(crate) fn providers_of(connections: &[Connected]) -> Providers {
+    Providers::new(connections.iter().map(|connected| Arc::clone(&connected.provider)).collect())
 }

@@ -1,13 +1,11 @@
-//! Every environment variable that creel reads, in one place.
+//! The environment of this process. Backends read their own variables from it.
 
 use std::env;
 use std::path::PathBuf;
 
-use creel_daytona::DaytonaEnvironment;
-use creel_docker::DockerEnvironment;
+use creel_model::backend::Variables;
 use creel_model::crashpoint;
 
-use crate::dotenv::DotEnv;
 use crate::output::Failure;
 
 /// The directory for state; the default is the user's state directory.
@@ -24,17 +22,15 @@ pub(crate) const CREEL_CRASHPOINT_MARK: &str = "CREEL_CRASHPOINT_MARK";
 pub(crate) struct Environment {
     /// The directory for state.
     pub(crate) home: PathBuf,
-    /// The Docker Engine to use.
-    pub(crate) docker: DockerEnvironment,
-    /// The Daytona organisation to use, and its key.
-    pub(crate) daytona: DaytonaEnvironment,
+    /// The working directory, where it can be determined.
+    pub(crate) working_directory: Option<PathBuf>,
 }
 
 impl Environment {
     /// Reads the environment, once.
     pub(crate) fn read() -> Result<Self, Failure> {
         arm_crashpoint()?;
-        Ok(Self { home: state_directory()?, docker: docker(), daytona: daytona() })
+        Ok(Self { home: state_directory()?, working_directory: env::current_dir().ok() })
     }
 }
 
@@ -67,39 +63,9 @@ fn state_directory() -> Result<PathBuf, Failure> {
     std::path::absolute(&home).map_err(|error| Failure::internal("cannot find CREEL_HOME", &error))
 }
 
-fn docker() -> DockerEnvironment {
-    DockerEnvironment {
-        docker_host: text("DOCKER_HOST"),
-        docker_context: text("DOCKER_CONTEXT"),
-        docker_tls_verify: text("DOCKER_TLS_VERIFY"),
-        docker_cert_path: path("DOCKER_CERT_PATH"),
-        docker_config: path("DOCKER_CONFIG"),
-        home: path("HOME"),
-        xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
-    }
-}
-
-/// Reads the Daytona variables from the same sources as the official SDKs.
-fn daytona() -> DaytonaEnvironment {
-    let file = env::current_dir().map(|directory| DotEnv::of(&directory)).unwrap_or_default();
-    let given = |name: &str| text(name).or_else(|| file.get(name));
-    let api_url = text("DAYTONA_API_URL").or_else(|| text("DAYTONA_SERVER_URL"));
-    if file.get("DAYTONA_API_URL").is_some_and(|url| api_url.as_ref() != Some(&url)) {
-        tracing::warn!(
-            "DAYTONA_API_URL in a .env file is ignored: a file in the working directory must not \
-             decide where the key is sent"
-        );
-    }
-    let proxy = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
-    DaytonaEnvironment {
-        api_key: given("DAYTONA_API_KEY").map(Into::into),
-        api_url,
-        target: given("DAYTONA_TARGET"),
-        jwt_token: given("DAYTONA_JWT_TOKEN").map(Into::into),
-        organization_id: given("DAYTONA_ORGANIZATION_ID"),
-        proxy: proxy.into_iter().find_map(text),
-        no_proxy: text("NO_PROXY").or_else(|| text("no_proxy")),
-    }
+/// Returns the variables that backends read.
+pub(crate) fn variables() -> Variables {
+    Variables::new(|name| env::var_os(name))
 }
 
 /// Returns the variables with which clients reach these hosts without a proxy.

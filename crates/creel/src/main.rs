@@ -5,9 +5,9 @@
 //! on a terminal is in `creel-core`, `creel-run` and `creel-guard`.
 
 mod app;
+mod backends;
 mod bridge;
 mod cli;
-mod dotenv;
 mod environment;
 mod output;
 mod shutdown;

@@ -9,7 +9,7 @@ use creel_testkit::docker::Docker;
 
 /// This machine.
 #[derive(Debug)]
-pub(super) struct MachineInfo {
+pub(crate) struct MachineInfo {
     cores: usize,
     processor: String,
     /// In gigabytes.
@@ -19,7 +19,7 @@ pub(super) struct MachineInfo {
 
 impl MachineInfo {
     /// Describes this machine.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let memory = field("/proc/meminfo", "MemTotal");
         let kilobytes = memory.trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -40,7 +40,7 @@ impl fmt::Display for MachineInfo {
 }
 
 /// Describes an engine on this machine.
-pub(super) fn engine(docker: &Docker) -> Result<String> {
+pub(crate) fn engine(docker: &Docker) -> Result<String> {
     let info = docker.api().get("/info")?;
     let text = |name: &str| info[name].as_str().unwrap_or("?").to_owned();
     Ok(format!("a private Docker Engine {} on {}", text("ServerVersion"), text("Driver")))

@@ -6,10 +6,10 @@
 mod build;
 mod daytona;
 mod guard;
-mod machine;
+pub(crate) mod machine;
 mod memory;
 mod methods;
-mod page;
+pub(crate) mod page;
 mod report;
 mod sanitise;
 mod sweep;

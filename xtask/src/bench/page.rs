@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::workspace;
 
 /// Writes a benchmark's section into the page, in place of its previous one.
-pub(super) fn write(bench: &str, section: &str) -> Result<()> {
+pub(crate) fn write(bench: &str, section: &str) -> Result<()> {
     let path = workspace::root().join("docs/benchmarks.md");
     let page = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
     fs::write(&path, with_section(&page, bench, section))
@@ -19,9 +19,14 @@ pub(super) fn write(bench: &str, section: &str) -> Result<()> {
 }
 
 /// Returns when and at which commit a section was measured.
-pub(super) fn origin(bench: &str) -> String {
+pub(crate) fn origin(bench: &str) -> String {
+    measured_by(&format!("cargo xtask bench {bench}"))
+}
+
+/// Like [`origin`], for another command.
+pub(crate) fn measured_by(command: &str) -> String {
     let date = jiff::Zoned::now().strftime("%Y-%m-%d");
-    format!("`cargo xtask bench {bench}`, {date}, commit {}.", workspace::commit())
+    format!("`{command}`, {date}, commit {}.", workspace::commit())
 }
 
 fn with_section(page: &str, bench: &str, section: &str) -> String {

@@ -50,12 +50,13 @@ struct Stat {
 
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        // The name of the program may contain spaces and parentheses.
-        let (_, rest) = text.rsplit_once(')')?;
+    fn parse(text: &[u8]) -> Option<Self> {
+        // The name of the program may contain any bytes. The fields start after the last `)`.
+        let name_end = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&text[name_end + 1..]).ok()?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         Some(Self {
             state: fields.first()?.chars().next()?,
@@ -272,11 +273,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_name_with_parentheses_does_not_confuse() {
+    fn a_process_is_read_whatever_the_name_of_its_program() {
         let rest = (5..=52).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
-        let stat = Stat::parse(&format!("7 (a) Z (b)) S 4 {rest}")).unwrap();
-        assert_eq!((stat.state, stat.parent, stat.session), ('S', 4, 6));
-        assert_eq!(stat.started_ticks, 22);
+        for name in [&b"a) Z (b)"[..], b"\xff\xfe) x"] {
+            let line = [b"7 (", name, format!(") S 4 {rest}").as_bytes()].concat();
+            let stat = Stat::parse(&line).unwrap();
+            assert_eq!((stat.state, stat.parent, stat.session), ('S', 4, 6));
+            assert_eq!(stat.started_ticks, 22);
+        }
     }
 
     #[test]

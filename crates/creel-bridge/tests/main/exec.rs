@@ -221,9 +221,13 @@ fn an_exec_that_receives_sigterm_kills_its_command() {
 
 #[test]
 fn the_limit_holds_without_a_reader_and_does_not_count_as_silence() {
-    let request = ExecRequest { limit_ms: 1500, silence_ms: Some(300), ..script("yes") };
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("pid");
+    let endless = script(&format!("echo $$ > {}; exec yes", file.display()));
+    let request = ExecRequest { limit_ms: 1500, silence_ms: Some(300), ..endless };
     let mut child = start(&["exec"], &line(&request));
-    std::thread::sleep(Duration::from_millis(1700));
+    let command = pid_in(&file);
+    until("the end of the command", || !is_alive(command));
     let report = ExecReport::read(child.stdout.take().unwrap());
     assert_eq!(report.ending(), ExecEnding::TimedOut);
     child.wait().unwrap();

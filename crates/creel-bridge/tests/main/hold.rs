@@ -11,7 +11,9 @@ use std::time::Duration;
 use creel_bridge::exec::ExecEnding;
 use rustix::process::Signal;
 
-use crate::support::{ExecReport, is_alive, line, pid_in, program, script, signal, until};
+use crate::support::{
+    ExecReport, is_alive, line, pid_in, program, script, signal, throughout, until,
+};
 
 /// A holder with a socket.
 struct Held {
@@ -118,11 +120,12 @@ fn without_a_renewal_everything_ends() {
     let (one, two) = (held.home.path().join("1"), held.home.path().join("2"));
     let (_connection, command) = held.start_sleeper("", &one);
     let (_other, daemon) = held.start_sleeper("setsid", &two);
-    for renewal in 1..=10 {
+    let mut renewal = 0;
+    throughout("each renewal keeps it", Duration::from_secs(2), || {
+        renewal += 1;
         fs::write(held.home.path().join("lease"), renewal.to_string()).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(held.child.try_wait().unwrap().is_none(), "it was renewed");
-    }
+        held.child.try_wait().unwrap().is_none()
+    });
     assert_eq!(held.child.wait().unwrap().code(), Some(3));
     assert!(!is_alive(command) && !is_alive(daemon));
 }

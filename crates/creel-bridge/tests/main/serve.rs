@@ -9,7 +9,9 @@ use creel_bridge::serve::{BridgeCommand, Sign};
 use rustix::process::Signal;
 
 use crate::bridge::Bridge;
-use crate::support::{ExecReport, is_alive, line, pid_in, program, script, signal, start, until};
+use crate::support::{
+    ExecReport, is_alive, line, pid_in, program, script, signal, start, throughout, until,
+};
 
 #[test]
 fn a_turn_is_reported_from_start_to_end() {
@@ -73,8 +75,9 @@ fn a_bridge_that_cannot_start_reports_why() {
 fn turns_run_one_after_the_other() {
     let bridge = Bridge::start("cat; sleep 0.1");
     for turn in 1..=4 {
-        bridge.turn(&format!("key-{turn}"), &format!("prompt {turn}"));
-        std::thread::sleep(Duration::from_millis(2));
+        let key = format!("key-{turn}");
+        bridge.turn(&key, &format!("prompt {turn}"));
+        bridge.log_when("the command to be taken", |log| log.taken(&key) == 1);
     }
     let log = bridge.log_after_turn(4);
     for turn in 1..=4 {
@@ -108,10 +111,11 @@ fn a_command_that_is_still_being_written_waits_until_it_is_whole() {
     let text = serde_json::to_vec(&turn).unwrap();
     fs::write(bridge.path("commands/slow.json"), &text[..20]).unwrap();
     bridge.run(&["poke"]);
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(bridge.log().taken("slow"), 0);
+    // Its commands were read until this one was carried out.
+    bridge.turn("later", "later");
+    assert_eq!(bridge.log_after_turn(1).taken("slow"), 0);
     fs::write(bridge.path("commands/slow.json"), &text).unwrap();
-    assert_eq!(bridge.log_after_turn(1).text_of(1, Stream::Output), "whole");
+    assert_eq!(bridge.log_after_turn(2).text_of(2, Stream::Output), "whole");
     bridge.stop();
 }
 
@@ -197,11 +201,10 @@ fn a_bridge_ends_without_a_sign_of_life_of_the_supervisor() {
     bridge.serve();
     bridge.turn("1", "");
     let command = pid_in(&bridge.home.path().join("pid"));
-    for _ in 0..10 {
+    throughout("each poke renews the lease", Duration::from_secs(2), || {
         bridge.run(&["poke"]);
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    assert!(bridge.is_served() && is_alive(command));
+        bridge.is_served() && is_alive(command)
+    });
     until("the end of the lease", || !bridge.is_served());
     assert!(!is_alive(command));
     let last = bridge.log().events.pop().unwrap().1;
@@ -215,8 +218,7 @@ fn a_running_tail_renews_the_lease() {
     bridge.request.lease_ms = 1000;
     bridge.serve();
     let mut tail = bridge.follow(1);
-    std::thread::sleep(Duration::from_millis(2500));
-    assert!(bridge.is_served());
+    throughout("the tail renews the lease", Duration::from_millis(2500), || bridge.is_served());
     tail.kill().unwrap();
     tail.wait().unwrap();
     until("the end of the lease", || !bridge.is_served());
@@ -230,8 +232,9 @@ fn a_program_receives_its_answer_while_the_clocks_pause() {
     let log = bridge.log_when("the question", |log| !log.requests().is_empty());
     let (request, question) = log.requests().remove(0);
     assert_eq!(question, "May I?");
-    std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(bridge.log().ending_of(1), None);
+    throughout("the turn waits", Duration::from_millis(1500), || {
+        bridge.log().ending_of(1).is_none()
+    });
     bridge
         .send("yes", &BridgeCommand::Answer { request: request.clone(), text: "yes ☃".to_owned() });
     let log = bridge.log_after_turn(1);

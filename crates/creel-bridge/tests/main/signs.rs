@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use creel_bridge::exec::ExecEnding;
 
-use crate::support::{ExecReport, is_alive, line, pid_in, program, script};
+use crate::support::{ExecReport, is_alive, line, pid_in, program, script, throughout};
 
 /// Starts an endless command, watched by a sign that may stay unchanged for this long.
 fn begin(home: &Path, patience_ms: u64) -> (Child, u32) {
@@ -45,11 +45,10 @@ fn a_command_lives_as_long_as_its_sign_changes() {
     let home = tempfile::tempdir().unwrap();
     let (child, command) = begin(home.path(), 2_000);
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(5) {
+    throughout("the sign keeps it alive", Duration::from_secs(5), || {
         fs::write(home.path().join("sign"), format!("{:?}", begun.elapsed())).unwrap();
-        assert!(is_alive(command), "it died after {:?}", begun.elapsed());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        is_alive(command)
+    });
     assert_killed(child, command);
 }
 

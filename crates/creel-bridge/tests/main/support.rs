@@ -127,6 +127,15 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Asserts that a condition holds from now on for this long.
+pub(crate) fn throughout(what: &str, duration: Duration, mut is_so: impl FnMut() -> bool) {
+    let started_at = Instant::now();
+    while started_at.elapsed() < duration {
+        assert!(is_so(), "not any more after {:?}: {what}", started_at.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Returns whether a process is alive. A zombie is not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Typed settings; `defaults.toml` documents them.
+//! Typed settings; `defaults.toml` here and in each provider's crate documents them.
 //!
 //! The layers are the embedded defaults, then the file, then what the caller sets on top
 //! (environment and flags). Unknown keys are errors: a silently ignored setting could be a protect
@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use creel_model::backend::{Backends, Sections};
 use creel_model::duration;
 use creel_model::provider::retry::RetryPolicy;
 use creel_model::size;
@@ -17,8 +18,15 @@ use toml::{Table, Value};
 
 use crate::select::ProtectRule;
 
-/// The embedded defaults, which document every key.
-pub const DEFAULTS: &str = include_str!("defaults.toml");
+/// The embedded defaults of everything but the providers.
+const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// Returns the defaults as TOML that documents every key, with the sections of all providers.
+pub fn documented_defaults(backends: Backends) -> String {
+    let sections = backends.iter().map(|backend| backend.default_settings());
+    let sections = sections.filter(|section| !section.is_empty());
+    std::iter::once(DEFAULTS).chain(sections).map(str::trim_end).collect::<Vec<_>>().join("\n\n")
+}
 
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,13 +40,12 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// How the ledger behaves.
     pub ledger: LedgerConfig,
-    /// The Docker Engine to use.
-    pub docker: DockerConfig,
-    /// The Daytona organisation to use.
-    pub daytona: DaytonaConfig,
     /// What must never be released.
     #[serde(default)]
     pub protect: Vec<ProtectRule>,
+    /// The sections of the providers, which their backends read.
+    #[serde(skip)]
+    pub providers: Sections,
 }
 
 /// How resources are released.
@@ -72,30 +79,6 @@ pub struct LedgerConfig {
     /// Maximum number of bytes of agent output in the log of one run.
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     pub run_output_limit: u64,
-}
-
-/// The Docker Engine to use.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DockerConfig {
-    /// Its address; empty means the one from the environment.
-    pub host: String,
-    /// How long a list or an inspect may take before the engine counts as unreachable.
-    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
-    pub timeout: Duration,
-}
-
-/// The Daytona organisation to use; its keys come from the environment alone.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DaytonaConfig {
-    /// The address of the API; empty means the one from the environment.
-    pub api_url: String,
-    /// The region of new sandboxes; empty means the one from the environment.
-    pub target: String,
-    /// Maximum wait for a state of a sandbox.
-    #[serde(deserialize_with = "duration::deserialize", serialize_with = "duration::serialize")]
-    pub longest_wait: Duration,
 }
 
 /// Where a setting's value comes from.
@@ -143,15 +126,17 @@ pub enum ConfigError {
 /// Settings while their layers are merged.
 #[derive(Debug, Clone)]
 pub struct Layers {
+    backends: Backends,
     merged: Table,
     origins: BTreeMap<String, SettingOrigin>,
 }
 
 impl Layers {
     /// Starts with the defaults.
-    pub fn defaults() -> Self {
-        let merged: Table = DEFAULTS.parse().expect("the embedded defaults are valid TOML");
-        let mut layers = Self { merged: Table::new(), origins: BTreeMap::new() };
+    pub fn defaults(backends: Backends) -> Self {
+        let text = documented_defaults(backends);
+        let merged: Table = text.parse().expect("the embedded defaults are valid TOML");
+        let mut layers = Self { backends, merged: Table::new(), origins: BTreeMap::new() };
         layers.merge_layer(merged, &SettingOrigin::Default);
         layers
     }
@@ -221,9 +206,32 @@ impl Layers {
     }
 
     fn read(&self, origin: &SettingOrigin) -> Result<Config, ConfigError> {
-        Value::Table(self.merged.clone()).try_into().map_err(|error: toml::de::Error| {
-            ConfigError::Invalid { origin: origin.clone(), detail: one_line(&error.to_string()) }
-        })
+        let invalid = |detail: String| ConfigError::Invalid {
+            origin: origin.clone(),
+            detail: one_line(&detail),
+        };
+        let mut merged = self.merged.clone();
+        let providers = self.take_sections(&mut merged).map_err(invalid)?;
+        let config = Value::Table(merged).try_into();
+        let config: Config = config.map_err(|error: toml::de::Error| invalid(error.to_string()))?;
+        // A rule for a provider that does not exist would protect nothing.
+        for provider in config.protect.iter().filter_map(|rule| rule.provider) {
+            self.backends.named(provider.name()).map_err(|error| invalid(error.to_string()))?;
+        }
+        Ok(Config { providers, ..config })
+    }
+
+    /// Takes the providers' sections out of a table, and lets their backends check them.
+    fn take_sections(&self, merged: &mut Table) -> Result<Sections, String> {
+        let mut sections = Sections::default();
+        for backend in self.backends.iter() {
+            let name = backend.name();
+            let Some(section) = merged.remove(name.name()) else { continue };
+            let section = serde_json::to_value(section).map_err(|error| error.to_string())?;
+            sections.insert(name, section);
+            backend.check_settings(&sections).map_err(|error| error.to_string())?;
+        }
+        Ok(sections)
     }
 
     fn merge_layer(&mut self, layer: Table, origin: &SettingOrigin) {
@@ -259,15 +267,20 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const BACKENDS: Backends = Backends::new(
+        &[&creel_docker::DockerBackend, &creel_process::ProcessBackend],
+        creel_docker::NAME,
+    );
+
     fn with_text(text: &str) -> Result<Config, ConfigError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        Layers::defaults().with_file(file.path())?.config()
+        Layers::defaults(BACKENDS).with_file(file.path())?.config()
     }
 
     #[test]
     fn the_documented_defaults_are_the_defaults_of_the_types() {
-        let config = Layers::defaults().config().unwrap();
+        let config = Layers::defaults(BACKENDS).config().unwrap();
         assert_eq!(config.retry, RetryPolicy::default());
         assert!(config.protect.is_empty());
     }
@@ -287,8 +300,33 @@ mod tests {
     }
 
     #[test]
+    fn a_provider_checks_its_own_section() {
+        let config = with_text("[docker]\ntimeout = \"5s\"").unwrap();
+        assert_eq!(config.providers, {
+            let mut sections = Sections::default();
+            let section = serde_json::json!({ "host": "", "timeout": "5s" });
+            sections.insert(creel_docker::NAME, section);
+            sections
+        });
+        let error = with_text("[docker]\nhots = \"x\"").unwrap_err().to_string();
+        assert!(error.contains("[docker]") && error.contains("`hots`"), "{error}");
+        assert!(with_text("[podman]\nhost = \"x\"").is_err());
+        for text in ["[process]\nfoo = 1", "process = 5"] {
+            let error = with_text(text).unwrap_err().to_string();
+            assert!(error.contains("[process]"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_rule_for_an_unknown_provider_protects_nothing_and_is_refused() {
+        let error = with_text("[[protect]]\nprovider = \"dokcer\"").unwrap_err().to_string();
+        assert!(error.contains("did you mean `docker`?"), "{error}");
+        with_text("[[protect]]\nprovider = \"docker\"").unwrap();
+    }
+
+    #[test]
     fn each_value_has_its_origin() {
-        let mut layers = Layers::defaults();
+        let mut layers = Layers::defaults(BACKENDS);
         layers.set("retry.retries", 7, "--retries");
         let origins = layers.origins();
         let find = |key: &str| origins.iter().find(|(name, ..)| name == key).unwrap().2.clone();

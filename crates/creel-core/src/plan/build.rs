@@ -11,36 +11,34 @@ use jiff::Timestamp;
 use crate::recipe::{Finding, Findings, RecipeVerdict};
 use crate::select::{LedgerChoice, Ownership, ProtectRule, RecordIndex, Selector, protection};
 
-use super::{Binding, Plan, PlanItem, ProviderIdentity, SparedItem, VERSION};
+use super::{Binding, Plan, PlanItem, SparedItem, VERSION};
 
 /// How many objects are examined at once.
 const EXAMINE_CONCURRENCY: usize = 16;
 
 /// The input of a plan.
 #[derive(Debug)]
-pub struct PlanInput<'a> {
-    /// The providers that were listed.
-    pub identities: Vec<ProviderIdentity>,
+pub(crate) struct PlanInput<'a> {
     /// Everything that was listed.
-    pub inventory: &'a [Observed],
+    pub(crate) inventory: &'a [Observed],
     /// The records of the ledger.
-    pub record_index: &'a RecordIndex,
+    pub(crate) record_index: &'a RecordIndex,
     /// The selectors; an object is selected if one of them matches.
-    pub selectors: &'a [Selector],
+    pub(crate) selectors: &'a [Selector],
     /// The findings of a recipe, if one narrows the selectors.
     ///
     /// Objects without a finding are not selected, and objects not proven finished are spared.
-    pub findings: Option<&'a Findings>,
+    pub(crate) findings: Option<&'a Findings>,
     /// What is never released.
-    pub protect: &'a [ProtectRule],
+    pub(crate) protect: &'a [ProtectRule],
     /// Whether to release even what a live owner holds.
-    pub force: bool,
+    pub(crate) force: bool,
     /// The present time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 /// Decides for every listed object whether it is released, and why a selected one is spared.
-pub fn build(input: PlanInput<'_>) -> Plan {
+pub(crate) fn build(input: PlanInput<'_>) -> Plan {
     let mut chosen: Vec<PlanItem> = Vec::new();
     let mut spared: Vec<SparedItem> = Vec::new();
     for seen in input.inventory {
@@ -64,14 +62,7 @@ pub fn build(input: PlanInput<'_>) -> Plan {
     spared.extend(in_use);
     items.sort_by(|a, b| (a.seen.kind, &a.seen.name).cmp(&(b.seen.kind, &b.seen.name)));
     let listed = input.inventory.iter().filter(|seen| !seen.predefined).count();
-    Plan {
-        version: VERSION,
-        made_at: input.now,
-        identities: input.identities,
-        listed,
-        items,
-        spared,
-    }
+    Plan { version: VERSION, made_at: input.now, identities: Vec::new(), listed, items, spared }
 }
 
 /// Makes an item. An object that a recipe proved finished was examined, and must not change until
@@ -171,7 +162,7 @@ fn part_used(chosen: Vec<PlanItem>, inventory: &[Observed]) -> (Vec<PlanItem>, V
 /// # Errors
 ///
 /// Fails when a provider cannot be reached; an object that vanished is dropped from the plan.
-pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
+pub(crate) async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, ProviderError> {
     let examinations = plan.items.into_iter().map(|item| async move {
         if item.binding == Binding::Examined {
             return Ok(Some(item));
@@ -188,22 +179,22 @@ pub async fn examine(plan: Plan, providers: &Providers) -> Result<Plan, Provider
 
 #[cfg(test)]
 mod tests {
-    use creel_model::provider::ProviderName;
+    use creel_model::backend::Backend;
+    use creel_model::provider::Preset;
 
     use super::*;
-    use crate::select::Preset;
+    use crate::select::preset_selectors;
 
     fn seen(kind: Kind, name: &str, state: &str) -> Observed {
         Observed {
             name: name.to_owned(),
             state: state.to_owned(),
-            ..Observed::known_by_id(ProviderName::Docker, kind, format!("id-{name}"))
+            ..Observed::known_by_id(creel_docker::NAME, kind, format!("id-{name}"))
         }
     }
 
     fn plan_of(inventory: &[Observed], selectors: &[Selector]) -> Plan {
         build(PlanInput {
-            identities: Vec::new(),
             inventory,
             record_index: &RecordIndex::default(),
             selectors,
@@ -234,7 +225,9 @@ mod tests {
     fn a_network_is_in_use_also_where_the_engine_reports_only_its_name() {
         let mut user = seen(Kind::Container, "web", "running");
         user.uses = vec![(Kind::Network, "net".to_owned())];
-        let inventory = [user, seen(Kind::Network, "net", "present")];
+        let mut network = seen(Kind::Network, "net", "present");
+        network.aliases = vec!["net".to_owned()];
+        let inventory = [user, network];
         let networks = [Selector { kinds: vec![Kind::Network], ..Selector::default() }];
         assert_eq!(plan_of(&inventory, &networks).spared.len(), 1);
     }
@@ -250,7 +243,9 @@ mod tests {
     #[test]
     fn the_first_rule_that_fits_is_named() {
         let inventory = [seen(Kind::Container, "a", "exited")];
-        let plan = plan_of(&inventory, &Preset::Aggressive.selectors());
+        let rules = creel_docker::DockerBackend.preset_rules().iter();
+        let rules = rules.map(|rule| (creel_docker::NAME, rule));
+        let plan = plan_of(&inventory, &preset_selectors(Preset::Aggressive, rules));
         assert_eq!(plan.items[0].rule, "preset:aggressive/stopped");
     }
 }

@@ -9,7 +9,11 @@ use super::{Binding, PlanItem};
 /// Returns how an object differs from what a kept plan recorded, if the difference matters.
 ///
 /// Users that the same plan releases (`leaving`) are not a difference.
-pub fn drift(planned: &PlanItem, now: &Observed, leaving: impl Fn(&str) -> bool) -> Option<String> {
+pub(crate) fn drift(
+    planned: &PlanItem,
+    now: &Observed,
+    leaving: impl Fn(&str) -> bool,
+) -> Option<String> {
     let before = &planned.seen;
     if planned.binding != Binding::Examined {
         return None;

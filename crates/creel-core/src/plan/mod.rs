@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::recipe::Proof;
 
-pub use build::{PlanInput, build, examine};
+pub(crate) use build::{PlanInput, build, examine};
 pub use caps::{CapExceeded, Caps};
-pub use drift::drift;
+pub(crate) use drift::drift;
 pub use file::{PlanFileError, VERSION};
 
 /// The identity of a provider at the time the plan was made.

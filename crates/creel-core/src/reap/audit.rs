@@ -111,7 +111,7 @@ impl Audit {
             Ok(()) => {}
             // They are written with the attempts that follow, when there may be space.
             Err(error) if error.is_disk_full() => rows.into_iter().for_each(|row| self.note(row)),
-            Err(error) => lose(&mut rows, &self.lost, &error),
+            Err(error) => lose(ledger, &mut rows, &self.lost, &error),
         }
     }
 
@@ -171,20 +171,20 @@ async fn write_all(
             Err(error) if error.is_disk_full() && batch.len() < MOST_WAITING => {
                 warn!(%error, waiting = batch.len(), "the audit waits for room");
             }
-            Err(error) => lose(&mut batch, &lost, &error),
+            Err(error) => lose(&ledger, &mut batch, &lost, &error),
         }
     }
     if !batch.is_empty()
         && let Err(error) = ledger.append_tries(&batch).await
     {
-        lose(&mut batch, &lost, &error);
+        lose(&ledger, &mut batch, &lost, &error);
     }
 }
 
-fn lose(batch: &mut Vec<Try>, lost: &AtomicUsize, error: &LedgerError) {
+fn lose(ledger: &Ledger, batch: &mut Vec<Try>, lost: &AtomicUsize, error: &LedgerError) {
     warn!(%error, lost = batch.len(), "audit incomplete: tries are not on record");
     lost.fetch_add(batch.len(), Ordering::Relaxed);
-    batch.clear();
+    ledger.defer_tries(std::mem::take(batch));
 }
 
 /// Fills a batch until it is full, has waited long enough, or the queue is closed.

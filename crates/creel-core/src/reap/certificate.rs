@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::plan::ProviderIdentity;
 
-use super::{ItemReport, Outcome, Report};
+use super::{ItemReport, Outcome, Report, is_zero};
 
 /// The verdict of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -91,39 +91,42 @@ pub struct Certificate {
     /// The objects that stay on record, as requested or protected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<CertificateEntry>,
+    /// How many changes and attempts could not be written to the ledger, because the disk is full.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audit_incomplete: usize,
     /// The difference between the two inventories.
     pub difference: Difference,
 }
 
 /// The input of a certificate.
 #[derive(Debug)]
-pub struct CertificateEvidence<'a> {
+pub(crate) struct CertificateEvidence<'a> {
     /// The ledger of the issuer.
-    pub ledger: Option<LedgerId>,
+    pub(crate) ledger: Option<LedgerId>,
     /// The providers it covers.
-    pub identities: Vec<ProviderIdentity>,
+    pub(crate) identities: Vec<ProviderIdentity>,
     /// When the baseline was taken.
-    pub started_at: Timestamp,
+    pub(crate) started_at: Timestamp,
     /// The objects that existed before.
-    pub baseline: &'a [Observed],
+    pub(crate) baseline: &'a [Observed],
     /// The actions that were taken.
-    pub report: &'a Report,
+    pub(crate) report: &'a Report,
     /// The objects that exist now.
-    pub inventory: &'a [Observed],
+    pub(crate) inventory: &'a [Observed],
     /// The providers whose inventory could not be read, before or after.
-    pub unread: Vec<UnreadInventory>,
+    pub(crate) unread: Vec<UnreadInventory>,
     /// The objects on record that still have to be released, whether an inventory shows them or
     /// not.
-    pub outstanding: Vec<CertificateEntry>,
+    pub(crate) outstanding: Vec<CertificateEntry>,
     /// The objects that stay on record, as requested or protected.
-    pub kept: Vec<CertificateEntry>,
+    pub(crate) kept: Vec<CertificateEntry>,
     /// Those of the [`appeared`] objects that may be ours and are not on record.
-    pub unexplained: Vec<CertificateEntry>,
+    pub(crate) unexplained: Vec<CertificateEntry>,
 }
 
 impl Certificate {
     /// Compares the inventories and determines the verdict.
-    pub fn issue(evidence: CertificateEvidence<'_>) -> Self {
+    pub(crate) fn issue(evidence: CertificateEvidence<'_>) -> Self {
         let difference = Difference::of(&evidence);
         let leaking = !difference.remaining.is_empty() || !difference.unexplained.is_empty();
         let verdict = match (leaking, evidence.unread.is_empty(), evidence.kept.is_empty()) {
@@ -144,6 +147,7 @@ impl Certificate {
             inventory: entries(evidence.inventory),
             unread: evidence.unread,
             kept: sorted(evidence.kept.into_iter()),
+            audit_incomplete: evidence.report.audit_incomplete,
             difference,
         }
     }
@@ -250,7 +254,7 @@ mod tests {
     use crate::select::selector::tests::container;
 
     fn volume(name: &str) -> Observed {
-        Observed::known_by_id(ProviderName::Docker, Kind::Volume, name)
+        Observed::known_by_id(creel_docker::NAME, Kind::Volume, name)
     }
 
     fn evidence<'a>(
@@ -276,7 +280,7 @@ mod tests {
     fn an_inventory_that_could_not_be_read_proves_nothing() {
         let (baseline, report) = ([container("a", "running"), volume("v")], Report::default());
         let unread =
-            UnreadInventory { provider: ProviderName::Docker, error: "no answer".to_owned() };
+            UnreadInventory { provider: creel_docker::NAME, error: "no answer".to_owned() };
         let evidence =
             CertificateEvidence { unread: vec![unread], ..evidence(&baseline, &report, &[]) };
         let certificate = Certificate::issue(evidence);

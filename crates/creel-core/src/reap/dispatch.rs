@@ -1,12 +1,12 @@
 //! The dispatcher: decides which item starts next, and when no more items start.
 
-use creel_model::provider::{ErrorClass, ProviderName, Providers, ReleaseTurn};
+use creel_model::provider::{ErrorClass, Permit, ProviderName, Providers};
 
 use crate::plan::PlanItem;
 
 use super::pace::Paces;
+use super::permits::Permits;
 use super::queue::ReleaseQueue;
-use super::turns::Turns;
 
 /// Decides which item starts. The releases themselves run elsewhere.
 pub(super) struct Dispatcher<'a> {
@@ -14,7 +14,7 @@ pub(super) struct Dispatcher<'a> {
     providers: &'a Providers,
     queue: ReleaseQueue,
     paces: Paces,
-    turns: Turns<'a>,
+    permits: Permits<'a>,
     /// Why no more items start.
     stopped: Option<&'static str>,
 }
@@ -25,13 +25,13 @@ impl<'a> Dispatcher<'a> {
         providers: &'a Providers,
         concurrency: Option<usize>,
     ) -> Self {
-        let (queue, turns) = (ReleaseQueue::of(items), Turns::new(providers));
-        Self { items, providers, queue, paces: Paces::new(concurrency), turns, stopped: None }
+        let (queue, permits) = (ReleaseQueue::of(items), Permits::new(providers));
+        Self { items, providers, queue, paces: Paces::new(concurrency), permits, stopped: None }
     }
 
-    /// Returns an item that may start now, with its turn. If there is none, requests the missing
-    /// turns.
-    pub(super) fn next(&mut self) -> Option<(usize, ReleaseTurn)> {
+    /// Returns an item that may start now, with its permit. If there is none, requests the
+    /// missing permits.
+    pub(super) fn next(&mut self) -> Option<(usize, Permit)> {
         if self.stopped.is_some() {
             return None;
         }
@@ -41,27 +41,27 @@ impl<'a> Dispatcher<'a> {
                 self.paces.set_reported(provider.name(), concurrency);
             }
         }
-        let (paces, turns) = (&self.paces, &self.turns);
-        let index = self.queue.take(|name| paces.has_room(name) && turns.is_ready(name));
+        let (paces, permits) = (&self.paces, &self.permits);
+        let index = self.queue.take(|name| paces.has_room(name) && permits.is_ready(name));
         if let Some(index) = index {
             let name = self.provider_of(index);
             self.paces.start(name);
-            return Some((index, self.turns.take(name)));
+            return Some((index, self.permits.take(name)));
         }
         for name in self.queue.ready().filter(|name| self.paces.has_room(*name)) {
-            self.turns.request(name);
+            self.permits.request(name);
         }
         None
     }
 
-    /// Waits for a requested turn. Never returns if there is none to wait for.
-    pub(super) async fn turn(&mut self) {
-        self.turns.arrival().await;
+    /// Waits for a requested permit. Never returns if there is none to wait for.
+    pub(super) async fn permit(&mut self) {
+        self.permits.arrival().await;
     }
 
-    /// Returns whether an item may still start once its turn arrives.
-    pub(super) fn awaits_turn(&self) -> bool {
-        self.stopped.is_none() && self.turns.is_awaited()
+    /// Returns whether an item may still start once its permit arrives.
+    pub(super) fn awaits_permit(&self) -> bool {
+        self.stopped.is_none() && self.permits.is_awaited()
     }
 
     /// Marks an item as finished, so that items that waited for it or for capacity may start.

@@ -1,6 +1,7 @@
 //! The release of one item: inspect again, record, release, verify, close.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use creel_ledger::WhenFull;
@@ -10,8 +11,9 @@ use creel_model::crashpoint::Crashpoint;
 use creel_model::duration;
 use creel_model::provider::retry::Tried;
 use creel_model::provider::{
-    ErrorClass, Observed, Provider, ProviderError, Providers, ReleaseMode,
+    ErrorClass, Observed, Permit, Provider, ProviderError, Providers, ReleaseMode,
 };
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tracing::{debug, error, info, warn};
 
@@ -23,8 +25,8 @@ use super::audit::Audit;
 use super::authorization::{Authorization, Permission, judge};
 use super::send::RELEASE;
 use super::unfinished::Unfinished;
-use super::watch::Reached;
-use super::{ItemReport, Outcome, ReapOptions};
+use super::verify::Reached;
+use super::{ItemReport, Outcome, ReapConditions, ReapOptions};
 
 /// How long an observation counts as fresh, if the provider rejects what has changed since.
 const FRESH: Duration = Duration::from_secs(1);
@@ -36,12 +38,21 @@ pub(super) struct Job<'a> {
     pub(super) providers: &'a Providers,
     pub(super) ledger: Option<&'a Ledger>,
     pub(super) options: &'a ReapOptions,
+    pub(super) conditions: ReapConditions<'a>,
     pub(super) audit: &'a Audit,
     /// The ids that this plan releases.
     pub(super) leaving: HashSet<&'a str>,
     /// The deletes that were accepted earlier but did not finish.
     pub(super) unfinished: Unfinished,
     pub(super) now: Timestamp,
+}
+
+/// An item, with the provider that releases it and the permit to do so.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) item: &'a PlanItem,
+    pub(super) provider: &'a Arc<dyn Provider>,
+    pub(super) permit: &'a Permit,
 }
 
 /// The result of the second inspection before the release.
@@ -62,22 +73,23 @@ enum Recheck {
 
 impl Job<'_> {
     /// Releases one item. Never fails; the report has the outcome.
-    pub(super) async fn release(&self, item: &PlanItem) -> ItemReport {
+    pub(super) async fn release(&self, item: &PlanItem, permit: Permit) -> ItemReport {
         let provider = match self.providers.get(item.seen.provider) {
-            Ok(provider) => provider.as_ref(),
+            Ok(provider) => provider,
             Err(error) => return failed(item, &error, 0),
         };
-        if self.was_seen_just_now(provider, item) {
+        let target = Target { item, provider, permit: &permit };
+        if self.was_seen_just_now(&**provider, item) {
             let authorization = Authorization::by_rule(item);
-            return self.release_seen(provider, item, &item.seen, &authorization).await;
+            return self.release_seen(target, &item.seen, &authorization).await;
         }
         let record = match self.record_of(item).await {
             Ok(record) => record,
             Err(report) => return report,
         };
         let record = record.as_ref();
-        let recheck =
-            self.with_retry(item, "look at", || self.recheck(provider, item, record)).await;
+        let recheck = |provider| self.recheck(provider, item, record);
+        let recheck = self.with_retry(target, "inspect", recheck).await;
         let allowed = match recheck.result {
             Ok(Recheck::Go(seen, authorization)) => Some((seen, authorization)),
             Ok(Recheck::Absent) => None,
@@ -105,7 +117,7 @@ impl Job<'_> {
         match allowed {
             None => self.close(item, 0, Some("it was gone already".to_owned())).await,
             Some((seen, authorization)) => {
-                self.release_seen(provider, item, &seen, &authorization).await
+                self.release_seen(Target { item, ..target }, &seen, &authorization).await
             }
         }
     }
@@ -125,7 +137,7 @@ impl Job<'_> {
     /// A tracked object is always inspected. Its release is recorded first, and a change that is
     /// detected later could not undo that.
     fn was_seen_just_now(&self, provider: &dyn Provider, item: &PlanItem) -> bool {
-        let is_fresh = self.options.seen_at.is_some_and(|at| at.elapsed() < FRESH);
+        let is_fresh = self.conditions.seen_at.is_some_and(|at| at.elapsed() < FRESH);
         is_fresh
             && item.resource.is_none()
             && item.binding == plan::Binding::Selected
@@ -134,7 +146,7 @@ impl Job<'_> {
 
     async fn recheck(
         &self,
-        provider: &dyn Provider,
+        provider: Arc<dyn Provider>,
         item: &PlanItem,
         record: Option<&Record>,
     ) -> Result<Recheck, ProviderError> {
@@ -156,7 +168,7 @@ impl Job<'_> {
             return Ok(Recheck::Drifted(reason));
         }
         if let Some(record) = record.filter(|record| record.state.object().is_none()) {
-            return claim(provider, item, record, seen).await;
+            return claim(&*provider, item, record, seen).await;
         }
         Ok(match judge(item, record, &seen) {
             Permission::Granted(authorization) => Recheck::Go(seen, authorization),
@@ -167,7 +179,7 @@ impl Job<'_> {
 
     /// Returns the reason if an item no longer matches the selectors.
     fn no_longer_selected(&self, item: &PlanItem, seen: &Observed) -> Option<String> {
-        let selectors = &self.options.selectors;
+        let selectors = self.conditions.selectors;
         let bound = item.binding == plan::Binding::Selected && !selectors.is_empty();
         let selected = selectors.iter().any(|selector| selector.fits(seen, self.now));
         (bound && !selected)
@@ -177,7 +189,7 @@ impl Job<'_> {
     /// Returns whether the record of a release has no event for this request, because an earlier
     /// request has one or the record stays quarantined. Its evidence is in a row of the audit.
     fn is_requested_again(&self, record: &Record) -> bool {
-        self.options.is_second_try || record.state.name() == StateName::Releasing
+        self.conditions.is_second_try || record.state.name() == StateName::Releasing
     }
 
     /// Records the release of a tracked resource before it happens, with the id of an object that
@@ -189,7 +201,7 @@ impl Job<'_> {
         why: &str,
     ) -> Result<(), ItemReport> {
         let (Some(resource), Some(ledger)) = (item.resource, self.ledger) else { return Ok(()) };
-        if self.options.is_second_try {
+        if self.conditions.is_second_try {
             return Ok(());
         }
         let event = Event::ReleaseRequested { why: why.into() };
@@ -215,11 +227,11 @@ impl Job<'_> {
 
     async fn release_seen(
         &self,
-        provider: &dyn Provider,
-        item: &PlanItem,
+        target: Target<'_>,
         seen: &Observed,
         authorization: &Authorization,
     ) -> ItemReport {
+        let Target { item, provider, .. } = target;
         let mode = ReleaseMode {
             stop_timeout: self.options.stop_timeout.filter(|_| seen.is_running()),
             // The engine itself rejects the release if a stopped object runs again by then.
@@ -227,11 +239,11 @@ impl Job<'_> {
             expected: authorization.expected.clone(),
         };
         let dependents =
-            self.announce_dependents(provider, item, seen, &authorization.evidence).await;
-        let tried = self.end(provider, item, &mode, authorization).await;
+            self.announce_dependents(&**provider, item, seen, &authorization.evidence).await;
+        let tried = self.release_and_verify(target, &mode, authorization).await;
         match tried.result {
             Ok(Reached::Gone) => {
-                self.note_dependents(provider, dependents).await;
+                self.note_dependents(&**provider, dependents).await;
                 crashpoint::reach(Crashpoint::VerifiedNotClosed);
                 self.close(item, tried.tries, None).await
             }
@@ -263,14 +275,14 @@ impl Job<'_> {
     /// it.
     async fn reason_to_stay(
         &self,
-        provider: &dyn Provider,
+        provider: &Arc<dyn Provider>,
         item: &PlanItem,
         error: &ProviderError,
     ) -> Option<ItemReport> {
         if item.resource.is_some() || error.class != ErrorClass::InUse {
             return None;
         }
-        match self.recheck(provider, item, None).await {
+        match self.recheck(Arc::clone(provider), item, None).await {
             Ok(Recheck::Protected(why)) => Some(ItemReport::protected(item, why)),
             Ok(Recheck::Drifted(why) | Recheck::Replaced(why) | Recheck::Unproven(why)) => {
                 Some(ItemReport::new(item, Outcome::Drifted, Some(why)))
@@ -337,7 +349,7 @@ impl Job<'_> {
             "failed after {tries} tries: {error}"
         );
         let report = failed(item, error, tries);
-        if error.class.may_pass() && !self.options.is_second_try {
+        if error.class.may_pass() && !self.conditions.is_second_try {
             // It stays in `Releasing`, for the next round to retry.
             return report;
         }
@@ -362,18 +374,21 @@ impl Job<'_> {
     }
 
     /// Retries one call as the policy says, and records each failed attempt.
+    ///
+    /// The call gets the provider with the permit and the deadline of this operation.
     pub(super) async fn with_retry<'b, T: Send + 'b, F>(
         &self,
-        item: &PlanItem,
+        target: Target<'_>,
         operation: &'static str,
-        mut call: impl FnMut() -> F,
+        mut call: impl FnMut(Arc<dyn Provider>) -> F,
     ) -> Tried<T>
     where
         F: Future<Output = Result<T, ProviderError>> + Send + 'b,
     {
+        let Target { item, provider, permit } = target;
         let mut policy = self.options.retry.clone();
         policy.deadline += self.options.stop_timeout.unwrap_or_default();
-        if let (RELEASE, Ok(provider)) = (operation, self.providers.get(item.seen.provider)) {
+        if operation == RELEASE {
             policy.deadline += provider.release_allowance(item.seen.kind);
         }
         let retries = policy.retries;
@@ -397,7 +412,11 @@ impl Job<'_> {
             class: ErrorClass::Unreachable,
             retry_after: None,
         };
-        let tried = policy.run(|| Box::pin(call()), note, timeout).await;
+        let attempt = |deadline| {
+            Box::pin(call(Arc::clone(provider).within(permit.clone(), deadline)))
+                as BoxFuture<'b, _>
+        };
+        let tried = policy.run(attempt, note, timeout).await;
         // A release writes its own rows, one for each request that was sent.
         if operation != RELEASE {
             failures.into_iter().for_each(|failure| self.audit.note(failure));

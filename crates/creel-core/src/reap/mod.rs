@@ -1,7 +1,7 @@
 //! The reaper: executes a plan, and releases, verifies, records and reports.
 //!
 //! ```text
-//!   plan ─▶ order by use ─▶ for each, as many at once as the provider bears, in its turn:
+//!   plan ─▶ order by use ─▶ for each, as many at once as the provider permits:
 //!             inspect again (drift? protected?), unless seen just now ─▶ record the release
 //!             ─▶ release, with retries ─▶ verify its absence ─▶ close the record
 //! ```
@@ -17,11 +17,11 @@ mod dependents;
 mod dispatch;
 mod item;
 mod pace;
+mod permits;
 mod queue;
 mod send;
-mod turns;
 mod unfinished;
-mod watch;
+mod verify;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,12 +37,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::{Binding, Plan, PlanItem};
+use crate::plan::{Plan, PlanItem};
 use crate::recipe::Proof;
 use crate::select::{ProtectRule, Selector};
-pub use certificate::{
-    Certificate, CertificateEvidence, CertificateVerdict, Difference, UnreadInventory, appeared,
-};
+pub(crate) use certificate::CertificateEvidence;
+pub use certificate::{Certificate, CertificateVerdict, Difference, UnreadInventory, appeared};
 use dispatch::Dispatcher;
 use unfinished::Unfinished;
 
@@ -59,17 +58,22 @@ pub struct ReapOptions {
     pub concurrency: Option<usize>,
     /// Objects that are never released. This is checked again just before each release.
     pub protect: Vec<ProtectRule>,
+    /// Start no more items once this is cancelled.
+    pub cancel: CancellationToken,
+}
+
+/// What must hold for the items of one plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReapConditions<'a> {
     /// The selectors of the plan. An item that no longer matches any of them is left alone.
-    pub selectors: Vec<Selector>,
+    pub(crate) selectors: &'a [Selector],
     /// When the items were observed, if this process observed them for the plan it executes.
-    pub seen_at: Option<Instant>,
+    pub(crate) seen_at: Option<Instant>,
     /// Whether the releases are already on record from an earlier attempt.
     ///
     /// Only their outcome is recorded then. An item that fails again stays quarantined, with the
     /// newest reason.
-    pub is_second_try: bool,
-    /// Start no more items once this is cancelled.
-    pub cancel: CancellationToken,
+    pub(crate) is_second_try: bool,
 }
 
 /// The outcome of one item.
@@ -249,6 +253,12 @@ impl Report {
         !self.items.iter().any(ItemReport::is_failure)
     }
 
+    /// Returns whether the object of a record is verified gone.
+    pub fn has_released(&self, resource: ResourceId) -> bool {
+        let mut items = self.items.iter();
+        items.any(|item| item.resource == Some(resource) && item.result == Outcome::Gone)
+    }
+
     /// Returns whether a provider stopped responding.
     pub fn lost_a_provider(&self) -> bool {
         let lost =
@@ -287,9 +297,18 @@ pub trait Progress: Send + Sync {
 /// Ignores all notifications.
 impl Progress for () {}
 
-/// Releases the items of plans.
+/// What all items of one plan share.
+#[derive(Clone, Copy)]
+struct ReapContext<'a> {
+    options: &'a ReapOptions,
+    conditions: ReapConditions<'a>,
+    progress: &'a dyn Progress,
+    audit: &'a Arc<Audit>,
+}
+
+/// Releases the items of plans. Only the [pipeline](crate::pipeline) starts it.
 #[derive(Debug, Clone)]
-pub struct Reaper {
+pub(crate) struct Reaper {
     providers: Providers,
     /// Records the releases; without a ledger, only untracked objects are released.
     ledger: Option<Ledger>,
@@ -297,16 +316,23 @@ pub struct Reaper {
 
 impl Reaper {
     /// Creates a reaper for these providers.
-    pub fn new(providers: Providers, ledger: Option<Ledger>) -> Self {
+    pub(crate) fn new(providers: Providers, ledger: Option<Ledger>) -> Self {
         Self { providers, ledger }
     }
 
     /// Executes a plan and reports the outcome of every item.
-    pub async fn run(&self, plan: &Plan, options: &ReapOptions, progress: &dyn Progress) -> Report {
+    pub(crate) async fn run(
+        &self,
+        plan: &Plan,
+        options: &ReapOptions,
+        conditions: ReapConditions<'_>,
+        progress: &dyn Progress,
+    ) -> Report {
         progress.planned(plan.items.len());
         let audit = Arc::new(Audit::start(self.ledger.clone()));
         audit.announce(&plan.items, &self.providers).await;
-        let mut report = self.run_local_first(&plan.items, options, progress, &audit).await;
+        let pass = ReapContext { options, conditions, progress, audit: &audit };
+        let mut report = self.run_local_first(&plan.items, pass).await;
         report.add_spared(plan);
         // Written last, because the releases may have made space.
         report.audit_incomplete = audit.finish().await;
@@ -314,63 +340,28 @@ impl Reaper {
     }
 
     /// Releases local items first if the disk is full, because that frees space.
-    async fn run_local_first(
-        &self,
-        items: &[PlanItem],
-        options: &ReapOptions,
-        progress: &dyn Progress,
-        audit: &Arc<Audit>,
-    ) -> Report {
+    async fn run_local_first(&self, items: &[PlanItem], pass: ReapContext<'_>) -> Report {
         // Checked here, because the first write of this plan may be the first that meets a full disk.
         let is_full =
             self.ledger.as_ref().is_some_and(|ledger| ledger.is_disk_full() || ledger.check_disk());
         let is_local = |item: &PlanItem| self.providers.is_local(item.seen.provider);
         if !is_full || !items.iter().any(is_local) {
-            return self.run_in_order(items, options, progress, audit).await;
+            return self.run_in_order(items, pass).await;
         }
         let (local, rest): (Vec<_>, Vec<_>) = items.iter().cloned().partition(is_local);
-        let mut report = self.run_in_order(&local, options, progress, audit).await;
-        report.items.extend(self.run_in_order(&rest, options, progress, audit).await.items);
+        let mut report = self.run_in_order(&local, pass).await;
+        report.items.extend(self.run_in_order(&rest, pass).await.items);
         report
     }
 
-    /// Releases the object of a record that this process owns.
-    ///
-    /// # Errors
-    ///
-    /// Fails when the ledger cannot be read. The report has the outcome of the release.
-    pub async fn release_record(
-        &self,
-        resource: ResourceId,
-        rule: &str,
-        options: &ReapOptions,
-    ) -> Result<ItemReport, LedgerError> {
-        let unknown = LedgerError::Unknown { id: resource };
-        let Some(ledger) = &self.ledger else { return Err(unknown) };
-        let record = ledger.record(resource).await?.ok_or(unknown)?;
-        let item = PlanItem {
-            seen: record.as_recorded(),
-            rule: rule.to_owned(),
-            resource: Some(resource),
-            binding: Binding::Identity,
-            evidence: None,
-        };
-        let mut report = self.run(&Plan::of_ours(vec![item]), options, &()).await;
-        Ok(report.items.remove(0))
-    }
-
-    async fn run_in_order(
-        &self,
-        items: &[PlanItem],
-        options: &ReapOptions,
-        progress: &dyn Progress,
-        audit: &Arc<Audit>,
-    ) -> Report {
+    async fn run_in_order(&self, items: &[PlanItem], pass: ReapContext<'_>) -> Report {
+        let options = pass.options;
         let job = item::Job {
             providers: &self.providers,
             ledger: self.ledger.as_ref(),
             options,
-            audit,
+            conditions: pass.conditions,
+            audit: pass.audit,
             leaving: items.iter().map(|item| item.seen.id.as_str()).collect(),
             unfinished: Unfinished::read(self.ledger.as_ref()).await,
             now: Timestamp::now(),
@@ -382,19 +373,19 @@ impl Reaper {
             if options.cancel.is_cancelled() {
                 dispatcher.stop("not tried: interrupted");
             }
-            while let Some((next, turn)) = dispatcher.next() {
-                let release = job.release(&items[next]);
-                in_flight.push(async move { (next, turn.cover(release).await) });
+            while let Some((next, permit)) = dispatcher.next() {
+                let release = job.release(&items[next], permit);
+                in_flight.push(async move { (next, release.await) });
             }
-            let awaits_turn = dispatcher.awaits_turn();
+            let awaits_permit = dispatcher.awaits_permit();
             let (index, result) = tokio::select! {
                 Some(done) = in_flight.next() => done,
-                () = dispatcher.turn(), if awaits_turn => continue,
-                () = options.cancel.cancelled(), if awaits_turn => continue,
+                () = dispatcher.permit(), if awaits_permit => continue,
+                () = options.cancel.cancelled(), if awaits_permit => continue,
                 else => break,
             };
             dispatcher.finish(index, result.class);
-            progress.finished(&result);
+            pass.progress.finished(&result);
             if options.fail_fast && result.is_failure() {
                 dispatcher.stop("not tried: stopped at the first failure");
             }

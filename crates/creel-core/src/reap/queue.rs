@@ -97,6 +97,8 @@ fn chain_names_of_one_image(items: &[PlanItem], users_left: &mut [usize], used: 
 
 #[cfg(test)]
 mod tests {
+    use creel_model::provider::Activity;
+
     use super::*;
     use crate::plan::Binding;
     use crate::select::selector::tests::container;
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn a_network_waits_for_a_container_that_knows_it_only_by_name() {
         let mut network = item(Kind::Network, "n1", &[]);
-        network.seen.name = "backend".to_owned();
+        network.seen.aliases = vec!["backend".to_owned()];
         let items = [network, item(Kind::Container, "c1", &[(Kind::Network, "backend")])];
         let mut queue = ReleaseQueue::of(&items);
         assert_eq!((queue.take(|_| true), queue.take(|_| true)), (Some(1), None));
@@ -150,7 +152,7 @@ mod tests {
     fn names_of_one_image_are_released_sequentially() {
         let named_item = |name: &str, image: &str| {
             let mut item = item(Kind::Image, name, &[]);
-            item.seen.generation = format!("{image} tags");
+            item.seen.aliases = vec![image.to_owned()];
             item
         };
         let items = [named_item("a:1", "i"), named_item("b:1", "i"), named_item("c:1", "other")];
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     fn dependencies_are_released_first_and_then_running_containers() {
         let mut running = item(Kind::Container, "running", &[]);
-        running.seen.state = "running".to_owned();
+        running.seen.activity = Activity::Running;
         let items = [
             item(Kind::Container, "exited", &[]),
             running,

@@ -4,6 +4,8 @@
 //! written when the request ends, however it ends, even if no caller waits for the response any
 //! more.
 
+use std::sync::Arc;
+
 use creel_model::provider::{
     ErrorClass, IdentityCheck, Provider, ProviderError, ReleaseMode, Released,
 };
@@ -50,7 +52,7 @@ impl Job<'_> {
     /// `is_fresh` means that the object was just inspected.
     pub(super) async fn send(
         &self,
-        provider: &dyn Provider,
+        provider: Arc<dyn Provider>,
         item: &PlanItem,
         mode: &ReleaseMode,
         (authorization, attempt, is_fresh): (&Authorization, u32, bool),

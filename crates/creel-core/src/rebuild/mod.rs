@@ -45,7 +45,7 @@ pub enum RebuildError {
 /// The contents of the new ledger.
 #[derive(Debug)]
 #[must_use]
-pub struct Survey {
+pub struct RebuildSurvey {
     /// Its id.
     pub ledger: LedgerId,
     /// The resources to record.

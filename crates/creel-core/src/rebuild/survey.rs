@@ -10,11 +10,11 @@ use creel_model::id::{LedgerId, ResourceId};
 use creel_model::labels;
 use creel_model::os::ProcessKey;
 use creel_model::owner::Owner;
-use creel_model::provider::{Marks, Observed, Provider, ProviderName, Providers};
+use creel_model::provider::{Marks, Observed, Provider, Providers};
 use creel_sanitise::Masked;
 use futures::future::join_all;
 
-use super::{FoundResource, FoundRun, RebuildError, Survey, Unproven};
+use super::{FoundResource, FoundRun, RebuildError, RebuildSurvey, Unproven};
 
 /// The evidence for an object at a provider.
 const NAME_AND_LABELS: &str = "it has the name and the labels of its create";
@@ -43,7 +43,7 @@ pub async fn survey(
     home: &Path,
     providers: &Providers,
     id: Option<LedgerId>,
-) -> Result<Survey, RebuildError> {
+) -> Result<RebuildSurvey, RebuildError> {
     let mut unreachable = Vec::new();
     let mut inventory = Vec::new();
     let lists = providers.iter().map(|provider| provider.list(provider.kinds()));
@@ -55,7 +55,7 @@ pub async fn survey(
     }
     let ledger = id
         .or_else(|| Ledger::recorded_id(home))
-        .or_else(|| id_of_sandboxes(&inventory))
+        .or_else(|| id_of_local(&inventory, providers))
         .ok_or(RebuildError::NoId)?;
     let (mut resources, mut unproven) = (Vec::new(), Vec::new());
     for seen in inventory {
@@ -75,12 +75,12 @@ pub async fn survey(
             Vec::new()
         }
     };
-    Ok(Survey { ledger, resources, runs, unproven, unreadable, unreachable })
+    Ok(RebuildSurvey { ledger, resources, runs, unproven, unreadable, unreachable })
 }
 
-/// Returns the ledger that the local sandboxes name, if they agree.
-fn id_of_sandboxes(inventory: &[Observed]) -> Option<LedgerId> {
-    let local = inventory.iter().filter(|seen| seen.provider == ProviderName::Process);
+/// Returns the ledger that the objects on this machine name, if they agree.
+fn id_of_local(inventory: &[Observed], providers: &Providers) -> Option<LedgerId> {
+    let local = inventory.iter().filter(|seen| providers.is_local(seen.provider));
     let ids: HashSet<LedgerId> =
         local.filter_map(|seen| labels::claimed_ledger(&seen.labels)).collect();
     let mut ids = ids.into_iter();
@@ -91,7 +91,7 @@ async fn classify(ledger: LedgerId, provider: &dyn Provider, seen: &Observed) ->
     match labels::claimed_ledger(&seen.labels) {
         Some(claimed) if claimed == ledger => {}
         Some(_) => return Classification::Foreign,
-        None => return classify_unlabelled(seen),
+        None => return classify_unlabelled(provider, seen),
     }
     let Some(resource) = labels::claimed_resource(&seen.labels) else {
         return Classification::Foreign;
@@ -114,12 +114,8 @@ async fn classify(ledger: LedgerId, provider: &dyn Provider, seen: &Observed) ->
 
 /// Classifies an object without a ledger label: only a sandbox in this ledger's own directory is
 /// ours.
-fn classify_unlabelled(seen: &Observed) -> Classification {
-    let resource = match seen.provider {
-        ProviderName::Process => ResourceId::of_object(&seen.id),
-        ProviderName::Docker | ProviderName::Daytona => None,
-    };
-    match resource {
+fn classify_unlabelled(provider: &dyn Provider, seen: &Observed) -> Classification {
+    match ResourceId::of_object(&seen.id).filter(|_| provider.is_local()) {
         Some(resource) => {
             let found = found_as(resource, seen);
             Classification::Ours(Box::new(FoundResource { evidence: OWN_DIRECTORY, ..found }))

@@ -20,7 +20,7 @@ use creel_model::provider::ProviderName;
 use creel_sanitise::Masked;
 use jiff::Timestamp;
 
-use super::{FoundResource, FoundRun, RebuildError, Survey};
+use super::{FoundResource, FoundRun, RebuildError, RebuildSurvey, damage};
 
 /// How long a resource with an owner of unknown liveness is kept.
 const LEASE: Duration = Duration::from_secs(600);
@@ -35,9 +35,9 @@ const BESIDE: [&str; 3] = ["", "-wal", "-shm"];
 /// # Errors
 ///
 /// Fails when a file cannot be written. The old ledger is then unchanged, or no ledger is in its
-/// place and the write can be repeated.
-pub async fn write(home: &Path, survey: &Survey) -> Result<Option<PathBuf>, RebuildError> {
-    let _lock = lock(home)?;
+/// place and the write can be repeated. Fails also when another rebuild was faster.
+pub async fn write(home: &Path, survey: &RebuildSurvey) -> Result<Option<PathBuf>, RebuildError> {
+    let _lock = lock_damaged(home).await?;
     let draft = home.join("ledger.rebuild");
     discard(&draft)?;
     let store = SqliteStore::begin(&draft, survey.ledger, Arc::new(SystemClock)).await?;
@@ -64,9 +64,9 @@ pub async fn write(home: &Path, survey: &Survey) -> Result<Option<PathBuf>, Rebu
 ///
 /// # Errors
 ///
-/// Fails when a file cannot be written.
+/// Fails when a file cannot be written, or when another rebuild was faster.
 pub async fn begin_anew(home: &Path) -> Result<(LedgerId, Vec<PathBuf>), RebuildError> {
-    let _lock = lock(home)?;
+    let _lock = lock_damaged(home).await?;
     let mut aside = Vec::new();
     for file in [Ledger::path(home), EventLog::path(home), presence::id_file(home)] {
         aside.extend(put_aside(&file, "old")?);
@@ -85,6 +85,17 @@ fn require_whole(file: &Path) -> Result<(), LedgerError> {
         return Err(LedgerError::Home { path: file.to_owned(), source });
     }
     Ok(())
+}
+
+/// Takes the lock of a rebuild, and checks once more that the ledger is damaged.
+///
+/// Another rebuild may have finished since the survey. Its ledger may hold newer records by now.
+async fn lock_damaged(home: &Path) -> Result<File, RebuildError> {
+    let lock = lock(home)?;
+    match damage(home).await? {
+        Some(_) => Ok(lock),
+        None => Err(RebuildError::NotNeeded),
+    }
 }
 
 /// Prevents two rebuilds from running at once.
@@ -119,7 +130,7 @@ async fn record(store: &SqliteStore, found: &FoundResource) -> Result<(), Ledger
 }
 
 /// Creates the row of a run. Its driver is the owner of a resource that was found for it.
-fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerError> {
+fn run_record(found: &FoundRun, survey: &RebuildSurvey) -> Result<RunRecord, LedgerError> {
     let resource = survey.resources.iter().find(|resource| resource.run == Some(found.run));
     let owner = match resource {
         Some(resource) => resource.owner.clone(),
@@ -132,7 +143,7 @@ fn run_record(found: &FoundRun, survey: &Survey) -> Result<RunRecord, LedgerErro
     Ok(RunRecord {
         id: found.run,
         name: RUN_NAME.into(),
-        provider: resource.map_or(ProviderName::Process, |resource| resource.seen.provider),
+        provider: resource.map_or(ProviderName::UNKNOWN, |resource| resource.seen.provider),
         owner,
         on_owner_death: OnOwnerDeath::Release,
         created_at_ms: found.began_at_ms,

@@ -100,7 +100,9 @@ fn foreign_networks(socket: &Path, running: &[RunningProcess]) -> HashSet<u64> {
             continue;
         }
         // A process that has ended meanwhile has no connection.
-        let table = fs::read_to_string(format!("/proc/{}/net/unix", one.pid)).unwrap_or_default();
+        let table = fs::read(format!("/proc/{}/net/unix", one.pid)).unwrap_or_default();
+        // Any process may put any bytes there. They must not hide the other lines.
+        let table = String::from_utf8_lossy(&table);
         let is_ours = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let path = fields.get(7).map(Path::new);

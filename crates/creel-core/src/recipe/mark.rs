@@ -36,7 +36,8 @@ impl<'a> Images<'a> {
     pub(super) fn among(inventory: &'a [Observed]) -> Self {
         let images = || inventory.iter().filter(|seen| seen.kind == Kind::Image);
         let of_image = |seen: &'a Observed| ((seen.provider, seen.id.as_str()), &seen.labels);
-        let names = images().flat_map(|seen| seen.tags().map(|tag| (seen.provider, tag)));
+        let names =
+            images().flat_map(|seen| seen.tags.iter().map(|tag| (seen.provider, tag.as_str())));
         Self { labels: images().map(of_image).collect(), names: names.collect() }
     }
 
@@ -112,7 +113,7 @@ impl RecipeRule {
 /// Returns whether the name matches; of an image, all names must match.
 fn names_fit(pattern: &super::Pattern, seen: &Observed) -> bool {
     if seen.kind == Kind::Image {
-        let mut tags = seen.tags().peekable();
+        let mut tags = seen.tags.iter().map(String::as_str).peekable();
         return tags.peek().is_some() && tags.all(|tag| pattern.fits(tag));
     }
     pattern.fits(&seen.name)

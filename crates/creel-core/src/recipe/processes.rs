@@ -116,7 +116,8 @@ fn process(pid: i32, masker: &Masker) -> io::Result<Option<RunningProcess>> {
     }
     let line: String = args.join(" ").chars().take(SEARCHED).collect();
     let command: String = masker.mask(&line).as_str().chars().take(SHOWN).collect();
-    let container = container_in(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
+    let groups = fs::read(format!("/proc/{pid}/cgroup"))?;
+    let container = container_in(&String::from_utf8_lossy(&groups));
     let started = os::since_boot(stat.started_ticks);
     let handles = handles(pid).ok();
     Ok(Some(RunningProcess {

@@ -51,7 +51,7 @@ mod tests {
     use creel_model::id::ResourceId;
     use creel_model::os::ProcessKey;
     use creel_model::owner::Owner;
-    use creel_model::provider::{Kind, ProviderName};
+    use creel_model::provider::Kind;
 
     use super::*;
 
@@ -65,7 +65,7 @@ mod tests {
         Record {
             id: ResourceId::new(),
             run: None,
-            provider: ProviderName::Docker,
+            provider: creel_docker::NAME,
             kind: Kind::Container,
             name: "creel-x".to_owned(),
             labels: Default::default(),

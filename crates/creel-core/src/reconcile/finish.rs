@@ -6,7 +6,7 @@ use creel_model::provider::{ErrorClass, Identity, Kind, Observed, ProviderError}
 use futures::StreamExt;
 use tracing::{debug, info};
 
-use crate::plan::{Binding, Plan, PlanItem};
+use crate::plan::{Binding, PlanItem};
 use crate::reap::ItemReport;
 
 use super::intent::LateCreate;
@@ -78,32 +78,40 @@ impl Reconciler {
         searched: Vec<(Record, SearchResult)>,
         status: &mut Status,
     ) -> Result<(), LedgerError> {
+        self.prepare_release(&searched).await;
         let (mut items, mut last) = (Vec::new(), Vec::new());
         for (record, found) in searched {
             match found {
-                SearchResult::Found(seen) => {
-                    let item = self.plan_release(&record, *seen).await?;
-                    if is_released_last(&record) { last.push(item) } else { items.push(item) }
-                }
+                // What cannot be recorded on a full disk must not keep the others from being released.
+                SearchResult::Found(seen) => match self.plan_release(&record, *seen).await {
+                    Ok(item) if is_released_last(&record) => last.push(item),
+                    Ok(item) => items.push(item),
+                    Err(error) => status.tolerate_full(Err(error))?,
+                },
                 SearchResult::Several(objects) => {
-                    self.quarantine_all(&record, objects, status).await?
+                    let kept = self.quarantine_all(&record, objects, status).await;
+                    status.tolerate_full(kept)?;
                 }
-                SearchResult::Absent => self.close_absent(&record).await?,
+                SearchResult::Absent => {
+                    let closed = self.close_absent(&record).await;
+                    status.tolerate_full(closed)?;
+                }
                 SearchResult::Pending(late_create, doubtful) => {
                     debug!(resource = %record.id, "nothing came of the create yet");
-                    self.note_waiting(&record, late_create, status).await?;
+                    let noted = self.note_waiting(&record, late_create, status).await;
+                    status.tolerate_full(noted)?;
                     status.report_doubtful(&record, doubtful);
                 }
                 SearchResult::NeverCreated(evidence, doubtful) => {
                     let evidence = doubtful.as_ref().map_or(evidence, |_| DOUBTFUL);
-                    self.close_intent(&record, evidence, status).await?;
+                    let closed = self.close_intent(&record, evidence, status).await;
+                    status.tolerate_full(closed)?;
                     status.report_doubtful(&record, doubtful);
                 }
             }
         }
         for items in [items, last].into_iter().filter(|items| !items.is_empty()) {
-            let plan = Plan::of_ours(items);
-            status.add(self.reaper().run(&plan, &self.options, &()).await);
+            status.add(self.pipeline().release_ours(items).await);
         }
         Ok(())
     }

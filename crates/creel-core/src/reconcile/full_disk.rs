@@ -12,7 +12,6 @@ use creel_ledger::{LedgerError, Record};
 use creel_model::id::ResourceId;
 use tracing::warn;
 
-use crate::plan::Plan;
 use crate::reap::ItemReport;
 
 use super::finish::{SearchResult, item_of};
@@ -84,7 +83,7 @@ impl Reconciler {
             })
             .collect();
         if !items.is_empty() {
-            status.add(self.reaper().run(&Plan::of_ours(items), &self.options, &()).await);
+            status.add(self.pipeline().release_ours(items).await);
         }
     }
 }

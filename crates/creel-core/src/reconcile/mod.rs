@@ -43,11 +43,10 @@ use creel_model::clock::Clock;
 use creel_model::id::{ResourceId, RunId};
 use creel_model::owner::Owner;
 use creel_model::provider::{ErrorClass, Observed, ProviderError, ProviderName, Providers};
-use futures::future::join_all;
 use serde::Serialize;
-use tokio::time::Instant;
 
-use crate::reap::{ItemReport, Outcome, ReapOptions, Reaper, Report};
+use crate::pipeline::{Listing, Pipeline};
+use crate::reap::{ItemReport, Outcome, ReapOptions, Report};
 
 pub use decide::{Decision, decide};
 use finish::SearchResult;
@@ -320,16 +319,21 @@ impl Reconciler {
         self.close_runs(Some(dead), status).await
     }
 
-    /// Waits until the disk of the ledger has room; returns whether it has within this time.
-    pub async fn wait_for_space(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Waits until the disk of the ledger has room.
+    pub async fn wait_for_space(&self) {
         while self.ledger.check_disk() {
-            if Instant::now() >= deadline {
-                return false;
-            }
             tokio::time::sleep(SPACE_CHECK_PAUSE).await;
         }
-        true
+    }
+
+    /// Writes the entries of the audit for which there was no space before.
+    pub async fn write_deferred_tries(&self) {
+        self.ledger.write_deferred_tries().await;
+    }
+
+    /// Returns whether the ledger has to be opened again before anything can be recorded.
+    pub fn needs_reopening(&self) -> bool {
+        self.ledger.is_unwritable()
     }
 
     /// Continues with what this process took over earlier and could not finish.
@@ -457,18 +461,13 @@ impl Reconciler {
 
     /// Lists the objects of every provider. Unreachable providers are noted and left out.
     async fn inventory(&self, status: &mut Status) -> Vec<Observed> {
-        let lists = self.providers.iter().map(|provider| provider.list(provider.kinds()));
-        let mut inventory = Vec::new();
-        for listed in join_all(lists).await {
-            match listed {
-                Ok(seen) => inventory.extend(seen),
-                Err(error) => status.note_unreachable(&error),
-            }
-        }
-        inventory
+        let listing = Listing::read(&self.providers, &[]).await;
+        listing.unreachable.iter().for_each(|error| status.note_unreachable(error));
+        listing.inventory
     }
 
-    fn reaper(&self) -> Reaper {
-        Reaper::new(self.providers.clone(), Some(self.ledger.clone()))
+    fn pipeline(&self) -> Pipeline {
+        Pipeline::new(self.providers.clone(), Some(self.ledger.clone()))
+            .with_options(self.options.clone())
     }
 }

@@ -7,9 +7,6 @@
 use creel_ledger::{LedgerError, Record};
 use creel_model::id::ResourceId;
 
-use crate::plan::Plan;
-use crate::reap::ReapOptions;
-
 use super::finish::SearchResult;
 use super::{Reconciler, Status, is_quarantined};
 
@@ -23,7 +20,9 @@ impl Reconciler {
         let ids: Vec<ResourceId> = records.iter().map(|record| record.id).collect();
         let mut items = Vec::new();
         // The inventory of the same round notes a provider that does not respond.
-        for (record, found) in self.search_all(records, &mut Status::default()).await {
+        let searched = self.search_all(records, &mut Status::default()).await;
+        self.prepare_release(&searched).await;
+        for (record, found) in searched {
             match found {
                 SearchResult::Found(seen) => items.push(self.plan_release(&record, *seen).await?),
                 SearchResult::Absent | SearchResult::NeverCreated(..) => {
@@ -33,8 +32,7 @@ impl Reconciler {
             }
         }
         if !items.is_empty() {
-            let options = ReapOptions { is_second_try: true, ..self.options.clone() };
-            status.add(self.reaper().run(&Plan::of_ours(items), &options, &()).await);
+            status.add(self.pipeline().release_again(items).await);
         }
         for id in ids {
             if !self.ledger.record(id).await?.is_some_and(|record| is_quarantined(&record)) {

@@ -14,7 +14,7 @@ use creel_model::owner::Liveness;
 use creel_model::provider::{Marks, Observed};
 use tracing::warn;
 
-use crate::plan::{Binding, Plan, PlanItem};
+use crate::plan::{Binding, PlanItem};
 use crate::select::{Ownership, RecordIndex};
 
 use super::{Reconciler, Status};
@@ -59,7 +59,7 @@ impl Reconciler {
             });
         }
         if !items.is_empty() {
-            status.add(self.reaper().run(&Plan::of_ours(items), &self.options, &()).await);
+            status.add(self.pipeline().release_ours(items).await);
         }
         Ok(())
     }

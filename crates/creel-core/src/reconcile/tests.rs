@@ -1,6 +1,6 @@
 //! Rounds against a fake provider, with a manual clock.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use creel_ledger::examples::{a_dead_owner, me};
@@ -10,7 +10,8 @@ use creel_model::id::ResourceId;
 use creel_model::labels;
 use creel_model::provider::retry::RetryPolicy;
 use creel_model::provider::{
-    ContainerSpec, CreateRequest, Kind, Marks, Provider, ReleaseMode, Released, Spec,
+    ContainerSpec, CreateRequest, Deadline, Kind, Marks, Permit, Provider, ReleaseMode, Released,
+    Spec,
 };
 use tempfile::TempDir;
 
@@ -38,13 +39,13 @@ impl FakeProvider {
     fn add_object(&self, resource: ResourceId) {
         let id = resource.object_name();
         let labels = [(labels::RESOURCE, resource.to_string())].into();
-        let object = Observed::known_by_id(ProviderName::Docker, Kind::Container, id);
+        let object = Observed::known_by_id(creel_docker::NAME, Kind::Container, id);
         self.objects.lock().unwrap().push(Observed { labels, ..object });
     }
 
     fn denied(message: &str) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Docker,
+            provider: creel_docker::NAME,
             operation: "release".to_owned(),
             message: message.to_owned(),
             class: ErrorClass::Denied,
@@ -58,7 +59,7 @@ type CallResult<T> = creel_model::provider::Result<T>;
 #[async_trait]
 impl Provider for FakeProvider {
     fn name(&self) -> ProviderName {
-        ProviderName::Docker
+        creel_docker::NAME
     }
 
     fn address(&self) -> String {
@@ -79,6 +80,10 @@ impl Provider for FakeProvider {
 
     fn release_allowance(&self, _kind: Kind) -> Duration {
         self.allowance
+    }
+
+    fn within(self: Arc<Self>, _permit: Permit, _deadline: Deadline) -> Arc<dyn Provider> {
+        self
     }
 
     async fn identity(&self) -> CallResult<String> {
@@ -134,7 +139,7 @@ impl RoundFixture {
         let intent = Intent {
             id: resource,
             run: None,
-            provider: ProviderName::Docker,
+            provider: creel_docker::NAME,
             kind: Kind::Container,
             name: resource.object_name(),
             labels: labels::of_resource(&resource, &ledger.id(), &owner.owner, None),
@@ -307,7 +312,7 @@ async fn of_several_objects_that_fit_a_failed_create_none_is_released() {
         let fixture = RoundFixture::set(FakeProvider::default()).await;
         let providers = Providers::new(vec![fixture.provider.clone()]);
         let supervisor = Supervisor::new(fixture.ledger.clone(), providers, "test").unwrap();
-        let request = Request::new(ProviderName::Docker, Spec::Container(ContainerSpec::default()));
+        let request = Request::new(creel_docker::NAME, Spec::Container(ContainerSpec::default()));
         let provider = Arc::clone(&fixture.provider);
         let create = move |request: CreateRequest| async move {
             add_twins(&provider, request.resource);

@@ -13,6 +13,6 @@ pub(crate) mod selector;
 
 pub use image_age::{Dating, date_images};
 pub use ownership::{Ownership, RecordIndex};
-pub use preset::Preset;
+pub use preset::preset_selectors;
 pub use protect::{ProtectRule, protection};
 pub use selector::{InvalidSelector, LabelMatch, LedgerChoice, NamePattern, Selector};

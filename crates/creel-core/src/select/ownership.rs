@@ -193,7 +193,7 @@ impl RecordIndex {
         let is_held = |record: &&Record| {
             record.state.name().is_open() && record.owner_liveness() != Liveness::Dead
         };
-        seen.tags().flat_map(claims).find(is_held)
+        seen.tags.iter().flat_map(|tag| claims(tag)).find(is_held)
     }
 
     /// Fills in since when an image exists, if only the ledger knows.
@@ -257,7 +257,7 @@ mod tests {
         let intent = Intent {
             id: ResourceId::new(),
             run: None,
-            provider: ProviderName::Docker,
+            provider: creel_docker::NAME,
             kind: Kind::Image,
             name: reference.to_owned(),
             labels: Labels::new(),
@@ -276,8 +276,8 @@ mod tests {
     #[tokio::test]
     async fn a_live_owner_holds_an_image_by_any_of_its_references() {
         let mut seen = Observed {
-            generation: "sha256:1 mine:1 theirs:1".to_owned(),
-            ..Observed::known_by_id(ProviderName::Docker, Kind::Image, "sha256:1")
+            tags: vec!["mine:1".to_owned(), "theirs:1".to_owned()],
+            ..Observed::known_by_id(creel_docker::NAME, Kind::Image, "sha256:1")
         };
         let alive = Owner::this_process().unwrap();
         let dead = Owner { boot: "earlier".to_owned(), ..alive.clone() };

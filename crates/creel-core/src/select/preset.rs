@@ -1,109 +1,47 @@
-//! Presets: named selectors, defined here.
+//! Presets: selectors from the rules of the providers.
 
-use std::fmt;
-use std::str::FromStr;
-use std::time::Duration;
-
-use creel_model::provider::{Kind, UnknownName};
+use creel_model::provider::{Preset, PresetRule, ProviderName};
 
 use super::Selector;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A named set of selectors; a resource is selected when one of them matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
-    /// What has stopped or failed, at any age.
-    ///
-    /// These are containers that are exited or dead, and sandboxes that are stopped, in error or
-    /// whose build failed.
-    Stopped,
-    /// [`Preset::Stopped`], and a day after their creation containers that were never started and
-    /// archived sandboxes.
-    Default,
-    /// [`Preset::Default`] at any age, and more resources that are a day old.
-    ///
-    /// These are containers and sandboxes in every state, unused networks, unused anonymous
-    /// volumes, and dangling images.
-    Aggressive,
-}
-
-impl Preset {
-    /// All presets.
-    pub const ALL: [Self; 3] = [Self::Stopped, Self::Default, Self::Aggressive];
-
-    /// Returns the name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stopped => "stopped",
-            Self::Default => "default",
-            Self::Aggressive => "aggressive",
-        }
-    }
-
-    /// Returns the selectors of the preset.
-    pub fn selectors(self) -> Vec<Selector> {
-        let rule = |name: &str, kind, states: &[&str], older_than| Selector {
-            rule: format!("preset:{}/{name}", self.name()),
-            kinds: vec![kind],
-            states: states.iter().map(|&state| state.to_owned()).collect(),
-            older_than,
-            ..Selector::default()
-        };
-        // Podman reports an exited container as `stopped` for a while.
-        let stopped = rule("stopped", Kind::Container, &["exited", "dead", "stopped"], None);
-        let failed = ["stopped", "error", "build_failed"];
-        let stopped_sandbox = rule("stopped-sandbox", Kind::Sandbox, &failed, None);
-        match self {
-            Self::Stopped => vec![stopped, stopped_sandbox],
-            Self::Default => vec![
-                stopped,
-                stopped_sandbox,
-                rule("never-started", Kind::Container, &["created"], Some(DAY)),
-                rule("archived-sandbox", Kind::Sandbox, &["archived"], Some(DAY)),
-            ],
-            Self::Aggressive => vec![
-                stopped,
-                stopped_sandbox,
-                rule("never-started", Kind::Container, &["created"], None),
-                rule("archived-sandbox", Kind::Sandbox, &["archived"], None),
-                rule("old", Kind::Container, &[], Some(DAY)),
-                rule("old-sandbox", Kind::Sandbox, &[], Some(DAY)),
-                rule("old-network", Kind::Network, &[], Some(DAY)),
-                rule("old-anonymous-volume", Kind::Volume, &["anonymous"], Some(DAY)),
-                rule("old-dangling-image", Kind::Image, &["dangling"], Some(DAY)),
-            ],
-        }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        UnknownName::pick(text, "preset", &Self::ALL, Self::name)
-    }
+/// Returns the selectors of a preset.
+pub fn preset_selectors<'a>(
+    preset: Preset,
+    rules: impl IntoIterator<Item = (ProviderName, &'a PresetRule)>,
+) -> Vec<Selector> {
+    let selector = |(provider, rule): (ProviderName, &PresetRule)| Selector {
+        rule: format!("preset:{preset}/{}", rule.name),
+        providers: vec![provider],
+        kinds: vec![rule.kind],
+        states: rule.states.iter().map(|&state| state.to_owned()).collect(),
+        older_than: rule.older_than(preset),
+        ..Selector::default()
+    };
+    rules.into_iter().filter(|(_, rule)| rule.is_in(preset)).map(selector).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use creel_model::provider::Observed;
+    use creel_model::backend::Backends;
+    use creel_model::provider::{Kind, Observed};
     use jiff::Timestamp;
 
     use super::*;
     use crate::select::Ownership;
     use crate::select::selector::tests::container;
 
+    fn selectors(preset: Preset) -> Vec<Selector> {
+        const BACKENDS: Backends = Backends::new(
+            &[&creel_docker::DockerBackend, &creel_daytona::DaytonaBackend],
+            creel_docker::NAME,
+        );
+        preset_selectors(preset, BACKENDS.preset_rules(preset))
+    }
+
     fn selects(preset: Preset, state: &str, age_hours: i64) -> bool {
         let seen = container("a", state);
         let now = Timestamp::from_second(1_000_000 + age_hours * 3_600).unwrap();
-        preset.selectors().iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
+        selectors(preset).iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
     }
 
     #[test]
@@ -124,9 +62,13 @@ mod tests {
     #[test]
     fn presets_select_sandboxes_that_stopped_or_failed() {
         let selects = |preset: Preset, state: &str, age_hours: i64| {
-            let seen = Observed { kind: Kind::Sandbox, ..container("a", state) };
+            let seen = Observed {
+                provider: creel_daytona::NAME,
+                kind: Kind::Sandbox,
+                ..container("a", state)
+            };
             let now = Timestamp::from_second(1_000_000 + age_hours * 3_600).unwrap();
-            preset.selectors().iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
+            selectors(preset).iter().any(|rule| rule.matches(&seen, &Ownership::Foreign, now))
         };
         for preset in Preset::ALL {
             for state in ["stopped", "error", "build_failed"] {
@@ -146,7 +88,7 @@ mod tests {
     #[test]
     fn every_preset_is_narrowing() {
         for preset in Preset::ALL {
-            assert!(preset.selectors().iter().all(Selector::is_narrowing), "{preset}");
+            assert!(selectors(preset).iter().all(Selector::is_narrowing), "{preset}");
         }
     }
 }

@@ -267,7 +267,7 @@ pub(crate) mod tests {
             state: state.to_owned(),
             created_at: Some(Timestamp::from_second(1_000_000).unwrap()),
             generation: format!("id-{name}:{state}"),
-            ..Observed::known_by_id(ProviderName::Docker, Kind::Container, format!("id-{name}"))
+            ..Observed::known_by_id(creel_docker::NAME, Kind::Container, format!("id-{name}"))
         }
     }
 

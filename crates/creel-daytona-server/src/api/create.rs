@@ -15,7 +15,7 @@ use crate::error::{ApiError, Result};
 use crate::fault::InjectedFaults;
 use crate::moment::Moment;
 use crate::sandbox::{Allowed, Intervals, Pairs, SandboxRecord, SandboxSize};
-use crate::settings::{Backend, DEFAULT_REGION, DEFAULT_SNAPSHOT};
+use crate::settings::{DEFAULT_REGION, DEFAULT_SNAPSHOT, SandboxHost};
 use crate::shared::ServerState;
 use crate::state::{Desired, State};
 
@@ -129,7 +129,7 @@ impl CreateBody {
     /// Refuses snapshots and regions that do not exist.
     fn check_names(&self, shared: &ServerState) -> Result<()> {
         // If a snapshot is the name of an image, the engine decides whether it exists.
-        let any_snapshot = matches!(shared.backend, Backend::Docker { image: None, .. });
+        let any_snapshot = matches!(shared.backend, SandboxHost::Docker { image: None, .. });
         if let Some(snapshot) = &self.snapshot
             && !any_snapshot
             && !shared.known.snapshots.contains(snapshot)
@@ -192,7 +192,7 @@ impl CreateBody {
             updated_at: now,
             active_at: now,
             generation: 0,
-            hollow: matches!(shared.backend, Backend::Hollow),
+            hollow: matches!(shared.backend, SandboxHost::Hollow),
             shadow: None,
         }
     }

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use creel_core::scope::{Held, Request, Supervisor};
-use creel_model::provider::{ContainerSpec, ProviderName, Spec};
+use creel_model::provider::{ContainerSpec, Spec};
 use creel_model::task;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -65,7 +65,7 @@ impl DockerBody {
             env: self.env.as_ref().clone(),
             ..ContainerSpec::default()
         };
-        let request = Request::new(ProviderName::Docker, Spec::Container(spec));
+        let request = Request::new(creel_docker::NAME, Spec::Container(spec));
         let held = self.supervisor.create(request).await.map_err(|error| error.to_string())?;
         *container = Some(held);
         Ok(())

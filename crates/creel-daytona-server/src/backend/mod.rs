@@ -20,7 +20,7 @@ use creel_core::scope::Supervisor;
 use tokio::task::JoinHandle;
 
 use crate::sandbox::SandboxRecord;
-use crate::settings::Backend;
+use crate::settings::SandboxHost;
 
 pub(crate) use docker::DockerBody;
 pub(crate) use execution::{
@@ -50,16 +50,16 @@ pub(crate) enum SandboxBody {
 impl SandboxBody {
     /// Creates the backend of a sandbox. A hollow sandbox has none.
     pub(crate) async fn make(
-        backend: &Backend,
+        backend: &SandboxHost,
         sandbox: &SandboxRecord,
     ) -> Result<Option<Self>, String> {
         match backend {
-            Backend::Hollow => Ok(None),
-            Backend::Process { supervisor, provider } => {
+            SandboxHost::Hollow => Ok(None),
+            SandboxHost::Process { supervisor, provider } => {
                 let created = ProcessBody::make(supervisor, provider, &sandbox.env).await;
                 created.map(|body| Some(Self::Process(body)))
             }
-            Backend::Docker { supervisor, host, image } => {
+            SandboxHost::Docker { supervisor, host, image } => {
                 let image = image.clone().or_else(|| sandbox.snapshot.clone());
                 let image = image.unwrap_or_else(|| image_of_build(sandbox));
                 let body = DockerBody::new(supervisor, host, &image, &sandbox.env);
@@ -151,21 +151,21 @@ fn image_of_build(sandbox: &SandboxRecord) -> String {
 }
 
 /// Renews the leases of the sandboxes' backends, until the handle is aborted.
-pub(crate) fn keep_alive(backend: &Backend) -> Option<JoinHandle<()>> {
+pub(crate) fn keep_alive(backend: &SandboxHost) -> Option<JoinHandle<()>> {
     supervisor_of(backend).map(|supervisor| supervisor.keep_alive(RENEWAL))
 }
 
-fn supervisor_of(backend: &Backend) -> Option<&Supervisor> {
+fn supervisor_of(backend: &SandboxHost) -> Option<&Supervisor> {
     match backend {
-        Backend::Hollow => None,
-        Backend::Process { supervisor, .. } | Backend::Docker { supervisor, .. } => {
+        SandboxHost::Hollow => None,
+        SandboxHost::Process { supervisor, .. } | SandboxHost::Docker { supervisor, .. } => {
             Some(supervisor)
         }
     }
 }
 
 /// Ends the backends of all sandboxes, and verifies it.
-pub(crate) async fn end_all(backend: &Backend, bodies: Vec<Arc<SandboxBody>>) {
+pub(crate) async fn end_all(backend: &SandboxHost, bodies: Vec<Arc<SandboxBody>>) {
     for body in bodies {
         body.forget().await;
     }

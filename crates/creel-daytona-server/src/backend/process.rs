@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use creel_core::scope::{Held, Request, Supervisor};
-use creel_model::provider::{Limits, ProcessSpec, ProviderName, Spec};
+use creel_model::provider::{Limits, ProcessSpec, Spec};
 use creel_model::task;
 use creel_process::ProcessProvider;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -111,7 +111,7 @@ impl ProcessBody {
         provider: &ProcessProvider,
         env: &Arc<Pairs>,
     ) -> Result<Self, String> {
-        let request = Request::new(ProviderName::Process, Spec::Directory);
+        let request = Request::new(creel_process::NAME, Spec::Directory);
         let held = supervisor.create(request).await.map_err(|error| error.to_string())?;
         let root = provider.directory(&held.id).ok_or("the directory has no place")?;
         populate(&root).map_err(|error| format!("the directory cannot be furnished: {error}"))?;
@@ -143,7 +143,7 @@ impl ProcessBody {
             directory: Some(self.root.clone()),
             limits: Limits::default(),
         };
-        let request = Request::new(ProviderName::Process, Spec::Process(spec));
+        let request = Request::new(creel_process::NAME, Spec::Process(spec));
         let held = self.supervisor.create(request).await.map_err(|error| error.to_string())?;
         *tree = Some(ProcessTree { held, commands, ended: CancellationToken::new() });
         Ok(())

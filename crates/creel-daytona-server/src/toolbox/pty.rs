@@ -12,6 +12,9 @@ use axum::extract::{Path, RawQuery, State as Extract};
 use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use creel_model::task;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
@@ -197,33 +200,15 @@ fn environment(headers: &HeaderMap) -> Result<Option<Pairs>> {
     let Some(encoded) = protocols.find_map(|protocol| protocol.strip_prefix(ENVIRONMENT)) else {
         return Ok(None);
     };
-    let decoded = decoded(encoded).and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let decoded = BASE64.decode(encoded).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let wrong = || ApiError::invalid("failed to decode PTY envs").with_code("BAD_REQUEST");
     decoded.map(Some).ok_or_else(wrong)
 }
 
-/// Decodes URL-safe base64 without padding.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut bits, mut held) = (Vec::new(), 0_u32, 0);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-            bits &= (1 << held) - 1;
-        }
-    }
-    Some(bytes)
-}
+/// URL-safe base64 without padding. Like the service, it ignores the bits of the last letter that
+/// carry no data.
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// A client's subscription to a terminal.
 struct Subscription {

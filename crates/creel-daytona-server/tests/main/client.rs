@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use memchr::memmem;
 use serde_json::Value;
 
 /// The time limit of a response.
@@ -65,7 +66,7 @@ pub(crate) fn send(request: &Request<'_>) -> io::Result<Response> {
 }
 
 fn parse(response: &[u8]) -> Option<Response> {
-    let split = response.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let split = memmem::find(response, b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&response[..split]).into_owned();
     let body = response[split + 4..].to_vec();
     let mut lines = head.lines();

@@ -4,9 +4,6 @@ use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
-
-tests![a_container_serves_as_a_sandbox, files_are_transferred_to_and_from_a_container];
 
 /// Counts the containers that creel created, whatever their state.
 fn containers(engine: &Engine, id: &str) -> usize {
@@ -18,6 +15,7 @@ fn containers(engine: &Engine, id: &str) -> usize {
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
+#[test]
 fn files_are_transferred_to_and_from_a_container() {
     let fixture = ServerFixture::docker(&Engine::from_env());
     let id = fixture.create(&json!({}));
@@ -55,6 +53,7 @@ fn files_are_transferred_to_and_from_a_container() {
     assert!(metrics["diskTotal"].as_u64() > Some(0), "{metrics}");
 }
 
+#[test]
 fn a_container_serves_as_a_sandbox() {
     let engine = Engine::from_env();
     let mut fixture = ServerFixture::docker(&engine);

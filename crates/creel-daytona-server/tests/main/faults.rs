@@ -3,23 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
 
-tests![
-    a_status_comes_with_its_headers_and_does_nothing,
-    a_cut_before_does_nothing_and_a_cut_after_does_it,
-    half_a_body_breaks_off,
-    latency_delays,
-    a_stuck_start_stays_and_cannot_be_deleted,
-    a_stuck_delete_stays_destroying,
-    an_errored_delete_is_visible_only_with_one_flag,
-    a_flapping_list_omits_rows_for_a_while,
-    a_failed_create_leaves_its_sandbox,
-    an_expired_key_and_a_captive_portal_are_simulated,
-    a_fault_fires_only_for_the_requests_it_names,
-    a_scenario_file_defines_faults_seeds_and_limits,
-];
-
+#[test]
 fn a_status_comes_with_its_headers_and_does_nothing() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.arm(&json!({ "at": "create", "fault": "status", "status": 429,
@@ -34,6 +19,7 @@ fn a_status_comes_with_its_headers_and_does_nothing() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn a_cut_before_does_nothing_and_a_cut_after_does_it() {
     let fixture = ServerFixture::hollow(|_| {});
     for (fault, state) in [("cut_before", "404"), ("cut_after", "started")] {
@@ -46,6 +32,7 @@ fn a_cut_before_does_nothing_and_a_cut_after_does_it() {
     assert_eq!((&counts["cut"], &counts["by_route"]["POST /sandbox"]), (&json!(2), &json!(2)));
 }
 
+#[test]
 fn half_a_body_breaks_off() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.arm(&json!({ "at": "list", "fault": "half_body", "count": 1 }));
@@ -54,6 +41,7 @@ fn half_a_body_breaks_off() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn latency_delays() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.arm(&json!({ "at": "list", "fault": "latency", "seconds": 0.3, "count": 1 }));
@@ -63,6 +51,7 @@ fn latency_delays() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn a_stuck_start_stays_and_cannot_be_deleted() {
     let fixture = ServerFixture::hollow(|settings| {
         settings.delays.answer = std::time::Duration::from_millis(50);
@@ -76,6 +65,7 @@ fn a_stuck_start_stays_and_cannot_be_deleted() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn a_stuck_delete_stays_destroying() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({}));
@@ -90,6 +80,7 @@ fn a_stuck_delete_stays_destroying() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn an_errored_delete_is_visible_only_with_one_flag() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({}));
@@ -105,6 +96,7 @@ fn an_errored_delete_is_visible_only_with_one_flag() {
     assert_eq!(fixture.fired(), [2]);
 }
 
+#[test]
 fn a_flapping_list_omits_rows_for_a_while() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({ "name": "flapping" }));
@@ -125,6 +117,7 @@ fn a_flapping_list_omits_rows_for_a_while() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn a_failed_create_leaves_its_sandbox() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc", "count": 1 }));
@@ -136,6 +129,7 @@ fn a_failed_create_leaves_its_sandbox() {
     assert_eq!(fixture.fired(), [1]);
 }
 
+#[test]
 fn an_expired_key_and_a_captive_portal_are_simulated() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.arm(&json!({ "at": "get", "fault": "expired_key", "count": 1 }));
@@ -150,6 +144,7 @@ fn an_expired_key_and_a_captive_portal_are_simulated() {
     assert_eq!(fixture.fired(), [1, 1, 1]);
 }
 
+#[test]
 fn a_fault_fires_only_for_the_requests_it_names() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({ "name": "mine", "labels": { "run": "1" } }));
@@ -168,6 +163,7 @@ fn a_fault_fires_only_for_the_requests_it_names() {
     fixture.create(&json!({}));
 }
 
+#[test]
 fn a_scenario_file_defines_faults_seeds_and_limits() {
     let file = tempfile::NamedTempFile::new().expect("a file can be made");
     let text = "permissions = [\"write:sandboxes\"]\n\

@@ -1,17 +1,14 @@
 //! A server for one test.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::scope::Supervisor;
-use creel_daytona_server::{Backend, Delays, Running, Server, Settings};
+use creel_daytona_server::{Delays, Running, SandboxHost, Server, Settings};
 use creel_docker::{DockerProvider, Endpoint};
 use creel_ledger::Ledger;
 use creel_model::provider::Providers;
-use creel_process::{HolderProgram, ProcessProvider, ProcessSettings};
 use creel_testkit::engine::Engine;
 use creel_testkit::image::REFERENCE;
 use creel_testkit::wait::eventually_some;
@@ -19,9 +16,13 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::client::{Request, Response, send};
+use crate::server::{process_backend, runtime};
 
 /// The time limit for a state to appear.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program that holds process trees, and that is a server which a test kills.
+pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_creel-daytona-test-helper");
 
 /// A running server, with helpers to send requests.
 pub(crate) struct ServerFixture {
@@ -47,7 +48,7 @@ impl ServerFixture {
     pub(crate) fn process_with(change: impl FnOnce(&mut Settings)) -> Self {
         let home = tempfile::tempdir().expect("a directory can be made");
         let runtime = runtime();
-        let backend = runtime.block_on(process_backend(home.path()));
+        let backend = runtime.block_on(process_backend(home.path(), HELPER));
         let mut settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
         change(&mut settings);
         Self::start(runtime, settings, Some(home))
@@ -211,47 +212,12 @@ impl Drop for ServerFixture {
     }
 }
 
-fn runtime() -> Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().expect("a runtime can be made")
-}
-
-/// Creates a backend of process trees, with its ledger in a directory.
-async fn process_backend(home: &Path) -> Backend {
-    let provider = ProcessProvider::new(ProcessSettings {
-        root: home.join("sandboxes"),
-        holder: HolderProgram {
-            program: PathBuf::from("/proc/self/exe"),
-            args: vec!["holder".to_owned()],
-        },
-        containment: None,
-    });
-    let ledger = Ledger::open(home).await.expect("the directory is ours");
-    let providers = Providers::new(vec![Arc::new(provider.clone())]);
-    let supervisor = Supervisor::new(ledger, providers, "a test").expect("procfs can be read");
-    Backend::Process { supervisor, provider }
-}
-
 /// Creates a backend of containers, with its ledger in a directory.
-async fn docker_backend(home: &Path, engine: &Engine) -> Backend {
+async fn docker_backend(home: &Path, engine: &Engine) -> SandboxHost {
     let endpoint = Endpoint::explicit(&engine.host()).expect("the suite's address is good");
     let provider = DockerProvider::connect(endpoint).expect("a socket needs no certificates");
     let ledger = Ledger::open(home).await.expect("the directory is ours");
     let providers = Providers::new(vec![Arc::new(provider)]);
     let supervisor = Supervisor::new(ledger, providers, "a test").expect("procfs can be read");
-    Backend::Docker { supervisor, host: engine.host(), image: Some(REFERENCE.to_owned()) }
-}
-
-/// Serves until it is killed, and prints its address to stdout.
-pub(crate) fn serve_until_killed(home: &str) -> ExitCode {
-    let runtime = runtime();
-    let backend = runtime.block_on(process_backend(Path::new(home)));
-    let settings = Settings { delays: Delays::fast(), ..Settings::new(backend) };
-    let running = runtime.block_on(Server::start(settings)).expect("loopback has a free port");
-    let ready = json!({ "url": running.url(), "api_key": running.api_key() });
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "{ready}").and_then(|()| stdout.flush()).expect("the test reads stdout");
-    std::thread::sleep(Duration::from_secs(3600));
-    runtime.block_on(running.stop());
-    ExitCode::SUCCESS
+    SandboxHost::Docker { supervisor, host: engine.host(), image: Some(REFERENCE.to_owned()) }
 }

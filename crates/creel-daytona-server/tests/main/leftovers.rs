@@ -8,14 +8,7 @@ use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::client::{Request, send};
-use crate::fixture::{PATIENCE, ServerFixture};
-use crate::runner::tests;
-
-tests![
-    deleting_a_sandbox_ends_its_daemons,
-    a_stopped_server_leaves_nothing,
-    a_killed_server_leaves_no_process,
-];
+use crate::fixture::{HELPER, PATIENCE, ServerFixture};
 
 /// A daemon that tries to escape: its own session, no environment, no parent.
 const DAEMON: &str = "(env -i setsid sleep 3131 </dev/null >/dev/null 2>&1 &)";
@@ -38,6 +31,7 @@ fn entries_of(directory: &Path) -> usize {
     std::fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
+#[test]
 fn deleting_a_sandbox_ends_its_daemons() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -51,6 +45,7 @@ fn deleting_a_sandbox_ends_its_daemons() {
     assert_eq!(entries_of(&root), 0);
 }
 
+#[test]
 fn a_stopped_server_leaves_nothing() {
     let mut fixture = ServerFixture::process();
     for _ in 0..3 {
@@ -68,15 +63,16 @@ fn a_stopped_server_leaves_nothing() {
     assert_eq!(entries_of(&root), 0);
 }
 
+#[test]
 fn a_killed_server_leaves_no_process() {
     let home = tempfile::tempdir().expect("a directory can be made");
-    let mut server = Command::new("/proc/self/exe")
+    let mut server = Command::new(HELPER)
         .arg("serve")
         .arg(home.path())
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("this program can be run");
+        .expect("the helper can be run");
     let mut line = String::new();
     let stdout = server.stdout.take().expect("stdout is a pipe");
     BufReader::new(stdout).read_line(&mut line).expect("the server reports its address");

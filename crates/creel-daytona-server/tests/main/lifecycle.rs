@@ -5,22 +5,8 @@ use serde_json::{Value, json};
 
 use crate::client::{Request, send};
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
 
-tests![
-    a_sandbox_is_created_stopped_started_and_deleted,
-    a_deleted_name_is_free_at_once,
-    actions_in_the_wrong_state_are_refused,
-    stopping_an_ephemeral_sandbox_deletes_it,
-    archived_and_paused_sandboxes_start_again,
-    creates_are_validated,
-    labels_and_intervals_are_set,
-    access_responses_have_the_right_shape,
-    only_the_right_host_and_key_are_accepted,
-    a_key_without_the_scope_cannot_delete,
-    only_loopback_is_listened_on,
-];
-
+#[test]
 fn a_sandbox_is_created_stopped_started_and_deleted() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({ "name": "one" }));
@@ -43,6 +29,7 @@ fn a_sandbox_is_created_stopped_started_and_deleted() {
     fixture.send("DELETE", &format!("sandbox/{id}"), &Value::Null).expect(404);
 }
 
+#[test]
 fn a_deleted_name_is_free_at_once() {
     let fixture = ServerFixture::hollow(|settings| {
         settings.delays.destroy = std::time::Duration::from_secs(2);
@@ -61,6 +48,7 @@ fn a_deleted_name_is_free_at_once() {
     assert_eq!(fixture.state("again"), "started");
 }
 
+#[test]
 fn actions_in_the_wrong_state_are_refused() {
     let fixture = ServerFixture::hollow(|_| {});
     let expected = [
@@ -88,6 +76,7 @@ fn actions_in_the_wrong_state_are_refused() {
     }
 }
 
+#[test]
 fn stopping_an_ephemeral_sandbox_deletes_it() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({ "autoDeleteInterval": 0 }));
@@ -95,6 +84,7 @@ fn stopping_an_ephemeral_sandbox_deletes_it() {
     fixture.await_state(&id, "404");
 }
 
+#[test]
 fn archived_and_paused_sandboxes_start_again() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({}));
@@ -110,6 +100,7 @@ fn archived_and_paused_sandboxes_start_again() {
     fixture.await_state(&id, "started");
 }
 
+#[test]
 fn creates_are_validated() {
     let fixture = ServerFixture::hollow(|_| {});
     let wrong = [
@@ -129,6 +120,7 @@ fn creates_are_validated() {
     fixture.await_state(&id, "started");
 }
 
+#[test]
 fn labels_and_intervals_are_set() {
     let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_226);
     let id = fixture.create(&json!({ "labels": { "a": "1" }, "ttlMinutes": 5 }));
@@ -146,6 +138,7 @@ fn labels_and_intervals_are_set() {
     assert_eq!(seen["autoDestroyAt"], Value::Null);
 }
 
+#[test]
 fn access_responses_have_the_right_shape() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({}));
@@ -164,6 +157,7 @@ fn access_responses_have_the_right_shape() {
     assert_eq!((dead.status, dead.body.as_slice()), (502, &b"Bad Gateway"[..]));
 }
 
+#[test]
 fn only_the_right_host_and_key_are_accepted() {
     let fixture = ServerFixture::hollow(|_| {});
     let running = fixture.running();
@@ -184,6 +178,7 @@ fn only_the_right_host_and_key_are_accepted() {
     assert_eq!(status_of(&[("Authorization", &jwt), other]), 403);
 }
 
+#[test]
 fn a_key_without_the_scope_cannot_delete() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({}));
@@ -194,6 +189,7 @@ fn a_key_without_the_scope_cannot_delete() {
     fixture.post(&format!("sandbox/{id}/stop")).expect(200);
 }
 
+#[test]
 fn only_loopback_is_listened_on() {
     let mut settings = creel_daytona_server::Settings::hollow();
     settings.listen = "0.0.0.0:0".parse().expect("it is an address");

@@ -4,14 +4,8 @@ use serde_json::{Value, json};
 
 use crate::client::{Request, send};
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
 
-tests![
-    a_success_reports_the_remaining_budget_and_a_refusal_only_the_retry_time,
-    each_throttler_has_its_own_window,
-    wrong_keys_lock_good_ones_out,
-];
-
+#[test]
 fn a_success_reports_the_remaining_budget_and_a_refusal_only_the_retry_time() {
     let fixture = ServerFixture::hollow(|settings| settings.rate_limits.authenticated = Some(2));
     for remaining in ["1", "0"] {
@@ -34,6 +28,7 @@ fn a_success_reports_the_remaining_budget_and_a_refusal_only_the_retry_time() {
     assert_eq!(counts["throttled"]["authenticated"], 1);
 }
 
+#[test]
 fn each_throttler_has_its_own_window() {
     let fixture = ServerFixture::hollow(|settings| {
         settings.rate_limits.sandbox_create = Some(1);
@@ -55,6 +50,7 @@ fn each_throttler_has_its_own_window() {
     assert_eq!(config["rateLimit"]["sandboxLifecycle"], json!({ "ttl": 60, "limit": 1 }));
 }
 
+#[test]
 fn wrong_keys_lock_good_ones_out() {
     let fixture = ServerFixture::hollow(|settings| settings.rate_limits.failed_auth = Some(2));
     let url = format!("{}/sandbox", fixture.running().url());

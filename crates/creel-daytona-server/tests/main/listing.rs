@@ -5,15 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
 
-tests![
-    filters_select,
-    pages_include_every_row_that_stays,
-    wrong_queries_are_refused,
-    ten_thousand_sandboxes_are_listed_in_every_sort_mode,
-];
-
+#[test]
 fn filters_select() {
     let fixture = ServerFixture::hollow(|_| {});
     let label = json!({ "count": 2, "labels": { "a": "1", "b": "2" }, "name_prefix": "Alpha-" });
@@ -38,6 +31,7 @@ fn filters_select() {
     assert_eq!(fixture.list("sort=name&order=asc&limit=1").len(), 3);
 }
 
+#[test]
 fn pages_include_every_row_that_stays() {
     let fixture = ServerFixture::hollow(|_| {});
     // A millisecond apart from each other, and long before the others, because rows of one
@@ -63,6 +57,7 @@ fn pages_include_every_row_that_stays() {
     });
 }
 
+#[test]
 fn wrong_queries_are_refused() {
     let fixture = ServerFixture::hollow(|_| {});
     for query in [
@@ -81,6 +76,7 @@ fn wrong_queries_are_refused() {
     }
 }
 
+#[test]
 fn ten_thousand_sandboxes_are_listed_in_every_sort_mode() {
     let fixture = ServerFixture::hollow(|_| {});
     let ids: BTreeSet<String> = fixture.seed(&json!({ "count": 10_000 })).into_iter().collect();

@@ -8,17 +8,6 @@ use creel_testkit::engine::Engine;
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
-
-tests![
-    sdk_0_190_drives_it_end_to_end,
-    sdk_0_226_drives_it_end_to_end,
-    sdk_0_190_drives_the_exact_imitation_of_its_service,
-    sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox,
-    sdk_0_226_uses_terminals_in_a_container,
-    sdk_0_190_maps_every_error,
-    sdk_0_226_maps_every_error,
-];
 
 /// The variable that names the virtual environment of the older SDK.
 const OLDER: &str = "CREEL_TEST_SDK_0_190";
@@ -48,6 +37,7 @@ fn drive(fixture: &ServerFixture, variable: &str, line: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}\n{stderr}"))
 }
 
+#[test]
 fn sdk_0_190_drives_it_end_to_end() {
     let seen = drive(&ServerFixture::process(), OLDER, "drive");
     assert_eq!(seen["listed"], 250);
@@ -59,6 +49,7 @@ fn sdk_0_190_drives_it_end_to_end() {
     assert_eq!(seen["list_missing"], missing);
 }
 
+#[test]
 fn sdk_0_226_drives_it_end_to_end() {
     let seen = drive(&ServerFixture::process(), NEWER, "drive");
     assert_eq!(seen["listed"], 250);
@@ -72,6 +63,7 @@ fn sdk_0_226_drives_it_end_to_end() {
     assert_eq!(seen["unknown_user"], "DaytonaBadRequestError");
 }
 
+#[test]
 fn sdk_0_190_drives_the_exact_imitation_of_its_service() {
     let fixture = ServerFixture::process_with(|settings| settings.api = ApiVersion::V0_190);
     let seen = drive(&fixture, OLDER, "drive");
@@ -80,6 +72,7 @@ fn sdk_0_190_drives_the_exact_imitation_of_its_service() {
 
 /// The newer SDK requires fields that the last open service does not send, so its create fails
 /// after the sandbox is created.
+#[test]
 fn sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox() {
     let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_190);
     let seen = drive(&fixture, NEWER, "refused");
@@ -87,6 +80,7 @@ fn sdk_0_226_refuses_the_exact_imitation_and_leaves_a_sandbox() {
     assert_eq!(fixture.list("").len(), 1, "the sandbox is there all the same");
 }
 
+#[test]
 fn sdk_0_226_uses_terminals_in_a_container() {
     let seen = drive(&ServerFixture::docker(&Engine::from_env()), NEWER, "drive terminals");
     assert_eq!(seen["pty"][0], "DaytonaConflictError");
@@ -130,10 +124,12 @@ fn check_every_error(variable: &str, newer: bool) {
     }
 }
 
+#[test]
 fn sdk_0_190_maps_every_error() {
     check_every_error(OLDER, false);
 }
 
+#[test]
 fn sdk_0_226_maps_every_error() {
     check_every_error(NEWER, true);
 }

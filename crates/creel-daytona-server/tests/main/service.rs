@@ -7,23 +7,6 @@ use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::fixture::{PATIENCE, ServerFixture};
-use crate::runner::tests;
-
-tests![
-    a_delete_in_error_is_accepted_and_the_row_stays_hidden,
-    a_row_deleted_in_error_is_purged_after_its_retention,
-    the_backend_of_a_purged_row_is_released,
-    a_recovered_sandbox_can_be_deleted_for_good,
-    a_create_may_respond_before_the_start,
-    a_time_to_live_is_unknown_without_the_newer_api,
-    unknown_snapshots_and_regions_are_refused,
-    the_older_list_pages_by_number,
-    texts_and_paths_of_errors_match_the_service,
-    fields_match_the_service,
-    the_exact_imitation_lacks_the_newer_fields,
-    a_pending_action_does_not_change_the_state,
-    more_rows_than_a_page_within_a_millisecond_repeat_the_cursor,
-];
 
 /// Returns the rows that only the list flag shows.
 fn hidden(fixture: &ServerFixture) -> Vec<Value> {
@@ -31,6 +14,7 @@ fn hidden(fixture: &ServerFixture) -> Vec<Value> {
     page["items"].as_array().expect("it is a list").clone()
 }
 
+#[test]
 fn a_delete_in_error_is_accepted_and_the_row_stays_hidden() {
     let fixture = ServerFixture::hollow(|_| {});
     for state in ["error", "build_failed"] {
@@ -51,6 +35,7 @@ fn a_delete_in_error_is_accepted_and_the_row_stays_hidden() {
     }
 }
 
+#[test]
 fn a_row_deleted_in_error_is_purged_after_its_retention() {
     let fixture = ServerFixture::hollow(|settings| {
         settings.delays.minute = Duration::from_micros(500);
@@ -69,6 +54,7 @@ fn a_row_deleted_in_error_is_purged_after_its_retention() {
     assert_eq!(fixture.state(&decoy), "error", "no client deleted this one");
 }
 
+#[test]
 fn the_backend_of_a_purged_row_is_released() {
     let fixture = ServerFixture::process_with(|settings| {
         settings.delays.minute = Duration::from_micros(500);
@@ -84,6 +70,7 @@ fn the_backend_of_a_purged_row_is_released() {
     assert!(eventually(PATIENCE, || hidden(&fixture).is_empty() && entries() == 0));
 }
 
+#[test]
 fn a_recovered_sandbox_can_be_deleted_for_good() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.seed(&json!({ "count": 1, "state": "error", "recoverable": true })).remove(0);
@@ -94,6 +81,7 @@ fn a_recovered_sandbox_can_be_deleted_for_good() {
     assert!(hidden(&fixture).is_empty());
 }
 
+#[test]
 fn a_create_may_respond_before_the_start() {
     let fixture = ServerFixture::hollow(|_| {});
     let states: Vec<Value> = (0..2)
@@ -105,6 +93,7 @@ fn a_create_may_respond_before_the_start() {
     }
 }
 
+#[test]
 fn a_time_to_live_is_unknown_without_the_newer_api() {
     let fixture = ServerFixture::hollow(|_| {});
     let id = fixture.create(&json!({ "ttlMinutes": 1 }));
@@ -113,6 +102,7 @@ fn a_time_to_live_is_unknown_without_the_newer_api() {
     assert_eq!(fixture.get(&format!("sandbox/{id}")).expect(200)["autoDestroyAt"], Value::Null);
 }
 
+#[test]
 fn unknown_snapshots_and_regions_are_refused() {
     let fixture = ServerFixture::hollow(|settings| settings.snapshots.push("mine:1".to_owned()));
     let refused = fixture.send("POST", "sandbox", &json!({ "snapshot": "other:2" })).expect(400);
@@ -124,6 +114,7 @@ fn unknown_snapshots_and_regions_are_refused() {
     fixture.create(&json!({ "snapshot": "mine:1", "target": "eu" }));
 }
 
+#[test]
 fn the_older_list_pages_by_number() {
     let fixture = ServerFixture::hollow(|_| {});
     let ids = fixture.seed(&json!({ "count": 5, "labels": { "a": "1" } }));
@@ -142,6 +133,7 @@ fn the_older_list_pages_by_number() {
     fixture.get("sandbox/paginated?page=0").expect(400);
 }
 
+#[test]
 fn texts_and_paths_of_errors_match_the_service() {
     let fixture = ServerFixture::hollow(|_| {});
     for (path, message) in [
@@ -158,6 +150,7 @@ fn texts_and_paths_of_errors_match_the_service() {
     assert_eq!(refused["message"], "Sandbox is not in a stoppable state");
 }
 
+#[test]
 fn fields_match_the_service() {
     let fixture = ServerFixture::hollow(|_| {});
     let created =
@@ -176,6 +169,7 @@ fn fields_match_the_service() {
     }
 }
 
+#[test]
 fn the_exact_imitation_lacks_the_newer_fields() {
     let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_190);
     let id = fixture.create(&json!({}));
@@ -185,6 +179,7 @@ fn the_exact_imitation_lacks_the_newer_fields() {
     assert!(page["items"][0].get("networkBlockAll").is_none());
 }
 
+#[test]
 fn a_pending_action_does_not_change_the_state() {
     let fixture =
         ServerFixture::hollow(|settings| settings.delays.pending = Duration::from_millis(300));
@@ -202,6 +197,7 @@ fn a_pending_action_does_not_change_the_state() {
     }
 }
 
+#[test]
 fn more_rows_than_a_page_within_a_millisecond_repeat_the_cursor() {
     let fixture = ServerFixture::hollow(|_| {});
     fixture.seed(&json!({ "count": 5, "same_millisecond": true }));

@@ -6,14 +6,6 @@ use creel_daytona_server::ApiVersion;
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
-
-tests![
-    an_idle_sandbox_stops_and_is_deleted,
-    activity_keeps_a_sandbox_and_reading_it_does_not,
-    auto_delete_spares_errors_and_time_to_live_does_not,
-    a_time_to_live_is_counted_from_the_call_that_sets_it,
-];
 
 fn fixture() -> ServerFixture {
     ServerFixture::hollow(|settings| {
@@ -23,6 +15,7 @@ fn fixture() -> ServerFixture {
     })
 }
 
+#[test]
 fn an_idle_sandbox_stops_and_is_deleted() {
     let fixture = fixture();
     let id = fixture.create(&json!({ "autoStopInterval": 1, "autoDeleteInterval": 2 }));
@@ -32,6 +25,7 @@ fn an_idle_sandbox_stops_and_is_deleted() {
     fixture.await_state(&archived, "archived");
 }
 
+#[test]
 fn activity_keeps_a_sandbox_and_reading_it_does_not() {
     let fixture = fixture();
     let [busy, idle] = [(); 2].map(|()| fixture.create(&json!({ "autoStopInterval": 4 })));
@@ -44,6 +38,7 @@ fn activity_keeps_a_sandbox_and_reading_it_does_not() {
     assert_eq!(fixture.state(&busy), "started");
 }
 
+#[test]
 fn auto_delete_spares_errors_and_time_to_live_does_not() {
     let fixture = fixture();
     fixture.arm(&json!({ "at": "create", "fault": "create_fails_after_alloc" }));
@@ -57,6 +52,7 @@ fn auto_delete_spares_errors_and_time_to_live_does_not() {
     assert_eq!(fixture.state("spared"), "error");
 }
 
+#[test]
 fn a_time_to_live_is_counted_from_the_call_that_sets_it() {
     let fixture = ServerFixture::hollow(|settings| settings.api = ApiVersion::V0_226);
     let at = |sandbox: &Value, field: &str| -> jiff::Timestamp {

@@ -3,21 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::fixture::ServerFixture;
-use crate::runner::tests;
 
-tests![
-    a_command_that_reads_its_input_consumes_the_rest_of_the_script,
-    a_timeout_kills_the_whole_group,
-    a_command_can_be_interrupted,
-    terminals_are_validated_and_end_with_their_sandbox,
-    a_sandbox_that_does_not_run_refuses,
-    a_session_survives_its_commands,
-    paths_stay_below_the_root,
-    files_are_transferred_and_errors_are_reported,
-    a_list_is_as_deep_as_requested,
-    searches_stay_below_the_root_and_report_errors,
-];
-
+#[test]
 fn a_command_that_reads_its_input_consumes_the_rest_of_the_script() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -25,6 +12,7 @@ fn a_command_that_reads_its_input_consumes_the_rest_of_the_script() {
     assert_eq!((code, output.as_str()), (0, "first\n"));
 }
 
+#[test]
 fn a_timeout_kills_the_whole_group() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -39,6 +27,7 @@ fn a_timeout_kills_the_whole_group() {
     assert!(ended, "{:?}", crate::leftovers::processes_below(&root));
 }
 
+#[test]
 fn a_command_can_be_interrupted() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -46,6 +35,7 @@ fn a_command_can_be_interrupted() {
     assert_eq!((code, output.as_str()), (130, ""));
 }
 
+#[test]
 fn terminals_are_validated_and_end_with_their_sandbox() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -74,6 +64,7 @@ fn terminals_are_validated_and_end_with_their_sandbox() {
     assert_eq!(fixture.get(&at("")).expect(200)["sessions"], json!([]));
 }
 
+#[test]
 fn a_sandbox_that_does_not_run_refuses() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -84,6 +75,7 @@ fn a_sandbox_that_does_not_run_refuses() {
     fixture.send("POST", "toolbox/unknown/process/execute", &request).expect(404);
 }
 
+#[test]
 fn a_session_survives_its_commands() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -104,6 +96,7 @@ fn a_session_survives_its_commands() {
     assert_eq!(deleted.status, 204);
 }
 
+#[test]
 fn paths_stay_below_the_root() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -118,6 +111,7 @@ fn paths_stay_below_the_root() {
     }
 }
 
+#[test]
 fn files_are_transferred_and_errors_are_reported() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -137,6 +131,7 @@ fn files_are_transferred_and_errors_are_reported() {
     assert!(String::from_utf8_lossy(&several.body).contains("name=\"error\"; filename=\"/none\""));
 }
 
+#[test]
 fn a_list_is_as_deep_as_requested() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));
@@ -152,6 +147,7 @@ fn a_list_is_as_deep_as_requested() {
     fixture.get(&format!("toolbox/{id}/files?path=a&depth=0")).expect(400);
 }
 
+#[test]
 fn searches_stay_below_the_root_and_report_errors() {
     let fixture = ServerFixture::process();
     let id = fixture.create(&json!({}));

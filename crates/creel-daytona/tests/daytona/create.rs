@@ -6,7 +6,7 @@ use creel_core::scope::ScopeError;
 use creel_daytona_server::{ApiVersion, Settings};
 use creel_ledger::RecordFilter;
 use creel_model::labels;
-use creel_model::provider::{Kind, ProviderName};
+use creel_model::provider::Kind;
 use futures::FutureExt;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ async fn a_sandbox_that_exists_is_adopted_by_its_id() {
     let fixture = DaytonaFixture::start().await;
     let (supervisor, _ledger, _home) = fixture.supervisor().await;
     let id = fixture.one().await;
-    let adopted = supervisor.scope_adopted(ProviderName::Daytona, Kind::Sandbox, &id, |held| {
+    let adopted = supervisor.scope_adopted(creel_daytona::NAME, Kind::Sandbox, &id, |held| {
         let id = held.id.clone();
         async move { id }.boxed()
     });

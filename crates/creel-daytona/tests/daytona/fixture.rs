@@ -12,7 +12,7 @@ use creel_daytona::{DaytonaEnvironment, DaytonaProvider, DaytonaSettings};
 use creel_daytona_server::{Running, Server, Settings};
 use creel_ledger::{Ledger, OwnerRecord};
 use creel_model::provider::retry::RetryPolicy;
-use creel_model::provider::{Kind, Observed, Provider, ProviderName, Providers, SandboxSpec, Spec};
+use creel_model::provider::{Kind, Observed, Provider, Providers, SandboxSpec, Spec};
 use serde_json::{Value, json};
 
 /// A server and a provider connected to it.
@@ -181,7 +181,7 @@ impl DaytonaFixture {
 
 /// A request for the default sandbox.
 pub(crate) fn sandbox() -> Request {
-    Request::new(ProviderName::Daytona, Spec::Sandbox(SandboxSpec::default()))
+    Request::new(creel_daytona::NAME, Spec::Sandbox(SandboxSpec::default()))
 }
 
 /// Returns the usual retry options with shorter delays.

@@ -11,7 +11,7 @@ async fn row(fixture: &DaytonaFixture, id: &str) -> Value {
     fixture.rows().await.into_iter().find(|row| row["id"] == id).unwrap()
 }
 
-async fn await_state_of(api: &dyn DaytonaApi, id: &str, state: &str) {
+async fn await_state_of(api: &DaytonaApi, id: &str, state: &str) {
     while api.get(id).await.unwrap().state.name() != state {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }

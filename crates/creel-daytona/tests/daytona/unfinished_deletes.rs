@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use creel_core::plan::{Binding, Plan, PlanItem, VERSION};
-use creel_core::reap::{ItemReport, Outcome, Reaper, Report};
+use creel_core::pipeline::{Pipeline, PlannedRelease};
+use creel_core::plan::{Binding, PlanItem};
+use creel_core::reap::{ItemReport, Outcome, Report};
 use creel_core::reconcile::{Reconciler, Status};
 use creel_core::scope::ScopeError;
 use creel_daytona_server::Settings;
@@ -32,16 +33,10 @@ async fn sweep(fixture: &DaytonaFixture, ledger: &Ledger) -> Report {
         evidence: None,
     };
     let items: Vec<PlanItem> = seen.map(item).collect();
-    let plan = Plan {
-        version: VERSION,
-        made_at: Timestamp::now(),
-        identities: Vec::new(),
-        listed: items.len(),
-        items,
-        spared: Vec::new(),
-    };
-    let reaper = Reaper::new(Providers::new(vec![provider]), Some(ledger.clone()));
-    reaper.run(&plan, &options(), &()).await
+    let listed = items.len();
+    let planned = PlannedRelease::of_items(items, listed);
+    let pipeline = Pipeline::new(Providers::new(vec![provider]), Some(ledger.clone()));
+    pipeline.with_options(options()).release(planned.uncapped(), &()).await
 }
 
 async fn round(fixture: &DaytonaFixture, ledger: &Ledger) -> Status {

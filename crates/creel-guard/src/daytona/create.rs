@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use creel_daytona::{DaytonaSandbox, id_in, knows_no_time_to_live};
 use creel_ledger::{Record, StateName};
-use creel_model::provider::{ErrorClass, Kind, Provider, ProviderName};
+use creel_model::provider::{ErrorClass, Kind, Provider};
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use serde_json::Value;
@@ -177,7 +177,7 @@ impl DaytonaGate {
     ) -> Result<Claim, Response<ProxyBody>> {
         let shown = name.clone().unwrap_or_default();
         let refused = |reason: &str| {
-            self.claims.refused(ProviderName::Daytona, Kind::Sandbox, &shown, reason);
+            self.claims.refused(creel_daytona::NAME, Kind::Sandbox, &shown, reason);
             refuse(StatusCode::FORBIDDEN, &request.path, reason)
         };
         if !self.passthrough.is_our_login(&request.head.headers) {
@@ -231,14 +231,14 @@ impl DaytonaGate {
         {
             return Ok(None);
         }
-        self.claims.intend(ProviderName::Daytona, Kind::Sandbox, name).await.map(Some)
+        self.claims.intend(creel_daytona::NAME, Kind::Sandbox, name).await.map(Some)
     }
 
     /// Returns the records of sandboxes that exist or may exist.
     async fn held(&self) -> Result<Vec<Record>, creel_ledger::LedgerError> {
         let mut records = self.claims.open(Kind::Sandbox).await?;
         records.retain(|record| {
-            record.provider == ProviderName::Daytona
+            record.provider == creel_daytona::NAME
                 && matches!(record.state.name(), StateName::Intended | StateName::Created)
         });
         Ok(records)

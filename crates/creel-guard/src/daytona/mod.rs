@@ -20,11 +20,11 @@
 //! own record, and they create no sandboxes.
 
 mod body;
+mod change;
 mod create;
 mod fork;
 mod forward;
 mod gate;
-mod ours;
 mod refusal;
 mod route;
 mod serve;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use creel_docker::advice;
 use creel_model::labels;
-use creel_model::provider::{ErrorClass, Kind, Observed, Provider, ProviderName};
+use creel_model::provider::{ErrorClass, Kind, Marks, Observed, Provider};
+use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing::warn;
 
@@ -17,7 +18,7 @@ use crate::claims::Claim;
 use super::chunked::Dechunker;
 use super::container::{ContainerBody, NamedVolume, add_labels, device_of};
 use super::gate::{ClientRequest, DockerGate, unreachable};
-use super::head::{Framing, HttpHead, find};
+use super::head::{Framing, HttpHead};
 use super::json::JsonObject;
 use super::route;
 
@@ -92,7 +93,7 @@ impl DockerGate {
         {
             let reason = format!("mounting {device} of the host is denied (--deny-host-mounts)");
             let shown = name.as_deref().unwrap_or_default();
-            self.claims.refused(ProviderName::Docker, Kind::Volume, shown, &reason);
+            self.claims.refused(creel_docker::NAME, Kind::Volume, shown, &reason);
             return request.refuse(403, &reason).await;
         }
         let Some(claim) = self.claim(Kind::Volume, name).await else {
@@ -114,7 +115,7 @@ impl DockerGate {
         let name = route::parameter(request.head.target(), "name");
         if let Some(reason) = self.refusal(&body).await {
             let shown = name.as_deref().unwrap_or_default();
-            self.claims.refused(ProviderName::Docker, Kind::Container, shown, &reason);
+            self.claims.refused(creel_docker::NAME, Kind::Container, shown, &reason);
             return request.refuse(403, &reason).await;
         }
         self.adapt(&mut body);
@@ -254,7 +255,7 @@ impl DockerGate {
 
     /// Records an intent. A request whose intent is not on disk is not forwarded.
     async fn claim(&self, kind: Kind, name: Option<String>) -> Option<Claim> {
-        match self.claims.intend(ProviderName::Docker, kind, name).await {
+        match self.claims.intend(creel_docker::NAME, kind, name).await {
             Ok(claim) => Some(claim),
             Err(error) => {
                 warn!(%kind, %error, "an intent could not be recorded");
@@ -358,6 +359,20 @@ impl DockerGate {
         }
     }
 
+    /// Returns whether a container is one of this guard: by its id, or while none is on record by
+    /// the name and the label of its create. A label alone may be inherited from an image.
+    async fn is_on_record(&self, seen: &Observed) -> bool {
+        let records = self.claims.open(Kind::Container).await.unwrap_or_default();
+        records.iter().any(|record| match record.state.object() {
+            Some(id) => id == seen.id,
+            None => {
+                let marks =
+                    Marks { kind: Kind::Container, resource: record.id, name: record.name.clone() };
+                marks.fit(seen)
+            }
+        })
+    }
+
     /// Records the anonymous volumes of a container. They stay behind when it is removed without
     /// them.
     pub(super) async fn note_volumes(&self, container: &str) {
@@ -366,17 +381,13 @@ impl DockerGate {
             Ok(None) => return,
             Err(error) => return warn!(%error, "the volumes of a container are not known"),
         };
-        let is_ours = seen
-            .labels
-            .iter()
-            .any(|(key, value)| format!("{key}={value}") == self.claims.run_label());
         let own = |name: &str| is_anonymous(name) && !self.borrowed.has(&seen.id, name);
         let anonymous = seen
             .uses
             .iter()
             .filter_map(|(kind, name)| (*kind == Kind::Volume && own(name)).then_some(name));
         let anonymous: Vec<&String> = anonymous.collect();
-        if !is_ours || anonymous.is_empty() {
+        if anonymous.is_empty() || !self.is_on_record(&seen).await {
             return;
         }
         let known = self.claims.open(Kind::Volume).await.unwrap_or_default();
@@ -386,7 +397,7 @@ impl DockerGate {
             }
             let seen = self.engine.inspect(Kind::Volume, name).await.ok().flatten();
             let identity = seen.and_then(|seen| seen.identity());
-            let adopted = self.claims.adopt(ProviderName::Docker, Kind::Volume, name, identity);
+            let adopted = self.claims.adopt(creel_docker::NAME, Kind::Volume, name, identity);
             if let Err(error) = adopted.await {
                 warn!(name, %error, "a volume goes only with its container");
             }
@@ -419,7 +430,7 @@ impl CreateResponse {
     /// Parses a response. One that is incomplete is an error.
     fn parse(bytes: Vec<u8>) -> io::Result<Self> {
         let broken = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let end = find(&bytes, b"\r\n\r\n").ok_or_else(broken)?;
+        let end = memmem::find(&bytes, b"\r\n\r\n").ok_or_else(broken)?;
         let (head, rest) = (HttpHead::parse(&bytes[..end]), &bytes[end + 4..]);
         let body = match head.framing() {
             Framing::Empty => Vec::new(),

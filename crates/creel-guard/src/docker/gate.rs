@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use creel_docker::{DockerProvider, RawStream};
-use creel_model::provider::{Kind, ProviderName};
+use creel_model::provider::Kind;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -193,7 +193,7 @@ impl DockerGate {
             && privileged.is_some_and(|privileged| !privileged.is_null())
         {
             let reason = "privileged commands are denied (--deny-privileged)";
-            self.claims.refused(ProviderName::Docker, Kind::Container, "exec", reason);
+            self.claims.refused(creel_docker::NAME, Kind::Container, "exec", reason);
             return request.refuse(403, reason).await;
         }
         request.set_body(body);

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use memchr::memmem;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The longest head that is read. Engines allow a megabyte.
@@ -43,7 +44,7 @@ pub(super) async fn read(
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             };
         }
-        if let Some(place) = find(&bytes[seen..], END) {
+        if let Some(place) = memmem::find(&bytes[seen..], END) {
             let rest = bytes.split_off(seen + place + END.len());
             bytes.truncate(seen + place);
             return Ok(Some((HttpHead::parse(&bytes), rest)));
@@ -52,11 +53,6 @@ pub(super) async fn read(
             return Err(io::Error::other("the head of the request is too long"));
         }
     }
-}
-
-/// Returns the position of a short text in a longer one.
-pub(super) fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).position(|window| window == wanted)
 }
 
 impl HttpHead {

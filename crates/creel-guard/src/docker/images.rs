@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use creel_docker::{ImageNames, familiar, joined, step_name};
 use creel_model::labels;
-use creel_model::provider::{Kind, Provider, ProviderName};
+use creel_model::provider::{Kind, Provider};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Mutex, oneshot};
 use tracing::{debug, warn};
@@ -26,11 +26,9 @@ use crate::claims::Claim;
 use super::archive::ArchiveRequests;
 use super::gate::{ClientRequest, DockerGate};
 use super::references::{Certainty, RequestedReference, with_retry};
-use super::response::{
-    ImageWatch, ReportedImages, RequestReader, ResponseEnding, ResponseWatch, SessionRequests,
-    SessionWatch,
-};
+use super::response::{ImageWatch, ReportedImages, RequestReader, ResponseEnding, ResponseWatch};
 use super::route::{self, DockerRoute};
+use super::session::session;
 use super::stream::ChunkHook;
 
 /// A request that makes images.
@@ -49,12 +47,23 @@ pub(super) struct ImageWork {
     claimed: HashSet<String>,
     /// The most recently started steps of a build. Their images have no name yet.
     steps: Vec<BegunStep>,
-    /// Whether it is a BuildKit session, which names images once their references are in place.
-    is_session: bool,
-    /// Whether it loads an archive.
-    is_load: bool,
+    /// Where the images come from.
+    source: ImageSource,
     /// Whether the end of the request is recorded.
     is_over: bool,
+}
+
+/// Where the images of a request come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ImageSource {
+    /// A build. The output of its steps is in the response, among the builder's own lines.
+    Build,
+    /// A BuildKit session, which names images once their references are in place.
+    Session,
+    /// An archive.
+    Load,
+    /// A pull, an import, a commit or a tag.
+    Other,
 }
 
 /// A step of a build that runs in a container.
@@ -111,20 +120,20 @@ impl DockerGate {
         };
         let passed = match route {
             DockerRoute::BuildSession => {
-                let recorder =
-                    BodyRecorder { gate: self, work: &work, reader: SessionRequests::default() };
-                self.watch_images::<SessionWatch>(request, recorder, &work).await
+                let (reader, watch) = session();
+                let recorder = BodyRecorder { gate: self, work: &work, reader };
+                self.watch_images(request, recorder, watch, &work).await
             }
             DockerRoute::LoadImages => {
                 let reader = ArchiveRequests::of(request.head.framing());
                 let recorder = BodyRecorder { gate: self, work: &work, reader };
-                self.watch_images::<ResponseWatch>(request, recorder, &work).await
+                self.watch_images(request, recorder, ResponseWatch::default(), &work).await
             }
             DockerRoute::Build => {
                 let upload = Upload { gate: self, work: &work, read_at: Instant::now() };
-                self.watch_images::<ResponseWatch>(request, upload, &work).await
+                self.watch_images(request, upload, ResponseWatch::default(), &work).await
             }
-            _ => self.watch_images::<ResponseWatch>(request, (), &work).await,
+            _ => self.watch_images(request, (), ResponseWatch::default(), &work).await,
         };
         let mut work = work.into_inner();
         if !work.is_over {
@@ -138,10 +147,11 @@ impl DockerGate {
         &self,
         request: ClientRequest,
         recorder: impl ChunkHook,
+        watch: W,
         work: &Mutex<ImageWork>,
     ) -> io::Result<()> {
         let (sender, parts) = channel(1);
-        let recorded = Recorded { watch: W::default(), sender };
+        let recorded = Recorded { watch, sender };
         let passing = self.pass_watched(request, recorder, recorded, W::DRAIN_TIME);
         let (passed, ()) = tokio::join!(passing, self.record(work, parts));
         passed
@@ -157,8 +167,7 @@ impl DockerGate {
             // The response to a tag request has no body. This is the image it will name.
             work.reported_ids.extend(seen.references().last().map(str::to_owned));
         }
-        work.is_session = *route == DockerRoute::BuildSession;
-        work.is_load = *route == DockerRoute::LoadImages;
+        work.source = ImageSource::of(route);
         self.intend_references(&mut work, requested_references(route, target)).await?;
         Ok(work)
     }
@@ -218,7 +227,7 @@ impl DockerGate {
         let over = std::mem::take(&mut work.steps);
         for step in &reported.steps {
             let name = step_name(&step.container, step.upon.as_deref());
-            match self.claims.claim_existing(ProviderName::Docker, Kind::Image, name).await {
+            match self.claims.claim_existing(creel_docker::NAME, Kind::Image, name).await {
                 Ok(claim) => {
                     let container = step.container.clone();
                     work.steps.push(BegunStep { claim, container });
@@ -234,8 +243,9 @@ impl DockerGate {
         work.reported_ids.extend(reported.ids.iter().cloned());
         work.cached.extend(reported.cached.iter().cloned());
         let are_recorded = reported.ids.is_empty() || self.claim_unnamed(work).await;
-        self.claim_reported(work, &reported.references).await;
-        if work.is_session && !reported.ids.is_empty() {
+        let references = work.credible(&reported.references);
+        self.claim_reported(work, &references).await;
+        if work.source == ImageSource::Session && !reported.ids.is_empty() {
             self.claim_requested(work, Certainty::ImagesOnly).await;
         }
         are_recorded
@@ -466,30 +476,47 @@ fn is_id_of(id: &str, image: &str) -> bool {
 impl ImageWork {
     fn upon(before: Before) -> Self {
         let (requested, recorded, reported_ids, cached, claimed, steps) = Default::default();
-        let (is_session, is_load, is_over) = Default::default();
-        Self {
-            before,
-            requested,
-            recorded,
-            reported_ids,
-            cached,
-            claimed,
-            steps,
-            is_session,
-            is_load,
-            is_over,
-        }
+        let (source, is_over) = (ImageSource::Other, false);
+        Self { before, requested, recorded, reported_ids, cached, claimed, steps, source, is_over }
     }
 
     /// Returns whether the response names the images behind its references. The response to a load
     /// names only images without a reference.
     pub(super) fn has_reported_images(&self) -> bool {
-        !self.is_load && !self.reported_ids.is_empty()
+        self.source != ImageSource::Load && !self.reported_ids.is_empty()
+    }
+
+    /// Returns the reported references that the request can have made.
+    ///
+    /// A build makes only the references that it was asked for. Everything else that looks like a
+    /// report is output of a step. Podman adds a registry to short names.
+    fn credible(&self, reported: &[String]) -> Vec<String> {
+        let is_asked = |name: &str| {
+            let asked = self.requested.iter().map(|one| &one.reference);
+            asked.chain(&self.recorded).any(|reference| reference == name)
+        };
+        let is_credible = |name: &&String| {
+            let name = familiar(name);
+            let short = name.strip_prefix("localhost/").unwrap_or(&name);
+            self.source != ImageSource::Build || is_asked(&name) || is_asked(short)
+        };
+        reported.iter().filter(is_credible).cloned().collect()
     }
 
     /// Returns whether the response named an image id.
     pub(super) fn reports(&self, image: &str) -> bool {
         self.reported_ids.iter().any(|id| is_id_of(id, image))
+    }
+}
+
+impl ImageSource {
+    fn of(route: &DockerRoute) -> Self {
+        match route {
+            DockerRoute::Build => Self::Build,
+            DockerRoute::BuildSession => Self::Session,
+            DockerRoute::LoadImages => Self::Load,
+            _ => Self::Other,
+        }
     }
 }
 
@@ -577,6 +604,16 @@ mod tests {
         ];
         work.reported_ids.extend(["22", "sha256:33", "11", "55"].map(str::to_owned));
         assert_eq!(newly_reported(&work, &now), ["sha256:33"]);
+    }
+
+    #[test]
+    fn output_of_a_build_that_looks_like_a_report_is_not_one() {
+        let reported = ["app:1", "localhost/app:1", "foreign:latest"].map(str::to_owned);
+        let mut work = ImageWork::upon(Before::of(&[]));
+        work.recorded.insert("app:1".to_owned());
+        assert_eq!(work.credible(&reported), reported);
+        work.source = ImageSource::of(&DockerRoute::Build);
+        assert_eq!(work.credible(&reported), reported[..2]);
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! - `images` attributes what builds, pulls, loads, commits and tags make. `references` attributes
 //!   the names among it. `tag_times` distinguishes names of the command from those that others
 //!   moved.
+//! - `response` reads what the engine says about them. `session` reads it from BuildKit's messages,
+//!   which `http2` takes from the connection.
 
 mod archive;
 mod borrowed;
@@ -18,11 +20,13 @@ mod container;
 mod create;
 mod gate;
 mod head;
+mod http2;
 mod images;
 mod references;
 mod response;
 mod route;
 mod serve;
+mod session;
 mod stream;
 mod tag_times;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use creel_docker::familiar;
 use creel_ledger::{LedgerError, Record};
-use creel_model::provider::{Identity, Kind, Provider, ProviderError, ProviderName};
+use creel_model::provider::{Identity, Kind, Provider, ProviderError};
 use tracing::{debug, warn};
 
 use crate::claims::Claim;
@@ -345,7 +345,7 @@ impl DockerGate {
             return Ok(());
         }
         let identity = Identity::nameless_image(image);
-        self.claims.adopt(ProviderName::Docker, Kind::Image, image, Some(identity)).await
+        self.claims.adopt(creel_docker::NAME, Kind::Image, image, Some(identity)).await
     }
 
     /// Calls [`DockerGate::adopt_image`], and logs a failure.

@@ -1,7 +1,8 @@
-//! Reads responses and BuildKit sessions while they stream through.
+//! Reads responses while they stream through.
 
 use std::time::Duration;
 
+use memchr::memmem;
 use serde_json::Value;
 
 use super::chunked::Dechunker;
@@ -9,8 +10,6 @@ use super::head::{self, Framing, HttpHead};
 
 /// The longest line of a response that is parsed. Longer ones are file contents.
 const LINE_LIMIT: usize = 256 * 1024;
-/// How many earlier bytes are searched again, so that nothing is missed between two reads.
-const OVERLAP: usize = 1024;
 
 /// What a response says about images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub(super) struct BuildStep {
 }
 
 impl ReportedImages {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.references.is_empty() && self.ids.is_empty() && self.steps.is_empty()
     }
 }
@@ -60,7 +59,7 @@ pub(super) struct ResponseWatch {
 }
 
 /// Extracts what an engine says about images.
-pub(super) trait ImageWatch: Default + Send {
+pub(super) trait ImageWatch: Send {
     /// How long a response is read after its client stopped reading it. An engine that notices this
     /// stops the work, and reports what it created until then.
     const DRAIN_TIME: Duration;
@@ -96,7 +95,7 @@ impl ResponseWatch {
             return;
         }
         self.pending.extend_from_slice(bytes);
-        let Some(place) = head::find(&self.pending, b"\r\n\r\n") else {
+        let Some(place) = memmem::find(&self.pending, b"\r\n\r\n") else {
             self.is_unreadable = self.pending.len() > head::HEAD_LIMIT;
             if self.is_unreadable {
                 self.pending = Vec::new();
@@ -225,147 +224,10 @@ fn is_short_id(text: &str) -> bool {
     text.len() >= 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Finds image names in what an engine sends in a BuildKit session, without changing it.
-///
-/// They are plain text in the response to a build: a key, followed by the value with its length.
-#[derive(Debug, Default)]
-pub(super) struct SessionWatch {
-    tail: Vec<u8>,
-    /// Everything found so far. The overlap shows the same values again.
-    seen: ReportedImages,
-    reported: ReportedImages,
-}
-
-impl ImageWatch for SessionWatch {
-    /// A session has no end of its own: it lasts until one side closes it.
-    const DRAIN_TIME: Duration = Duration::ZERO;
-
-    fn feed(&mut self, bytes: &[u8]) {
-        self.tail.extend_from_slice(bytes);
-        for names in values(&self.tail, b"image.name") {
-            for name in listed(&names) {
-                note(name, &mut self.seen.references, &mut self.reported.references);
-            }
-        }
-        for key in [&b"containerimage.config.digest"[..], b"containerimage.digest"] {
-            for id in values(&self.tail, key).into_iter().filter(|id| id.starts_with("sha256:")) {
-                note(id, &mut self.seen.ids, &mut self.reported.ids);
-            }
-        }
-        forget(&mut self.tail);
-    }
-
-    fn reported(&mut self) -> Option<ReportedImages> {
-        Some(std::mem::take(&mut self.reported)).filter(|reported| !reported.is_empty())
-    }
-
-    /// A session sends nothing at its end.
-    fn ending(&self) -> ResponseEnding {
-        ResponseEnding::Incomplete
-    }
-}
-
-/// Finds the names of images that a client asks for in a BuildKit session.
-#[derive(Debug, Default)]
-pub(super) struct SessionRequests {
-    tail: Vec<u8>,
-    seen: Vec<String>,
-}
-
 /// Extracts the references that a client asks for.
 pub(super) trait RequestReader: Send {
     /// Consumes the next bytes from the client, and returns the new names among them.
     fn feed(&mut self, bytes: &[u8]) -> Vec<String>;
-}
-
-impl RequestReader for SessionRequests {
-    fn feed(&mut self, bytes: &[u8]) -> Vec<String> {
-        let mut new = Vec::new();
-        self.tail.extend_from_slice(bytes);
-        for names in attributes(&self.tail, b"name") {
-            for name in listed(&names) {
-                note(name, &mut self.seen, &mut new);
-            }
-        }
-        forget(&mut self.tail);
-        new
-    }
-}
-
-/// Splits a comma-separated list of names.
-fn listed(names: &str) -> Vec<String> {
-    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-/// Adds a name that was not reported before.
-fn note(name: String, seen: &mut Vec<String>, new: &mut Vec<String>) {
-    if !seen.contains(&name) {
-        seen.push(name.clone());
-        new.push(name);
-    }
-}
-
-/// Drops the bytes in which no match can begin any more.
-fn forget(tail: &mut Vec<u8>) {
-    let old = tail.len().saturating_sub(OVERLAP);
-    tail.drain(..old);
-}
-
-/// Returns the values of an attribute of an exporter.
-///
-/// The name of the attribute alone is too common. It counts only in an entry of one of the two maps
-/// that describe exporters, and only if the length of the entry matches.
-fn attributes(bytes: &[u8], key: &[u8]) -> Vec<String> {
-    /// The tags of these maps, in a request with one exporter and in one with several.
-    const MAPS: [u8; 2] = [0x22, 0x12];
-    let mut entry = vec![0x0a, key.len() as u8];
-    entry.extend_from_slice(key);
-    let (mut found, mut rest) = (Vec::new(), bytes);
-    while let Some(place) = head::find(rest, &entry) {
-        let (before, after) = (&rest[..place], &rest[place + entry.len()..]);
-        let fits = |value: &[u8]| {
-            let length = entry.len() + value.len();
-            // A longer value needs two bytes for its length, and so does the entry.
-            MAPS.iter().any(|&map| match length {
-                0..128 => before.ends_with(&[map, length as u8]),
-                _ => before.ends_with(&[map, (length & 0x7f | 0x80) as u8, (length >> 7) as u8]),
-            })
-        };
-        if let Some((text, value)) = value_at(after)
-            && fits(value)
-        {
-            found.push(text);
-        }
-        rest = after;
-    }
-    found
-}
-
-/// Returns the complete values of a key in the bytes.
-fn values(bytes: &[u8], key: &[u8]) -> Vec<String> {
-    let (mut values, mut rest) = (Vec::new(), bytes);
-    while let Some(place) = head::find(rest, key) {
-        rest = &rest[place + key.len()..];
-        values.extend(value_at(rest).map(|(text, _)| text));
-    }
-    values
-}
-
-/// Returns the value of a map entry and all the bytes that it takes, if the bytes begin with a
-/// complete one.
-fn value_at(bytes: &[u8]) -> Option<(String, &[u8])> {
-    /// The tag of the second field of a map entry, a string.
-    const VALUE: u8 = 0x12;
-    let [VALUE, length, rest @ ..] = bytes else { return None };
-    let (length, start) = match rest {
-        // Lengths from 128 on take two bytes.
-        [high, ..] if length & 0x80 != 0 => {
-            (usize::from(length & 0x7f) | usize::from(*high) << 7, 3)
-        }
-        _ => (usize::from(*length), 2),
-    };
-    let text = std::str::from_utf8(bytes.get(start..start + length)?).ok()?;
-    Some((text.to_owned(), &bytes[..start + length]))
 }
 
 #[cfg(test)]
@@ -444,63 +306,5 @@ mod tests {
         let (status, reported) = ending(response, 5).unwrap();
         assert_eq!((status, reported.ids), (201, vec!["sha256:ab".to_owned()]));
         assert_eq!(ending(&response[..response.len() - 1], 5), None);
-    }
-
-    fn length(length: usize) -> Vec<u8> {
-        match length {
-            short @ 0..128 => vec![short as u8],
-            long => vec![(long & 0x7f | 0x80) as u8, (long >> 7) as u8],
-        }
-    }
-
-    fn entry(key: &str, value: &str) -> Vec<u8> {
-        let key = [vec![0x0a, key.len() as u8], key.as_bytes().to_vec()].concat();
-        [key, vec![0x12], length(value.len()), value.as_bytes().to_vec()].concat()
-    }
-
-    #[test]
-    fn requested_images_are_found_in_a_session_stream() {
-        let attribute = |map: u8, key: &str, value: &str| {
-            let entry = entry(key, value);
-            [vec![map], length(entry.len()), entry].concat()
-        };
-        let long = format!("{}:1", "x".repeat(150));
-        let bytes = [
-            // A name in another kind of map does not belong to an image.
-            attribute(0x3a, "name", "other"),
-            entry("name", "bare"),
-            attribute(0x22, "name", "docker.io/library/a:1,b:2"),
-            attribute(0x22, "push", "false"),
-            attribute(0x12, "name", &long),
-            b"noise".to_vec(),
-        ]
-        .concat();
-        for size in [1, 3, 50, 1000] {
-            let mut recorder = SessionRequests::default();
-            let found: Vec<String> =
-                bytes.chunks(size).flat_map(|bytes| recorder.feed(bytes)).collect();
-            assert_eq!(found, ["docker.io/library/a:1", "b:2", &long]);
-        }
-    }
-
-    #[test]
-    fn reported_images_are_found_in_a_session_stream() {
-        let long = format!("{}:1", "x".repeat(150));
-        let bytes = [
-            b"noise".to_vec(),
-            entry("image.name", "docker.io/library/a:1,b:2"),
-            entry("containerimage.config.digest", "sha256:22"),
-            entry("image.name", &long),
-            b"noise".to_vec(),
-        ]
-        .concat();
-        for size in [1, 3, 50, 1000] {
-            let mut watch = SessionWatch::default();
-            bytes.chunks(size).for_each(|bytes| watch.feed(bytes));
-            let reported = watch.reported().unwrap();
-            assert_eq!(watch.reported(), None);
-            assert_eq!(reported.references, ["docker.io/library/a:1", "b:2", &long]);
-            assert_eq!(reported.ids, ["sha256:22"]);
-        }
     }
 }

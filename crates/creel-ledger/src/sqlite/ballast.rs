@@ -39,10 +39,14 @@ const RETRY_MS: i64 = 1_000;
 pub(crate) struct Ballast {
     /// The file.
     path: PathBuf,
+    /// An empty file that stands for the ballast while a full disk has used it up.
+    used: PathBuf,
     /// Whether this process met a full disk that has had no space since.
     full: watch::Sender<bool>,
-    /// Whether this process has ever met a full disk.
+    /// Whether this process has ever met a full disk, or found the ballast used up by one.
     was_full: AtomicBool,
+    /// Whether the ledger was opened read-only for lack of space.
+    unwritable: AtomicBool,
     /// When the last attempt to recreate the file was made.
     tried_at_ms: AtomicI64,
     /// How many records are open, as far as this process knows.
@@ -52,10 +56,15 @@ pub(crate) struct Ballast {
 impl Ballast {
     /// Returns the ballast beside a ledger, and creates its file if there is space.
     pub(crate) fn beside(home: &Path) -> Self {
+        let (path, used) = (home.join("ledger.ballast"), home.join("ledger.ballast-used"));
+        // It is also missing where an older creel made the ledger, or where none can be made.
+        let is_used_up = used.exists() && !path.exists();
         let ballast = Self {
-            path: home.join("ledger.ballast"),
+            path,
+            used,
             full: watch::Sender::new(false),
-            was_full: AtomicBool::new(false),
+            was_full: AtomicBool::new(is_used_up),
+            unwritable: AtomicBool::new(false),
             tried_at_ms: AtomicI64::new(0),
             open_records: AtomicU64::new(0),
         };
@@ -93,7 +102,10 @@ impl Ballast {
     /// Records that the disk is full and frees the ballast. Returns whether there was any.
     pub(crate) fn release(&self) -> bool {
         self.note_full();
-        match fs::remove_file(&self.path) {
+        let removed = fs::remove_file(&self.path);
+        // Best effort: without it, the next process does not know why the ballast is missing.
+        let _ = File::create(&self.used);
+        match removed {
             Ok(()) => {
                 warn!("the ledger's disk is full: the space kept for this case is used now");
                 true
@@ -119,6 +131,7 @@ impl Ballast {
             // A file that was there all the time says nothing about the rest of the disk.
             Ok(true) if self.is_short() => {}
             Ok(true) => {
+                let _ = fs::remove_file(&self.used);
                 self.full.send_if_modified(|full| std::mem::replace(full, false));
             }
             Ok(false) => {}
@@ -134,6 +147,17 @@ impl Ballast {
     /// Returns whether this process has ever met a full disk.
     pub(crate) fn was_disk_full(&self) -> bool {
         self.was_full.load(Ordering::Relaxed)
+    }
+
+    /// Records that the ledger was opened read-only for lack of space.
+    pub(crate) fn note_unwritable(&self) {
+        self.note_full();
+        self.unwritable.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the ledger was opened read-only for lack of space.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        self.unwritable.load(Ordering::Relaxed)
     }
 
     /// Checks the free space, and records a disk that is almost full. Returns whether it is.
@@ -250,10 +274,22 @@ mod tests {
 
         assert!(ballast.release());
         assert!(ballast.is_disk_full() && ballast.was_disk_full() && !ballast.path.exists());
+        assert!(ballast.used.exists(), "the next process would not know why it is missing");
         assert!(!ballast.release(), "it can be used once");
         ballast.restore();
         assert!(!ballast.is_disk_full() && ballast.path.exists());
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "a draft was left");
+    }
+
+    #[test]
+    fn a_missing_ballast_alone_does_not_mean_that_the_disk_was_full() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("ledger.db"), "of an older creel").unwrap();
+        assert!(!Ballast::beside(home.path()).was_disk_full());
+        fs::remove_file(home.path().join("ledger.ballast")).unwrap();
+        fs::write(home.path().join("ledger.ballast-used"), "").unwrap();
+        assert!(Ballast::beside(home.path()).was_disk_full());
+        assert!(!Ballast::beside(home.path()).was_disk_full(), "it was made again");
     }
 
     #[test]

@@ -10,15 +10,18 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::Connection;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 
-use tracing::warn;
+use tokio::sync::OnceCell;
+use tracing::{debug, warn};
 
 use crate::Result;
 use crate::error::{LedgerError, WhenLocked};
@@ -100,20 +103,54 @@ async fn connect_once(path: &Path) -> Result<SqlitePool> {
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(true);
+    let spare = SpareConnection::new(options.clone());
     SqlitePoolOptions::new()
         .max_connections(2)
         .acquire_timeout(BUSY_TIMEOUT * 3)
         // SQLite ends a transaction by itself when the disk is full, and the driver does not
         // notice. Such a connection rejects every later transaction.
-        .after_release(|connection, _| {
+        .after_release(move |connection, _| {
+            let spare = spare.clone();
             Box::pin(async move {
                 connection.ping().await?;
-                Ok(!connection.is_in_transaction())
+                let is_usable = !connection.is_in_transaction();
+                if !is_usable {
+                    spare.open().await;
+                }
+                Ok(is_usable)
             })
         })
         .connect_with(options)
         .await
         .map_err(|source| explain(path, source))
+}
+
+/// A connection outside of the pool, opened before an unusable connection of the pool is closed.
+///
+/// Without it that could be the last one. SQLite deletes the side files of a database with its
+/// last connection, and on a full disk it cannot create them again, not even to read.
+#[derive(Debug, Clone)]
+struct SpareConnection {
+    options: SqliteConnectOptions,
+    open: Arc<OnceCell<Mutex<SqliteConnection>>>,
+}
+
+impl SpareConnection {
+    fn new(options: SqliteConnectOptions) -> Self {
+        Self { options, open: Arc::default() }
+    }
+
+    async fn open(&self) {
+        let open = || async {
+            let mut connection = SqliteConnection::connect_with(&self.options).await?;
+            // Only a read maps the shared memory.
+            sqlx::query("SELECT 1 FROM sqlite_schema LIMIT 1").execute(&mut connection).await?;
+            Ok::<_, sqlx::Error>(Mutex::new(connection))
+        };
+        if let Err(error) = self.open.get_or_try_init(open).await {
+            debug!(%error, "the side files of a database may be lost");
+        }
+    }
 }
 
 /// Opens a database read-only, as it is in its file.

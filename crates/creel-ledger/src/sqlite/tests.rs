@@ -16,7 +16,7 @@ fn some_intent() -> Intent {
     Intent {
         id,
         run: None,
-        provider: ProviderName::Docker,
+        provider: ProviderName::new("docker"),
         kind: Kind::Container,
         name: id.object_name(),
         labels: [("team".to_owned(), "blue".to_owned())].into(),

@@ -55,7 +55,7 @@ impl Writers {
 
     /// Makes every write fail: the database was opened on a disk without any free space.
     pub(crate) fn without_space(mut self) -> Self {
-        self.ballast.note_full();
+        self.ballast.note_unwritable();
         self.has_no_space = true;
         self
     }

@@ -1,66 +1,36 @@
 //! Errors of providers, classified once.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use crate::failure::Code;
 
-use super::{ProviderName, UnknownName};
+use super::ProviderName;
 
-/// Whose fault an error is, and whether a retry can help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorClass {
-    /// The object does not exist.
-    Gone,
-    /// The same object is being changed right now; wait and check again.
-    InProgress,
-    /// Another object uses this one, and has to go first.
-    InUse,
-    /// Too many requests; retry later.
-    Throttled,
-    /// A retry may succeed.
-    Transient,
-    /// The credentials do not permit this.
-    Denied,
-    /// A limit of the account or of the machine is reached.
-    Quota,
-    /// The request itself is wrong.
-    Invalid,
-    /// The provider did not answer at all.
-    Unreachable,
+crate::named_enum! {
+    /// Whose fault an error is, and whether a retry can help.
+    pub enum ErrorClass: "error class" {
+        /// The object does not exist.
+        Gone = "gone",
+        /// The same object is being changed right now; wait and check again.
+        InProgress = "in_progress",
+        /// Another object uses this one, and has to go first.
+        InUse = "in_use",
+        /// Too many requests; retry later.
+        Throttled = "throttled",
+        /// A retry may succeed.
+        Transient = "transient",
+        /// The credentials do not permit this.
+        Denied = "denied",
+        /// A limit of the account or of the machine is reached.
+        Quota = "quota",
+        /// The request itself is wrong.
+        Invalid = "invalid",
+        /// The provider did not answer at all.
+        Unreachable = "unreachable",
+    }
 }
 
 impl ErrorClass {
-    /// All classes.
-    pub const ALL: [Self; 9] = [
-        Self::Gone,
-        Self::InProgress,
-        Self::InUse,
-        Self::Throttled,
-        Self::Transient,
-        Self::Denied,
-        Self::Quota,
-        Self::Invalid,
-        Self::Unreachable,
-    ];
-
-    /// Returns the name used in configuration, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::InProgress => "in_progress",
-            Self::InUse => "in_use",
-            Self::Throttled => "throttled",
-            Self::Transient => "transient",
-            Self::Denied => "denied",
-            Self::Quota => "quota",
-            Self::Invalid => "invalid",
-            Self::Unreachable => "unreachable",
-        }
-    }
-
     /// Returns whether a retry can help at all.
     pub const fn is_retryable(self) -> bool {
         match self {
@@ -83,20 +53,6 @@ impl ErrorClass {
     }
 }
 
-impl fmt::Display for ErrorClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ErrorClass {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        UnknownName::pick(text, "error class", &Self::ALL, Self::name)
-    }
-}
-
 /// A provider call that did not succeed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{provider} could not {operation}: {message}")]
@@ -111,4 +67,17 @@ pub struct ProviderError {
     pub class: ErrorClass,
     /// How long the provider asked us to wait, if it did.
     pub retry_after: Option<Duration>,
+}
+
+impl ProviderError {
+    /// Returns the code of the page that explains it.
+    pub fn code(&self) -> Code {
+        match self.class {
+            ErrorClass::Denied => Code::Denied,
+            ErrorClass::Unreachable | ErrorClass::Throttled | ErrorClass::Transient => {
+                Code::Unreachable
+            }
+            _ => Code::Refused,
+        }
+    }
 }

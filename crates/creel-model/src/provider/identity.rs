@@ -17,7 +17,7 @@
 //!   `Provider::release`, and again before every retry. `Replaced` closes the record and spares
 //!   the object; `Unproven` quarantines the record and keeps the object.
 //! - To release one record outside a plan, call
-//!   [`Reaper::release_record`](creel_core::reap::Reaper::release_record). Nothing else may call
+//!   [`Pipeline::release_record`](creel_core::pipeline::Pipeline::release_record). Nothing else may call
 //!   `Provider::release`, because that function also writes the audit row.
 //! - A provider that can compare and delete in one step reads [`ReleaseMode::expected`] and returns
 //!   [`Released::Kept`] where the object is not the expected one.
@@ -100,6 +100,9 @@ pub enum Identity {
         /// When the inode was created, where the file system reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         born_at: Option<Timestamp>,
+        /// The file system's handle of the inode, where it reports no time and has handles.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        handle: Option<String>,
     },
     /// Only our own records of the object are left. Never recorded, only observed.
     Traces,
@@ -218,13 +221,9 @@ impl Identity {
                 Self::Image { id: ours, tags, tagged_at },
                 Self::Image { id, tags: seen, tagged_at: seen_at },
             ) => compare_images((ours, tags, *tagged_at), (id, seen, *seen_at)),
-            (
-                Self::Directory { device, inode, born_at },
-                Self::Directory { device: seen_device, inode: seen_inode, born_at: seen_born_at },
-            ) => compare_directories(
-                (*device, *inode, *born_at),
-                (*seen_device, *seen_inode, *seen_born_at),
-            ),
+            (Self::Directory { .. }, Self::Directory { .. }) => {
+                compare_directories(recorded, observed)
+            }
             (Self::ControlGroup { inode }, Self::ControlGroup { inode: seen }) => {
                 if inode == seen {
                     IdentityCheck::same(format!("its inode {inode} is on record"))
@@ -364,10 +363,19 @@ fn compare_images(
     }
 }
 
-fn compare_directories(
-    (device, inode, born_at): (u64, u64, Option<Timestamp>),
-    (seen_device, seen_inode, seen_born_at): (u64, u64, Option<Timestamp>),
-) -> IdentityCheck {
+fn compare_directories(recorded: &Identity, observed: &Identity) -> IdentityCheck {
+    let (
+        Identity::Directory { device, inode, born_at, handle },
+        Identity::Directory {
+            device: seen_device,
+            inode: seen_inode,
+            born_at: seen_born_at,
+            handle: seen_handle,
+        },
+    ) = (recorded, observed)
+    else {
+        return IdentityCheck::unproven("it is not a directory");
+    };
     if (device, inode) != (seen_device, seen_inode) {
         return IdentityCheck::replaced(format!(
             "it is the inode {seen_device}:{seen_inode}, ours was {device}:{inode}"
@@ -383,7 +391,19 @@ fn compare_directories(
         (Some(ours), Some(_)) => {
             IdentityCheck::same(format!("its inode {device}:{inode}, made at {ours}, is on record"))
         }
-        (None, _) => IdentityCheck::same(format!("its inode {device}:{inode} is on record")),
+        (None, _) => match (handle, seen_handle) {
+            (Some(ours), Some(seen)) if ours != seen => {
+                IdentityCheck::replaced(format!("its file handle is {seen}, ours was {ours}"))
+            }
+            (Some(ours), Some(_)) => {
+                IdentityCheck::same(format!("its file handle {ours} is on record"))
+            }
+            // The number of a removed inode is given to the next one.
+            _ => IdentityCheck::unproven(format!(
+                "the inode {device}:{inode} is on record, and neither its birth time nor its file \
+                 handle"
+            )),
+        },
     }
 }
 
@@ -484,11 +504,27 @@ mod tests {
 
     #[test]
     fn a_recreated_directory_is_another_one_even_with_the_same_inode() {
-        let directory = |inode, born_at| Identity::Directory { device: 1, inode, born_at };
+        let directory =
+            |inode, born_at| Identity::Directory { device: 1, inode, born_at, handle: None };
         assert!(is_same(&directory(7, at(5)), &directory(7, at(5))));
         assert!(is_replaced(&directory(7, at(5)), &directory(8, at(5))));
         assert!(is_replaced(&directory(7, at(5)), &directory(7, at(6))));
         assert!(is_unproven(&directory(7, at(5)), &directory(7, None)));
+    }
+
+    #[test]
+    fn without_a_birth_time_the_file_handle_decides() {
+        let directory = |handle: Option<&str>| Identity::Directory {
+            device: 1,
+            inode: 7,
+            born_at: None,
+            handle: handle.map(str::to_owned),
+        };
+        assert!(is_same(&directory(Some("1:a")), &directory(Some("1:a"))));
+        assert!(is_replaced(&directory(Some("1:a")), &directory(Some("1:b"))));
+        assert!(is_unproven(&directory(Some("1:a")), &directory(None)));
+        assert!(is_unproven(&directory(None), &directory(None)), "inode numbers are reused");
+        assert!(is_unproven(&directory(None), &directory(Some("1:a"))));
     }
 
     #[test]

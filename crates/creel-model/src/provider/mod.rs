@@ -8,13 +8,17 @@
 //! Every operation may happen twice. Releasing an absent object succeeds, and a create carries a
 //! deterministic name, so that [`Provider::find`] finds the object again after a lost response.
 
+mod deadline;
 mod error;
 mod identity;
+mod name;
+mod named_enum;
 mod observed;
+mod permit;
+mod preset;
 mod retention;
 pub mod retry;
 mod spec;
-mod turn;
 mod usage;
 
 use std::fmt;
@@ -25,15 +29,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use deadline::Deadline;
 pub use error::{ErrorClass, ProviderError};
 pub use identity::{Identity, IdentityCheck};
-pub use observed::{Kind, Observed, ProviderName, UnknownName};
+pub use name::{InvalidProviderName, ProviderName};
+pub use observed::{Activity, Kind, Observed, UnknownName};
+pub use permit::Permit;
+pub use preset::{Preset, PresetRule};
 pub use retention::{Retention, show_date};
 pub use spec::{
     ContainerSpec, CreateRequest, Init, Limits, NetworkSpec, Placed, ProcessSpec, SandboxSource,
     SandboxSpec, Spec, VolumeMount, VolumeSpec,
 };
-pub use turn::ReleaseTurn;
 pub use usage::Usage;
 
 /// The result of a provider call.
@@ -55,6 +62,12 @@ pub struct ReleaseMode {
 impl ReleaseMode {
     /// Releases the object at once, whatever its state.
     pub const AT_ONCE: Self = Self { stop_timeout: None, kill_running: true, expected: None };
+
+    /// Returns the evidence that an object with a lasting id is not the expected one, if it is not.
+    pub fn other_id(&self, id: &str) -> Option<IdentityCheck> {
+        let check = Identity::compare(self.expected.as_ref()?, &Identity::id(id));
+        matches!(check, IdentityCheck::Replaced { .. }).then_some(check)
+    }
 }
 
 /// The provider's response to a release.
@@ -121,6 +134,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the kinds of object that this provider has.
     fn kinds(&self) -> &'static [Kind];
 
+    /// Returns what the presets of a sweep select among its objects.
+    fn preset_rules(&self) -> &'static [PresetRule] {
+        &[]
+    }
+
+    /// Returns how a user enters an object that was kept, where that is possible.
+    fn access_hint(&self, _kind: Kind, _id: &str) -> Option<String> {
+        None
+    }
+
     /// Returns how long to wait after an accepted release before the first check.
     fn first_check_delay(&self) -> Duration {
         *self.check_interval().start()
@@ -140,9 +163,15 @@ pub trait Provider: Send + Sync + fmt::Debug {
     }
 
     /// Waits until a release may be requested, where the provider limits the rate of requests.
-    async fn turn(&self) -> ReleaseTurn {
-        ReleaseTurn::FREE
+    async fn permit(&self) -> Permit {
+        Permit::FREE
     }
+
+    /// Returns this provider for the calls of one operation.
+    ///
+    /// A provider whose requests wait for admission spends the permit on them, and pauses the
+    /// deadline while they wait. Any other provider returns itself.
+    fn within(self: Arc<Self>, permit: Permit, deadline: Deadline) -> Arc<dyn Provider>;
 
     /// Returns how long a create may take before its response counts as lost.
     fn create_deadline(&self) -> Duration {

@@ -1,14 +1,11 @@
 //! Objects as a provider reports them.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::labels::Labels;
 
-use super::{Identity, Retention};
+use super::{Identity, ProviderName, Retention};
 
 /// An unknown name of a fixed list, with the nearest known name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,62 +51,9 @@ impl UnknownName {
     }
 }
 
-macro_rules! named_enum {
-    (
-        $(#[$doc:meta])*
-        $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }
-    ) => {
-        $(#[$doc])*
-        #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-        )]
-        pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)+
-        }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// Returns the name used on the command line and in JSON.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)+
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownName;
-
-            fn from_str(text: &str) -> Result<Self, UnknownName> {
-                UnknownName::pick(text, $what, Self::ALL, Self::name)
-            }
-        }
-    };
-}
-
-named_enum!(
-    /// The providers that creel supports.
-    ProviderName, "provider" {
-        /// Cloud sandboxes of one Daytona organisation.
-        Daytona = "daytona",
-        /// A Docker Engine, or Podman behind its API.
-        Docker = "docker",
-        /// Directories and process trees on this machine.
-        Process = "process",
-    }
-);
-
-named_enum!(
+crate::named_enum! {
     /// The kind of an object; variants are in release order.
-    Kind, "kind" {
+    pub enum Kind: "kind" {
         /// A cloud sandbox.
         Sandbox = "sandbox",
         /// A process tree on this machine.
@@ -125,7 +69,7 @@ named_enum!(
         /// A directory on this machine.
         Directory = "directory",
     }
-);
+}
 
 impl Kind {
     /// Returns whether an object of this kind runs once it is created.
@@ -142,6 +86,30 @@ impl Kind {
     }
 }
 
+/// Whether an object runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// It runs: a release would interrupt it.
+    Running,
+    /// It does not run, or its kind never does.
+    Idle,
+    /// Its provider does not report it.
+    #[default]
+    Unknown,
+}
+
+impl Activity {
+    /// Returns the activity of an object that runs or does not.
+    pub const fn of(is_running: bool) -> Self {
+        if is_running { Self::Running } else { Self::Idle }
+    }
+
+    fn is_unknown(&self) -> bool {
+        *self == Self::Unknown
+    }
+}
+
 /// One object, as observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
@@ -155,6 +123,9 @@ pub struct Observed {
     pub name: String,
     /// Its state as the provider's own lower-case name; an open set.
     pub state: String,
+    /// Whether it runs, as far as its provider knows.
+    #[serde(default, skip_serializing_if = "Activity::is_unknown")]
+    pub activity: Activity,
     /// When it was created, where the provider reports it.
     pub created_at: Option<Timestamp>,
     /// When it was last active, where the provider reports it; no proof of life. For a container
@@ -171,6 +142,15 @@ pub struct Observed {
     pub project: Option<String>,
     /// Bytes it takes, where that is cheap to determine.
     pub size: Option<u64>,
+    /// The names that others gave to it, where it has several: the tags of an image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Other names under which the `uses` of objects may list it.
+    ///
+    /// For a network this is its name, because Podman and containers that never started report no
+    /// more. For an image that was requested by a reference it is the image id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
     /// The objects it uses; they cannot be released before it.
     pub uses: Vec<(Kind, String)>,
     /// The objects that use it, by provider id; complete only after `examine`.
@@ -202,12 +182,15 @@ impl Observed {
             name: id.clone(),
             id,
             state: String::new(),
+            activity: Activity::Unknown,
             created_at: None,
             last_active_at: None,
             tagged_at: None,
             labels: Labels::new(),
             project: None,
             size: None,
+            tags: Vec::new(),
+            aliases: Vec::new(),
             uses: Vec::new(),
             users: Vec::new(),
             predefined: false,
@@ -231,10 +214,7 @@ impl Observed {
 
     /// Returns whether a release would interrupt it.
     pub fn is_running(&self) -> bool {
-        match self.kind {
-            Kind::Sandbox => matches!(self.state.as_str(), "started" | "paused"),
-            _ => matches!(self.state.as_str(), "running" | "restarting" | "paused"),
-        }
+        self.activity == Activity::Running
     }
 
     /// Returns the instant from which its age counts, where that is reliable.
@@ -248,30 +228,16 @@ impl Observed {
         }
     }
 
-    /// Returns all names of an image. Its generation lists them after its id.
-    pub fn tags(&self) -> impl Iterator<Item = &str> {
-        let is_image = self.kind == Kind::Image;
-        self.generation.split(' ').skip(1).filter(move |_| is_image)
-    }
-
     /// Returns its display names; an image may have several.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let others = self.tags().filter(|tag| *tag != self.name);
-        std::iter::once(self.name.as_str()).chain(others)
+        let others = self.tags.iter().filter(|tag| **tag != self.name);
+        std::iter::once(self.name.as_str()).chain(others.map(String::as_str))
     }
 
     /// Returns the names under which the `uses` of other objects may list it.
-    ///
-    /// These are its id and, for a network, its name, because Podman and containers that never
-    /// started report no more. For an image listed by reference they include the image id, with
-    /// which its generation begins.
     pub fn references(&self) -> impl Iterator<Item = &str> {
-        let other = match self.kind {
-            Kind::Network => Some(self.name.as_str()),
-            Kind::Image => self.generation.split(' ').next(),
-            _ => None,
-        };
-        std::iter::once(self.id.as_str()).chain(other.filter(|other| *other != self.id))
+        let others = self.aliases.iter().filter(|alias| **alias != self.id);
+        std::iter::once(self.id.as_str()).chain(others.map(String::as_str))
     }
 }
 
@@ -283,7 +249,18 @@ mod tests {
     fn a_typo_suggests_the_nearest_name() {
         let error = "contaner".parse::<Kind>().expect_err("there is no such kind");
         assert_eq!(error.to_string(), "unknown kind `contaner`; did you mean `container`?");
-        let error = "zzz".parse::<ProviderName>().expect_err("there is no such provider");
-        assert_eq!(error.to_string(), "unknown provider `zzz`; known are daytona, docker, process");
+        let error = "zzz".parse::<Kind>().expect_err("there is no such kind");
+        assert!(error.to_string().starts_with("unknown kind `zzz`; known are sandbox, process, "));
+    }
+
+    #[test]
+    fn an_object_of_an_older_plan_has_no_activity_tags_and_aliases() {
+        let text = r#"{"provider":"docker","kind":"image","id":"sha256:1","name":"a:1",
+            "state":"tagged","created_at":null,"labels":{},"project":null,"size":null,"uses":[],
+            "predefined":false,"generation":"sha256:1 a:1"}"#;
+        let seen: Observed = serde_json::from_str(text).unwrap();
+        assert_eq!((seen.activity, seen.is_running()), (Activity::Unknown, false));
+        assert_eq!(seen.references().collect::<Vec<_>>(), ["sha256:1"]);
+        assert_eq!(seen.names().collect::<Vec<_>>(), ["a:1"]);
     }
 }

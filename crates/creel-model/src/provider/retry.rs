@@ -2,95 +2,18 @@
 //!
 //! The defaults are three retries after 2, 4 and 8 seconds, and 30 seconds for the operation as a
 //! whole. Permanent errors are not retried. Two kinds of waits do not count towards the limit:
-//! those that a throttling provider requested, and those in which the operation waited for its
-//! turn.
+//! those that a throttling provider requested, and those during which the operation paused its
+//! [`Deadline`].
 
 use std::collections::BTreeMap;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use crate::duration;
-use crate::provider::{ErrorClass, ProviderError};
-
-tokio::task_local! {
-    /// The wait time that does not count towards the limit of the current operation.
-    static UNCOUNTED: Arc<UncountedWaits>;
-}
-
-/// How long an operation waited for its turn.
-#[derive(Debug, Default)]
-struct UncountedWaits(Mutex<WaitTimes>);
-
-#[derive(Debug, Default)]
-struct WaitTimes {
-    /// Total duration of all completed waits.
-    over: Duration,
-    /// When the current wait started.
-    since: Option<Instant>,
-}
-
-impl UncountedWaits {
-    fn lock(&self) -> MutexGuard<'_, WaitTimes> {
-        // A panic elsewhere leaves only plain numbers, which stay usable.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn so_far(&self) -> Duration {
-        let waits = self.lock();
-        waits.over + waits.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn end(&self) {
-        let mut waits = self.lock();
-        if let Some(since) = waits.since.take() {
-            waits.over += since.elapsed();
-        }
-    }
-}
-
-/// Ends a wait, including a cancelled one.
-struct WaitGuard(Arc<UncountedWaits>);
-
-impl Drop for WaitGuard {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-/// Waits for the turn of the current operation, without counting the time towards its limit.
-///
-/// Outside of an operation this has no effect. An operation has at most one such wait at a time.
-pub async fn uncounted_wait<T>(wait: impl Future<Output = T>) -> T {
-    let begin = |waits: &Arc<UncountedWaits>| {
-        waits.lock().since.get_or_insert_with(Instant::now);
-        WaitGuard(Arc::clone(waits))
-    };
-    let _waiting = UNCOUNTED.try_with(begin);
-    wait.await
-}
-
-/// Runs an operation until its deadline, extended by the time it waited for its turn.
-///
-/// Returns the result, or `None` on timeout, and the length of the extension.
-async fn within<T>(end: Instant, operation: impl Future<Output = T>) -> (Option<T>, Duration) {
-    let waits = Arc::new(UncountedWaits::default());
-    let mut operation = pin!(UNCOUNTED.scope(Arc::clone(&waits), operation));
-    loop {
-        let result = tokio::time::timeout_at(end + waits.so_far(), &mut operation).await;
-        let extension = waits.so_far();
-        match result {
-            Ok(result) => return (Some(result), extension),
-            Err(_) if Instant::now() < end + extension => {}
-            Err(_) => return (None, extension),
-        }
-    }
-}
+use crate::provider::{Deadline, ErrorClass, ProviderError};
 
 /// When and how often an operation is retried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -158,22 +81,22 @@ impl RetryPolicy {
 
     /// Runs an operation until it succeeds, fails permanently, or times out.
     ///
+    /// Every attempt gets the deadline of the whole, for the calls that can pause it.
+    ///
     /// Calls `note` for every failed attempt, with the wait before the next attempt if there is
     /// one.
     pub async fn run<'a, T>(
         &self,
-        mut operation: impl FnMut() -> BoxFuture<'a, Result<T, ProviderError>>,
+        mut operation: impl FnMut(Deadline) -> BoxFuture<'a, Result<T, ProviderError>>,
         mut note: impl FnMut(u32, &ProviderError, Option<Duration>),
         on_timeout: impl Fn() -> ProviderError,
     ) -> Tried<T> {
-        let mut end = Instant::now() + self.deadline;
+        let deadline = Deadline::after(self.deadline);
         let mut waits = self.waits();
         let mut tries = 0;
         loop {
             tries += 1;
-            let (result, extension) = within(end, operation()).await;
-            end += extension;
-            let error = match result {
+            let error = match deadline.limit(operation(deadline.clone())).await {
                 Some(Ok(value)) => return Tried { result: Ok(value), tries },
                 Some(Err(error)) => error,
                 None => on_timeout(),
@@ -182,9 +105,9 @@ impl RetryPolicy {
             // The provider's own `retry_after` takes precedence over our backoff.
             let wait = error.retry_after.unwrap_or(wait);
             if error.class == ErrorClass::Throttled && error.retry_after.is_some() {
-                end += wait;
+                deadline.extend(wait);
             }
-            let again = tries <= self.retries_for(error.class) && Instant::now() + wait < end;
+            let again = tries <= self.retries_for(error.class) && !deadline.ends_within(wait);
             note(tries, &error, again.then_some(wait));
             if !again {
                 return Tried { result: Err(error), tries };
@@ -203,12 +126,14 @@ fn with_jitter(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::provider::ProviderName;
 
     fn failing(class: ErrorClass) -> ProviderError {
         ProviderError {
-            provider: ProviderName::Docker,
+            provider: ProviderName::new("docker"),
             operation: "remove container x".to_owned(),
             message: "no".to_owned(),
             class,
@@ -220,7 +145,7 @@ mod tests {
         let mut left = failures;
         let tried = policy
             .run(
-                || {
+                |_| {
                     let fails = left > 0;
                     left = left.saturating_sub(1);
                     Box::pin(async move { if fails { Err(failing(class)) } else { Ok(()) } })
@@ -264,7 +189,7 @@ mod tests {
         let mut waits = Vec::new();
         let tried = policy
             .run(
-                || Box::pin(async { Err::<(), _>(failing(ErrorClass::Transient)) }),
+                |_| Box::pin(async { Err::<(), _>(failing(ErrorClass::Transient)) }),
                 |_, _, wait| waits.push(wait.map(|wait| wait.as_secs())),
                 || failing(ErrorClass::Unreachable),
             )
@@ -283,7 +208,7 @@ mod tests {
         let mut left = 2;
         let tried = RetryPolicy::default()
             .run(
-                || {
+                |_| {
                     left -= 1;
                     Box::pin(async move { if left >= 0 { Err(throttled()) } else { Ok(()) } })
                 },
@@ -296,18 +221,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_turn_does_not_count() {
+    async fn a_pause_of_the_deadline_does_not_count() {
         let start = Instant::now();
-        let operation = || async {
+        let operation = |deadline: Deadline| async move {
             for _ in 0..3 {
-                uncounted_wait(tokio::time::sleep(Duration::from_secs(40))).await;
+                deadline.pause_during(tokio::time::sleep(Duration::from_secs(40))).await;
             }
             tokio::time::sleep(Duration::from_secs(29)).await;
             Ok::<_, ProviderError>(())
         };
         let timeout = || failing(ErrorClass::Unreachable);
-        let tried =
-            RetryPolicy::default().run(|| Box::pin(operation()), |_, _, _| {}, timeout).await;
+        let tried = RetryPolicy::default()
+            .run(|deadline| Box::pin(operation(deadline)), |_, _, _| {}, timeout)
+            .await;
         assert!(tried.result.is_ok());
         assert_eq!(start.elapsed().as_secs(), 149);
     }
@@ -317,7 +243,7 @@ mod tests {
         let start = Instant::now();
         let tried = RetryPolicy::default()
             .run(
-                || Box::pin(std::future::pending::<Result<(), ProviderError>>()),
+                |_| Box::pin(std::future::pending::<Result<(), ProviderError>>()),
                 |_, _, _| {},
                 || failing(ErrorClass::Unreachable),
             )

@@ -5,32 +5,19 @@ use std::collections::BTreeMap;
 use creel_sanitise::Diagnostic;
 use serde::{Deserialize, Serialize};
 
-/// Something an agent may want to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Capability {
-    /// Act as root.
-    Elevated,
-    /// Use a browser.
-    Browser,
-    /// Write files in the workspace.
-    File,
-    /// Start programs.
-    Process,
-    /// Reach the network.
-    Network,
-}
-
-impl Capability {
-    /// Returns the name of the capability.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Elevated => "elevated",
-            Self::Browser => "browser",
-            Self::File => "file",
-            Self::Process => "process",
-            Self::Network => "network",
-        }
+crate::named_enum! {
+    /// Something an agent may want to do.
+    pub enum Capability: "capability" {
+        /// Act as root.
+        Elevated = "elevated",
+        /// Use a browser.
+        Browser = "browser",
+        /// Write files in the workspace.
+        File = "file",
+        /// Start programs.
+        Process = "process",
+        /// Reach the network.
+        Network = "network",
     }
 }
 

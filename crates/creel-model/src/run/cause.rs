@@ -1,4 +1,7 @@
 //! Causes: why a run did not continue, recorded once and never hidden by a symptom.
+//!
+//! The engine records them in `Drive::conclude`, recovery names that of a dead driver, and
+//! [`RunState::cause`](super::RunState::cause) picks the decisive one: the first of the attempt.
 
 use creel_sanitise::{Diagnostic, Masked};
 use serde::{Deserialize, Serialize};

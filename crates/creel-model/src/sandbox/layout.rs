@@ -59,6 +59,19 @@ impl SandboxLayout {
     }
 }
 
+/// Returns whether a relative path leads out of the directory that it starts in.
+pub(super) fn climbs_out(path: &str) -> bool {
+    let depths = path.split('/').scan(0_i64, |depth, part| {
+        *depth += match part {
+            "" | "." => 0,
+            ".." => -1,
+            _ => 1,
+        };
+        Some(*depth)
+    });
+    !path.starts_with('/') && depths.into_iter().any(|depth| depth < 0)
+}
+
 /// Returns the file name of a program in sandboxes.
 ///
 /// The name depends on the content, so different versions have different names.
@@ -70,6 +83,16 @@ pub fn program_name(program: &BridgeProgram) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_relative_path_climbs_out() {
+        for path in ["..", "../x", "a/../..", "a/./../../b", "./.."] {
+            assert!(climbs_out(path), "{path}");
+        }
+        for path in ["", ".", "a/..", "a/../b", "..a/b..", "/..", "/a/../../b"] {
+            assert!(!climbs_out(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_sandbox_is_laid_out_below_one_directory() {

@@ -140,6 +140,8 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
 
     /// Writes a file. Parent directories are created, and an existing file is replaced atomically.
     ///
+    /// A relative path is one in the workspace, and must not lead out of it.
+    ///
     /// # Errors
     ///
     /// Fails when it cannot be written.
@@ -166,12 +168,13 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// Fails when the provider refuses.
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError>;
 
-    /// Resumes frozen or stopped processes, so that they can be ended with a grace period.
+    /// Resumes frozen or stopped processes, so that they can be ended with a grace period. Returns
+    /// whether there were any.
     ///
     /// # Errors
     ///
     /// Fails when this cannot be determined.
-    async fn wake(&self) -> Result<(), ProviderError>;
+    async fn wake(&self) -> Result<bool, ProviderError>;
 
     /// Verifies that the sandbox is alive by running something in it.
     ///

@@ -24,7 +24,7 @@ use creel_bridge::exec::{ExecEnding, ExecRequest};
 use creel_bridge::file::FileError;
 use tokio::time::timeout;
 
-use super::layout::SandboxLayout;
+use super::layout::{SandboxLayout, climbs_out};
 use super::response::ExecResponse;
 use super::{Command, Finished, OutputListener, Sandbox, SandboxStatus, request};
 
@@ -72,9 +72,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Stops it.
     async fn stop(&self, patience: Duration) -> Result<(), ProviderError>;
 
-    /// Resumes frozen or stopped processes in it, where that is possible.
-    async fn wake(&self) -> Result<(), ProviderError> {
-        Ok(())
+    /// Resumes frozen or stopped processes in it, where that is possible. Returns whether there
+    /// were any.
+    async fn wake(&self) -> Result<bool, ProviderError> {
+        Ok(false)
     }
 
     /// Returns its resource usage.
@@ -176,6 +177,15 @@ impl<W: Transport> TransportSandbox<W> {
         }
     }
 
+    /// Returns the absolute path of a file. A relative path must stay in the workspace.
+    fn file_path(&self, what: &str, path: &str) -> Result<String, ProviderError> {
+        if climbs_out(path) {
+            let message = "the path leads out of the workspace".to_owned();
+            return Err(self.failure(what, ErrorClass::Invalid, message));
+        }
+        Ok(self.layout.absolute(path))
+    }
+
     /// Runs a subcommand of the bridge program. Returns its output.
     async fn bridge(&self, what: &str, request: ExecRequest) -> Result<Vec<u8>, ProviderError> {
         let (mut output, mut stderr) = (Vec::new(), Vec::new());
@@ -252,7 +262,7 @@ impl<W: Transport> Sandbox for TransportSandbox<W> {
             let message = format!("it is larger than {} MiB", LARGEST_FILE >> 20);
             return Err(self.failure(&what, ErrorClass::Invalid, message));
         }
-        let (path, mode) = (self.layout.absolute(path), format!("{mode:o}"));
+        let (path, mode) = (self.file_path(&what, path)?, format!("{mode:o}"));
         let args = ["put", "--mode", &mode, "--path", &path];
         let request = request::of_bridge(&self.layout, &args, &content, TRANSFER_LIMIT);
         self.bridge(&what, request).await.map(drop)
@@ -260,7 +270,7 @@ impl<W: Transport> Sandbox for TransportSandbox<W> {
 
     async fn download(&self, path: &str) -> Result<Bytes, ProviderError> {
         let what = format!("read {path}");
-        let (path, most) = (self.layout.absolute(path), LARGEST_FILE.to_string());
+        let (path, most) = (self.file_path(&what, path)?, LARGEST_FILE.to_string());
         let args = ["get", "--most", &most, "--path", &path];
         let request = request::of_bridge(&self.layout, &args, &[], TRANSFER_LIMIT);
         self.bridge(&what, request).await.map(Bytes::from)
@@ -283,7 +293,7 @@ impl<W: Transport> Sandbox for TransportSandbox<W> {
         self.transport.status().await
     }
 
-    async fn wake(&self) -> Result<(), ProviderError> {
+    async fn wake(&self) -> Result<bool, ProviderError> {
         self.transport.wake().await
     }
 

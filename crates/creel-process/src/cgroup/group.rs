@@ -78,7 +78,8 @@ impl GroupRecord {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = openat(CWD, &self.path, flags, Mode::empty()).ok()?;
-        let is_ours = self.inode.is_some() && self.inode == Inode::of(&handle).ok();
+        let (recorded, seen) = (self.inode.as_ref()?, Inode::of(&handle).ok()?);
+        let is_ours = recorded.matches(&seen);
         is_ours.then_some(OpenGroup { handle })
     }
 
@@ -113,11 +114,9 @@ impl GroupRecord {
         frozen.and(killed)
     }
 
-    /// Thaws the processes of the group and its descendants.
-    pub(crate) fn thaw(&self, resource: &ResourceId) {
-        if let Some(group) = self.open(resource) {
-            group.thaw();
-        }
+    /// Thaws the processes of the group and its descendants. Returns whether any group was frozen.
+    pub(crate) fn thaw(&self, resource: &ResourceId) -> bool {
+        self.open(resource).is_some_and(|group| group.thaw())
     }
 
     /// Moves a process into the group.
@@ -212,17 +211,23 @@ pub(crate) fn pids_in(groups: &[GroupRecord], resource: &ResourceId) -> HashSet<
 ///
 /// It is moved into a group that is not frozen, which thaws only this process: the frozen group and
 /// its other processes are not ours to thaw. A frozen process does not end, so its pid is not
-/// reused.
-pub(crate) fn leave_freezer(process: &ProcessKey, groups: &[GroupRecord], resource: &ResourceId) {
+/// reused. Returns whether it was frozen.
+pub(crate) fn leave_freezer(
+    process: &ProcessKey,
+    groups: &[GroupRecord],
+    resource: &ResourceId,
+) -> bool {
     let near = Hierarchies::of_this_process().unwrap_or_default();
-    let is_frozen = || near.is_frozen(process.pid) && matches!(process.is_alive(), Ok(true));
-    if !is_frozen() || groups.iter().any(|group| group.take(resource, process.pid)) {
-        return;
+    if !near.is_frozen(process.pid) || !matches!(process.is_alive(), Ok(true)) {
+        return false;
     }
-    if let Some(own) = near.freezer() {
+    if !groups.iter().any(|group| group.take(resource, process.pid))
+        && let Some(own) = near.freezer()
+    {
         // A process that cannot be moved is reported as a survivor.
         let _ = fs::write(own.join("cgroup.procs"), process.pid.to_string());
     }
+    true
 }
 
 /// A group that was compared with its record.
@@ -293,13 +298,26 @@ impl OpenGroup {
     }
 
     /// Thaws this group and all its descendants, because one that was frozen by itself stays
-    /// frozen.
-    fn thaw(&self) {
+    /// frozen. Returns whether any was.
+    fn thaw(&self) -> bool {
+        let mut was_frozen = false;
         self.for_all(&mut |group| {
+            was_frozen |= group.is_frozen();
             // Thawing a group that is not frozen is harmless.
             let _ = group.write("freezer.state", "THAWED");
             let _ = group.write("cgroup.freeze", "0");
         });
+        was_frozen
+    }
+
+    fn is_frozen(&self) -> bool {
+        let says = |file, thawed: &str| {
+            let mut text = String::new();
+            let read =
+                self.file(file, OFlags::RDONLY).and_then(|mut file| file.read_to_string(&mut text));
+            read.is_ok() && text.trim() != thawed
+        };
+        says("freezer.state", "THAWED") || says("cgroup.freeze", "0")
     }
 
     fn kill_listed(&self) -> io::Result<()> {
@@ -429,7 +447,7 @@ mod tests {
     fn groups_of_an_earlier_version_are_read_without_an_identity() {
         let old: Vec<GroupRecord> = serde_json::from_str("[\"/sys/x\"]").expect("the old form");
         assert_eq!(old, [GroupRecord::planned("/sys/x".into())]);
-        let inode = Some(Inode { device: 1, inode: 2, born_ns: None });
+        let inode = Some(Inode { device: 1, inode: 2, born_ns: None, handle: None });
         let new = GroupRecord { path: "/sys/x".into(), inode };
         let text = serde_json::to_string(&new).expect("plain data");
         assert_eq!(serde_json::from_str::<GroupRecord>(&text).expect("the new form"), new);

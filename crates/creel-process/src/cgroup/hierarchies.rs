@@ -34,8 +34,7 @@ pub(crate) struct Hierarchies {
 impl Hierarchies {
     /// Finds the groups of this process.
     pub(crate) fn of_this_process() -> io::Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        Ok(Self::parse(&mounts, &fs::read_to_string("/proc/self/cgroup")?))
+        Ok(Self::parse(&read_lossy("/proc/self/mountinfo")?, &read_lossy("/proc/self/cgroup")?))
     }
 
     fn parse(mounts: &str, own: &str) -> Self {
@@ -85,10 +84,9 @@ impl Hierarchies {
 
     /// Returns whether a group of version 1 has frozen a process; not even a kill reaches it then.
     pub(crate) fn is_frozen(&self, pid: i32) -> bool {
-        let (Ok(mounts), Ok(own)) = (
-            fs::read_to_string("/proc/self/mountinfo"),
-            fs::read_to_string(format!("/proc/{pid}/cgroup")),
-        ) else {
+        let (Ok(mounts), Ok(own)) =
+            (read_lossy("/proc/self/mountinfo"), read_lossy(&format!("/proc/{pid}/cgroup")))
+        else {
             return false;
         };
         let groups = Self::parse(&mounts, &own);
@@ -101,6 +99,12 @@ impl Hierarchies {
     pub(crate) fn without_unified(self) -> Self {
         Self { unified: Vec::new(), ..self }
     }
+}
+
+/// Reads a file whose lines others influence. One with other bytes than text must not hide the
+/// rest.
+fn read_lossy(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// Returns the directory of this process's group in the hierarchy of these controllers.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use creel_model::provider::{ErrorClass, Kind, Marks, Provider, ReleaseMode, Released};
@@ -9,32 +10,18 @@ use creel_model::provider::{ErrorClass, Kind, Marks, Provider, ReleaseMode, Rele
 use crate::fixture::{
     ProcessFixture, command, directory, may_mount, odd_seconds, process_of, wait,
 };
-use crate::runner::tests;
-
-tests![
-    a_directory_is_created_listed_and_removed,
-    near_identical_directories_survive,
-    a_link_to_the_outside_does_not_delete_its_target,
-    a_link_in_place_of_a_directory_is_refused,
-    a_mount_inside_blocks_the_release,
-    unwritable_and_deep_directories_are_removed,
-    a_partially_removed_directory_is_listed_and_its_removal_is_finished,
-    a_directory_with_a_running_tree_is_in_use,
-    a_record_without_a_directory_is_lost_and_released,
-    a_record_that_was_never_finished_is_found_and_released,
-    other_kinds_and_malformed_ids_are_refused_and_never_absent,
-];
 
 fn release(fixture: &ProcessFixture, id: &str) -> creel_model::provider::Result<Released> {
     wait(fixture.provider.release(Kind::Directory, id, ReleaseMode::AT_ONCE))
 }
 
-fn create(fixture: &ProcessFixture) -> (String, std::path::PathBuf) {
+fn create(fixture: &ProcessFixture) -> (String, PathBuf) {
     let id = wait(fixture.provider.create(&directory())).expect("it can be made");
     let path = fixture.provider.directory(&id).expect("it is an id of ours");
     (id, path)
 }
 
+#[test]
 fn a_directory_is_created_listed_and_removed() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -50,6 +37,7 @@ fn a_directory_is_created_listed_and_removed() {
     fixture.assert_empty();
 }
 
+#[test]
 fn near_identical_directories_survive() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -70,6 +58,7 @@ fn near_identical_directories_survive() {
     }
 }
 
+#[test]
 fn a_link_to_the_outside_does_not_delete_its_target() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -83,6 +72,7 @@ fn a_link_to_the_outside_does_not_delete_its_target() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_link_in_place_of_a_directory_is_refused() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -94,6 +84,7 @@ fn a_link_in_place_of_a_directory_is_refused() {
     assert!(fixture.outside().is_dir() && fs::symlink_metadata(&path).is_ok());
 }
 
+#[test]
 fn a_mount_inside_blocks_the_release() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -118,6 +109,7 @@ fn a_mount_inside_blocks_the_release() {
     assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
 }
 
+#[test]
 fn unwritable_and_deep_directories_are_removed() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -142,6 +134,7 @@ fn unwritable_and_deep_directories_are_removed() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_partially_removed_directory_is_listed_and_its_removal_is_finished() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -155,6 +148,7 @@ fn a_partially_removed_directory_is_listed_and_its_removal_is_finished() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_directory_with_a_running_tree_is_in_use() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -170,6 +164,7 @@ fn a_directory_with_a_running_tree_is_in_use() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_record_without_a_directory_is_lost_and_released() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -180,6 +175,7 @@ fn a_record_without_a_directory_is_lost_and_released() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_record_that_was_never_finished_is_found_and_released() {
     for (kind, request) in [(Kind::Directory, directory()), (Kind::Process, command(&[]))] {
         let fixture = ProcessFixture::new();
@@ -197,6 +193,7 @@ fn a_record_that_was_never_finished_is_found_and_released() {
     }
 }
 
+#[test]
 fn other_kinds_and_malformed_ids_are_refused_and_never_absent() {
     let fixture = ProcessFixture::new();
     let (id, _) = create(&fixture);
@@ -218,4 +215,47 @@ fn other_kinds_and_malformed_ids_are_refused_and_never_absent() {
         }
     }
     assert!(wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable").is_some());
+}
+
+/// Makes files and directories immovable (`+i`), or removable again (`-i`).
+fn change(paths: &[PathBuf], how: &str) {
+    let status = Command::new("chattr").arg(how).args(paths).status();
+    assert!(status.expect("it is installed").success(), "chattr {how} {paths:?}");
+}
+
+/// Returns the files below a directory.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("readable").map(|entry| entry.expect("readable"));
+    let paths = entries.map(|entry| entry.path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn what_cannot_be_removed_does_not_keep_the_rest() {
+    let fixture = ProcessFixture::new();
+    let (id, path) = create(&fixture);
+    for inner in ["a/b/c", "d/e/f", "sealed/inner"] {
+        fs::create_dir_all(path.join(inner)).expect("the name is free");
+    }
+    for file in ["1", "a/2", "a/b/3", "a/b/c/4", "d/5", "d/e/6", "d/e/f/7", "sealed/inner/8"] {
+        fs::write(path.join(file), file).expect("it is ours");
+    }
+    let deep = path.join("d/e/f/stuck");
+    fs::write(&deep, "").expect("it is ours");
+    change(&[path.join("1"), deep, path.join("sealed")], "+i");
+    let refused = release(&fixture, &id);
+    let private = path.with_file_name(format!(".{id}.removing"));
+    let left = files_below(&private);
+    let name_of = |file: &PathBuf| file.file_name().expect("it has one").to_owned();
+    let is_stuck = |file: &&PathBuf| name_of(file) == "1" || name_of(file) == "stuck";
+    let mut stuck: Vec<PathBuf> = left.iter().filter(is_stuck).cloned().collect();
+    stuck.push(private.join("sealed"));
+    change(&stuck, "-i");
+    let mut names: Vec<_> = left.iter().map(name_of).collect();
+    names.sort();
+    // Nothing can be moved out of a sealed directory, so what is below it stays too.
+    assert_eq!(names, ["1", "8", "stuck"]);
+    refused.expect_err("something cannot be removed");
+    assert_eq!(release(&fixture, &id).expect("now it can go"), Released::Done);
+    fixture.assert_empty();
 }

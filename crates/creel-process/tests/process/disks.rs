@@ -15,17 +15,6 @@ use crate::fixture::{
     ProcessFixture, command, die_during_create, directory, odd_seconds, process_of, sleeper_count,
     wait,
 };
-use crate::runner::tests;
-
-tests![
-    a_disk_has_its_size_and_is_released,
-    a_crash_at_every_step_of_a_disk_leaves_nothing,
-    creating_the_same_disk_twice_creates_one_disk,
-    a_disk_is_released_while_other_trees_run,
-    a_foreign_mount_in_place_of_a_disk_survives,
-    a_disk_in_use_stays_until_its_users_leave,
-    a_disk_that_is_too_small_is_refused,
-];
 
 const BYTES: u64 = 32 << 20;
 
@@ -65,6 +54,7 @@ fn create(fixture: &ProcessFixture) -> (String, PathBuf) {
     (id, path)
 }
 
+#[test]
 fn a_disk_has_its_size_and_is_released() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {
@@ -86,6 +76,7 @@ fn a_disk_has_its_size_and_is_released() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_crash_at_every_step_of_a_disk_leaves_nothing() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {
@@ -107,6 +98,7 @@ fn a_crash_at_every_step_of_a_disk_leaves_nothing() {
     }
 }
 
+#[test]
 fn creating_the_same_disk_twice_creates_one_disk() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {
@@ -132,6 +124,7 @@ fn creating_the_same_disk_twice_creates_one_disk() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_disk_is_released_while_other_trees_run() {
     for containment in Containment::ALL {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -156,6 +149,7 @@ fn a_disk_is_released_while_other_trees_run() {
     }
 }
 
+#[test]
 fn a_foreign_mount_in_place_of_a_disk_survives() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {
@@ -177,6 +171,7 @@ fn a_foreign_mount_in_place_of_a_disk_survives() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_disk_in_use_stays_until_its_users_leave() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {
@@ -194,6 +189,7 @@ fn a_disk_in_use_stays_until_its_users_leave() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_disk_that_is_too_small_is_refused() {
     let fixture = ProcessFixture::new();
     if !available(&fixture) {

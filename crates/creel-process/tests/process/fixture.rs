@@ -1,25 +1,24 @@
 //! Shared test helpers: a separate root, requests, and waits with a deadline.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use creel_model::crashpoint;
-use creel_model::crashpoint::{Crash, Crashpoint};
-use creel_model::id::ResourceId;
-use creel_model::labels;
-use creel_model::labels::Labels;
 use creel_model::os;
 use creel_model::provider::{
-    CreateRequest, Kind, Limits, Observed, ProcessSpec, Provider, ReleaseMode, Released, Spec,
+    CreateRequest, Kind, Observed, ProcessSpec, Provider, ReleaseMode, Released, Spec,
 };
-use creel_process::{Containment, HolderProgram, ProcessProvider, ProcessSettings};
-use rustix::process::{Signal, getpid, kill_process};
+use creel_process::{Containment, ProcessProvider};
+use rustix::process::getpid;
 use tempfile::TempDir;
+
+use crate::requests::provider_at;
+pub(crate) use crate::requests::{command, directory, wait};
+
+/// The program that holds trees, and that is a supervisor which dies.
+pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_creel-process-test-helper");
 
 /// A provider with its own root.
 pub(crate) struct ProcessFixture {
@@ -36,8 +35,16 @@ impl ProcessFixture {
     /// Creates a provider that uses this containment.
     pub(crate) fn with(containment: Option<Containment>) -> Self {
         let home = tempfile::tempdir().expect("a directory can be made");
-        let provider = provider_at(&home.path().join("sandboxes"), containment);
+        let provider = provider_at(&home.path().join("sandboxes"), containment, HELPER);
         Self { home, provider }
+    }
+
+    /// Creates a provider whose root is on a file system of its own, mounted by `mount`.
+    pub(crate) fn on_disk(mount: impl FnOnce(&Path, &Path)) -> Self {
+        let fixture = Self::new();
+        fs::create_dir(fixture.root()).expect("the name is free");
+        mount(&fixture.home.path().join("image"), &fixture.root());
+        fixture
     }
 
     /// Returns the provider's root.
@@ -52,7 +59,7 @@ impl ProcessFixture {
 
     /// Returns another provider on the same root, as the next supervisor would have.
     pub(crate) fn successor(&self) -> ProcessProvider {
-        provider_at(&self.root(), None)
+        provider_at(&self.root(), None, HELPER)
     }
 
     /// Inspects one process tree.
@@ -85,44 +92,9 @@ pub(crate) fn release_by(provider: &ProcessProvider, id: &str) {
     assert!(groups_named(id).is_empty(), "control groups are left");
 }
 
-fn provider_at(root: &Path, containment: Option<Containment>) -> ProcessProvider {
-    let holder =
-        HolderProgram { program: "/proc/self/exe".into(), args: vec!["holder".to_owned()] };
-    ProcessProvider::new(ProcessSettings { root: root.to_owned(), holder, containment })
-}
-
-/// Runs a future to its end.
-pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime can be made")
-        .block_on(future)
-}
-
 /// Returns a request for a tree that runs a shell script.
 pub(crate) fn script(text: &str) -> CreateRequest {
     command(&["sh", "-c", text])
-}
-
-/// Returns a request for a tree that runs a command.
-pub(crate) fn command(args: &[&str]) -> CreateRequest {
-    let resource = ResourceId::new();
-    let command = args.iter().map(|arg| (*arg).to_owned()).collect();
-    let spec =
-        ProcessSpec { command, env: BTreeMap::new(), directory: None, limits: Limits::default() };
-    CreateRequest {
-        resource,
-        name: resource.object_name(),
-        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
-        lease: Duration::from_secs(600),
-        spec: Spec::Process(spec),
-    }
-}
-
-/// Returns a request for a directory.
-pub(crate) fn directory() -> CreateRequest {
-    CreateRequest { spec: Spec::Directory, ..command(&[]) }
 }
 
 /// Returns the process part of a request, to change it.
@@ -187,41 +159,11 @@ pub(crate) fn die_during_create(fixture: &ProcessFixture, request: &CreateReques
         Spec::Disk { bytes } => format!("disk={bytes}"),
         other => panic!("{other:?} is not a process resource"),
     };
-    let status = Command::new(std::env::current_exe().expect("procfs is mounted"))
+    let status = Command::new(HELPER)
         .args(["supervisor", &fixture.root().display().to_string()])
         .args([request.resource.to_string(), format!("{point}:{what}")])
         .stdin(Stdio::null())
         .status()
-        .expect("this program can be started");
+        .expect("the helper can be started");
     assert!(!status.success(), "the supervisor must have been killed");
-}
-
-/// The supervisor role: creates a resource, and dies by SIGKILL.
-pub(crate) fn supervise_and_die(root: &str, resource: &str, point: &str) -> ExitCode {
-    let (point, what) = point.split_once(':').expect("a point and what to make");
-    if let Ok(place) = point.parse::<Crashpoint>() {
-        crashpoint::arm(place, Crash::Kill, None);
-    }
-    let resource: ResourceId = resource.parse().expect("a resource id");
-    let spec = match what.strip_prefix("disk=") {
-        Some(bytes) => Spec::Disk { bytes: bytes.parse().expect("a number of bytes") },
-        None if what == "directory" => Spec::Directory,
-        None => command(&["sleep", what]).spec,
-    };
-    let request = CreateRequest {
-        resource,
-        name: resource.object_name(),
-        labels: Labels::from([(labels::RESOURCE, resource.to_string())]),
-        spec,
-        ..directory()
-    };
-    let provider = provider_at(Path::new(root), None);
-    let created = wait(provider.create(&request));
-    if let (Ok(id), "release-sent" | "disk-unmounted") = (&created, point) {
-        let _ = wait(provider.release(request.spec.kind(), id, ReleaseMode::AT_ONCE));
-    }
-    if created.is_ok() && point == "after-create" {
-        let _ = kill_process(getpid(), Signal::KILL);
-    }
-    ExitCode::SUCCESS
 }

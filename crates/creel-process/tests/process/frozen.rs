@@ -13,16 +13,6 @@ use crate::fixture::{
     ProcessFixture, command, eventually, groups_named, odd_seconds, script, sleeper_count,
     sleepers, wait,
 };
-use crate::runner::tests;
-
-tests![
-    a_frozen_tree_is_released,
-    a_tree_in_a_frozen_group_below_its_own_is_released,
-    a_tree_that_froze_itself_elsewhere_is_released_and_others_stay_frozen,
-    a_stopped_tree_is_released,
-    a_frozen_tree_is_stopped_gracefully,
-    a_frozen_and_stopped_tree_can_be_resumed,
-];
 
 /// Freezes these groups if possible, and returns how many are frozen.
 fn freeze(groups: &[PathBuf]) -> usize {
@@ -38,6 +28,7 @@ fn release(fixture: &ProcessFixture, id: &str) {
     assert_eq!(released.expect("it can be ended"), Released::Done);
 }
 
+#[test]
 fn a_frozen_tree_is_released() {
     for containment in Containment::ALL {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -51,6 +42,7 @@ fn a_frozen_tree_is_released() {
     }
 }
 
+#[test]
 fn a_tree_in_a_frozen_group_below_its_own_is_released() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let id = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
@@ -102,6 +94,7 @@ impl Drop for FrozenElsewhere {
     }
 }
 
+#[test]
 fn a_tree_that_froze_itself_elsewhere_is_released_and_others_stay_frozen() {
     for containment in Containment::ALL {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -129,6 +122,7 @@ fn stop_all(seconds: &str) {
     }
 }
 
+#[test]
 fn a_stopped_tree_is_released() {
     for containment in Containment::ALL {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -143,6 +137,7 @@ fn a_stopped_tree_is_released() {
     }
 }
 
+#[test]
 fn a_frozen_tree_is_stopped_gracefully() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let goodbye_file = fixture.outside();
@@ -158,6 +153,7 @@ fn a_frozen_tree_is_stopped_gracefully() {
     fixture.release(&id);
 }
 
+#[test]
 fn a_frozen_and_stopped_tree_can_be_resumed() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let id = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");

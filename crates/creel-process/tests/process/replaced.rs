@@ -16,23 +16,6 @@ use crate::fixture::{
     ProcessFixture, command, die_during_create, directory, eventually, groups_named, may_mount,
     odd_seconds, sleeper_count, wait,
 };
-use crate::runner::tests;
-
-tests![
-    a_directory_recreated_by_hand_survives,
-    the_ledger_decides_and_not_the_record_beside_it,
-    a_directory_recreated_during_its_removal_survives,
-    a_link_to_a_foreign_directory_survives_with_its_target,
-    a_foreign_directory_mounted_in_its_place_survives,
-    a_foreign_directory_mounted_inside_survives,
-    a_foreign_file_mounted_inside_survives,
-    links_that_appear_during_the_walk_are_not_followed,
-    a_copied_directory_with_a_copied_record_survives,
-    a_directory_without_a_record_survives,
-    a_directory_that_was_never_named_is_found_and_removed,
-    a_recreated_control_group_keeps_its_processes,
-    an_existing_control_group_of_the_same_name_does_not_disturb_a_new_tree,
-];
 
 fn create(fixture: &ProcessFixture) -> (String, PathBuf) {
     let id = wait(fixture.provider.create(&directory())).expect("it can be made");
@@ -68,6 +51,7 @@ fn assert_survives(file: &Path) {
     assert_eq!(fs::read_to_string(file).expect("it must be untouched"), "kept", "{file:?}");
 }
 
+#[test]
 fn a_directory_recreated_by_hand_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -75,6 +59,7 @@ fn a_directory_recreated_by_hand_survives() {
     let kept = foreign(&path);
     let seen = wait(fixture.provider.inspect(Kind::Directory, &id)).expect("readable");
     assert_eq!(seen.expect("something has the name").state, "replaced");
+    assert!(creel_process::STATES.contains(&"replaced"));
     assert_kept(&fixture, &id);
     assert_survives(&kept);
     let again = wait(fixture.successor().release(Kind::Directory, &id, ReleaseMode::AT_ONCE));
@@ -82,6 +67,7 @@ fn a_directory_recreated_by_hand_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn the_ledger_decides_and_not_the_record_beside_it() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -110,6 +96,7 @@ fn the_ledger_decides_and_not_the_record_beside_it() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_directory_recreated_during_its_removal_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -122,6 +109,7 @@ fn a_directory_recreated_during_its_removal_survives() {
     assert!(!removing.exists(), "what was ours is removed all the same");
 }
 
+#[test]
 fn a_link_to_a_foreign_directory_survives_with_its_target() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -145,6 +133,7 @@ fn unmount(point: &Path) {
     assert!(done.expect("umount is installed").success());
 }
 
+#[test]
 fn a_foreign_directory_mounted_in_its_place_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -160,6 +149,7 @@ fn a_foreign_directory_mounted_in_its_place_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn a_foreign_directory_mounted_inside_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -179,6 +169,7 @@ fn a_foreign_directory_mounted_inside_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn a_foreign_file_mounted_inside_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -196,6 +187,7 @@ fn a_foreign_file_mounted_inside_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn links_that_appear_during_the_walk_are_not_followed() {
     let fixture = ProcessFixture::new();
     let kept = foreign(&fixture.outside());
@@ -232,6 +224,7 @@ fn links_that_appear_during_the_walk_are_not_followed() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_copied_directory_with_a_copied_record_survives() {
     let fixture = ProcessFixture::new();
     let (id, path) = create(&fixture);
@@ -252,6 +245,7 @@ fn a_copied_directory_with_a_copied_record_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn a_directory_without_a_record_survives() {
     let fixture = ProcessFixture::new();
     fs::create_dir_all(fixture.root()).expect("it can be made");
@@ -261,6 +255,7 @@ fn a_directory_without_a_record_survives() {
     assert_survives(&kept);
 }
 
+#[test]
 fn a_directory_that_was_never_named_is_found_and_removed() {
     let fixture = ProcessFixture::new();
     let request = directory();
@@ -314,6 +309,7 @@ impl Drop for ForeignProcess {
     }
 }
 
+#[test]
 fn a_recreated_control_group_keeps_its_processes() {
     for containment in [Containment::Cgroup, Containment::Subreaper] {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -346,6 +342,7 @@ fn a_recreated_control_group_keeps_its_processes() {
     }
 }
 
+#[test]
 fn an_existing_control_group_of_the_same_name_does_not_disturb_a_new_tree() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let probe = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");

@@ -12,35 +12,6 @@ use crate::fixture::{
     ProcessFixture, command, die_during_create, directory, eventually, groups_named, odd_seconds,
     process_of, release_by, script, sleeper_count, wait,
 };
-use crate::runner::tests;
-
-tests![
-    a_daemon_dies_with_its_tree_in_every_containment,
-    a_daemon_without_marker_or_parent_dies_when_the_workload_ends,
-    a_respawner_is_ended_in_every_containment,
-    a_workload_that_ignores_sigterm_is_killed,
-    a_workload_that_handles_sigterm_ends_by_itself,
-    a_stopped_tree_keeps_its_ending,
-    an_exit_code_is_recorded,
-    a_running_tree_is_not_released_by_mistake,
-    the_process_limit_stops_forks,
-    the_memory_and_processor_limits_are_set,
-    a_killed_supervisor_leaves_a_tree_that_its_successor_finds,
-    a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found,
-    a_crash_after_the_kill_leaves_a_record_that_is_finished,
-    a_killed_holder_ends_its_tree,
-    a_missing_program_leaves_nothing,
-    a_missing_directory_leaves_nothing,
-    a_lease_that_is_not_renewed_ends_the_tree,
-    a_renewed_lease_keeps_the_tree,
-    near_identical_processes_survive,
-    a_damaged_sidecar_does_not_hide_the_others,
-    the_environment_is_bare_and_marked,
-    an_inherited_descriptor_does_not_reach_the_tree,
-    the_same_create_twice_makes_one_tree,
-    a_tree_outlives_the_records_of_it_and_is_still_found,
-    this_machine_reports_its_capabilities,
-];
 
 /// Returns the containments that are available here.
 fn available() -> Vec<Containment> {
@@ -56,6 +27,7 @@ fn available() -> Vec<Containment> {
     available
 }
 
+#[test]
 fn a_daemon_dies_with_its_tree_in_every_containment() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -74,6 +46,7 @@ fn a_daemon_dies_with_its_tree_in_every_containment() {
     }
 }
 
+#[test]
 fn a_daemon_without_marker_or_parent_dies_when_the_workload_ends() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -92,6 +65,7 @@ fn a_daemon_without_marker_or_parent_dies_when_the_workload_ends() {
     }
 }
 
+#[test]
 fn a_respawner_is_ended_in_every_containment() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -109,6 +83,7 @@ fn a_respawner_is_ended_in_every_containment() {
     }
 }
 
+#[test]
 fn a_workload_that_ignores_sigterm_is_killed() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let text = format!("trap '' TERM; sleep {seconds} & wait");
@@ -125,6 +100,7 @@ fn a_workload_that_ignores_sigterm_is_killed() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_workload_that_handles_sigterm_ends_by_itself() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let goodbye_file = fixture.outside();
@@ -147,6 +123,7 @@ fn a_workload_that_handles_sigterm_ends_by_itself() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_stopped_tree_keeps_its_ending() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let text = format!("trap 'exit 7' TERM; sleep {seconds} & wait");
@@ -170,6 +147,7 @@ fn a_stopped_tree_keeps_its_ending() {
     assert_eq!(refused.expect_err("a directory does not run").class, ErrorClass::Invalid);
 }
 
+#[test]
 fn an_exit_code_is_recorded() {
     let fixture = ProcessFixture::new();
     let id = wait(fixture.provider.create(&script("echo out; echo err >&2; exit 42")));
@@ -182,6 +160,7 @@ fn an_exit_code_is_recorded() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_running_tree_is_not_released_by_mistake() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let id = wait(fixture.provider.create(&command(&["sleep", &seconds]))).expect("it starts");
@@ -193,6 +172,7 @@ fn a_running_tree_is_not_released_by_mistake() {
     fixture.release(&id);
 }
 
+#[test]
 fn the_process_limit_stops_forks() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let mut request =
@@ -218,6 +198,7 @@ fn the_process_limit_stops_forks() {
     assert_eq!(sleeper_count(&seconds), 0);
 }
 
+#[test]
 fn the_memory_and_processor_limits_are_set() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let mut request = command(&["sleep", &seconds]);
@@ -241,10 +222,12 @@ fn the_memory_and_processor_limits_are_set() {
     fixture.release(&id);
 }
 
+#[test]
 fn a_killed_supervisor_leaves_a_tree_that_its_successor_finds() {
     check_killed_supervisor("after-create");
 }
 
+#[test]
 fn a_crash_before_the_pids_are_recorded_leaves_a_tree_that_is_found() {
     check_killed_supervisor("create-sent");
 }
@@ -267,6 +250,7 @@ fn check_killed_supervisor(point: &str) {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let request = command(&["sleep", &seconds]);
@@ -280,6 +264,7 @@ fn a_crash_after_the_kill_leaves_a_record_that_is_finished() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_killed_holder_ends_its_tree() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -297,6 +282,7 @@ fn a_killed_holder_ends_its_tree() {
     }
 }
 
+#[test]
 fn a_missing_program_leaves_nothing() {
     let fixture = ProcessFixture::new();
     let request = command(&["no-such-program-anywhere"]);
@@ -308,6 +294,7 @@ fn a_missing_program_leaves_nothing() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_missing_directory_leaves_nothing() {
     let fixture = ProcessFixture::new();
     let mut request = command(&["true"]);
@@ -318,6 +305,7 @@ fn a_missing_directory_leaves_nothing() {
     fixture.assert_empty();
 }
 
+#[test]
 fn a_lease_that_is_not_renewed_ends_the_tree() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -337,6 +325,7 @@ fn a_lease_that_is_not_renewed_ends_the_tree() {
     }
 }
 
+#[test]
 fn a_renewed_lease_keeps_the_tree() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let mut request = command(&["sleep", &seconds]);
@@ -374,6 +363,7 @@ impl Drop for Decoy {
     }
 }
 
+#[test]
 fn near_identical_processes_survive() {
     for containment in available() {
         let (fixture, seconds) = (ProcessFixture::with(Some(containment)), odd_seconds());
@@ -396,6 +386,7 @@ fn near_identical_processes_survive() {
     }
 }
 
+#[test]
 fn a_damaged_sidecar_does_not_hide_the_others() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let (whole, damaged) = (command(&["sleep", &seconds]), command(&["sleep", &seconds]));
@@ -417,6 +408,7 @@ fn a_damaged_sidecar_does_not_hide_the_others() {
     fixture.assert_empty();
 }
 
+#[test]
 fn the_environment_is_bare_and_marked() {
     let fixture = ProcessFixture::new();
     let home = directory();
@@ -445,6 +437,7 @@ fn the_environment_is_bare_and_marked() {
     fixture.release(&id);
 }
 
+#[test]
 fn an_inherited_descriptor_does_not_reach_the_tree() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let (mut reader, writer) = std::io::pipe().expect("pipes can be made");
@@ -459,6 +452,7 @@ fn an_inherited_descriptor_does_not_reach_the_tree() {
     fixture.release(&id);
 }
 
+#[test]
 fn the_same_create_twice_makes_one_tree() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let request = command(&["sleep", &seconds]);
@@ -469,6 +463,7 @@ fn the_same_create_twice_makes_one_tree() {
     fixture.release(&first);
 }
 
+#[test]
 fn a_tree_outlives_the_records_of_it_and_is_still_found() {
     let (fixture, seconds) = (ProcessFixture::new(), odd_seconds());
     let request = command(&["sleep", &seconds]);
@@ -480,6 +475,7 @@ fn a_tree_outlives_the_records_of_it_and_is_still_found() {
     assert_eq!(sleeper_count(&seconds), 0);
 }
 
+#[test]
 fn this_machine_reports_its_capabilities() {
     let fixture = ProcessFixture::new();
     let capabilities = wait(fixture.provider.capabilities()).expect("a holder can be started");

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use creel_bridge::serve;
+use creel_model::failure::chain;
 use creel_model::provider::ProviderError;
 use creel_model::run::CauseClass;
 use secrecy::ExposeSecret;
 
 use crate::sandbox::{Command, Sandbox};
+use crate::spool::BRIDGE_PREFIX;
 use crate::workflow::{PromptBy, RuntimeKind};
 
 use super::checklist::run;
-use super::provision::chain;
 use super::{Drive, Stopped, agent};
 
 /// The interval between two signs of life of the bridge.
@@ -31,7 +32,7 @@ impl Drive {
     /// It depends on the attempt: a kept sandbox also has the directory of an earlier attempt,
     /// which is not touched.
     pub(super) fn bridge_directory(&self, sandbox: &dyn Sandbox) -> String {
-        format!("{}/bridge-{}", sandbox.creel_directory(), self.journal.state().attempt)
+        format!("{}/{BRIDGE_PREFIX}{}", sandbox.creel_directory(), self.journal.state().attempt)
     }
 
     /// Starts the bridge. Must only be called after `bootstrap_ok`.

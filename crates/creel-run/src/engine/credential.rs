@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use creel_model::clock::now_ms;
+use creel_model::failure::chain;
 use creel_model::run::CauseClass;
 use creel_sanitise::Diagnostic;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
@@ -18,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::workflow::Credential;
 
 use super::checklist::{StepResult, StepSpec, StepVerdict};
-use super::provision::chain;
 use super::{Drive, Stopped, tls};
 
 /// How long obtaining a credential may take.

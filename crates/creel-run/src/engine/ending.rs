@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use creel_ledger::WhenFull;
 use creel_ledger::event_log::RecordsError;
-use creel_model::provider::ProviderName;
-use creel_model::run::{Cause, CauseClass, Certified, Phase, RunEvent};
+use creel_ledger::{LedgerError, Record, RecordFilter};
+use creel_model::clock::now_ms;
+use creel_model::run::{Cause, CauseClass, Certified, Logged, Phase, RunEvent};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{DISK_FULL, Drive};
+use super::{DISK_FULL, Drive, DriveError, RunEnd};
 
 /// How long to wait for free space once everything is released.
 const SPACE_PATIENCE: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ impl Drive {
     pub(super) fn fills_the_disk(&self) -> bool {
         let cause = self.journal.state().cause().map(|cause| cause.class);
         cause == Some(CauseClass::DiskFull)
-            && self.held.iter().any(|held| held.provider == ProviderName::Process)
+            && self.held.iter().any(|held| self.context.providers.is_local(held.provider))
     }
 
     /// Returns the causes to latch. If an error is due to a full disk, the full disk comes first.
@@ -39,27 +39,63 @@ impl Drive {
         vec![self.cause(CauseClass::DiskFull, DISK_FULL), cause]
     }
 
-    /// Records how the run ended.
+    /// Records how the run ended, and returns it.
     ///
-    /// Retries for a while if the disk is full, because the release may just have freed space.
+    /// Retries for a while if the disk is full, because the release may just have freed space. What
+    /// cannot be recorded even then is counted; the watchdog records it when there is space.
     pub(super) async fn write_ending(
         &mut self,
         certificate: Option<Certified>,
-    ) -> Result<(), RecordsError> {
+    ) -> Result<RunEnd, DriveError> {
         let deadline = Instant::now() + SPACE_PATIENCE;
         loop {
             match self.try_ending(certificate.as_ref()).await {
-                Err(error) if error.is_disk_full() && Instant::now() < deadline => {
-                    warn!("the end of the run cannot be written yet: the disk is full");
-                    tokio::time::sleep(PAUSE).await;
+                Ok(true) => {
+                    let state = self.journal.state().clone();
+                    let audit_incomplete = self.context.ledger.write_deferred_tries().await;
+                    return Ok(RunEnd { state, audit_incomplete });
                 }
-                other => return other,
+                Ok(false) => {}
+                Err(error) if error.is_disk_full() => {}
+                Err(error) => return Err(error),
             }
+            if Instant::now() >= deadline {
+                return self.unrecorded_end(certificate.as_ref()).await;
+            }
+            warn!("the end of the run cannot be written yet: the disk is full");
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// Records the missing events of the end. Events that are already recorded are not repeated.
-    async fn try_ending(&mut self, certificate: Option<&Certified>) -> Result<(), RecordsError> {
+    ///
+    /// Returns whether everything is on record. No end is written before all releases are.
+    async fn try_ending(&mut self, certificate: Option<&Certified>) -> Result<bool, DriveError> {
+        if !self.unrecorded_releases().await?.is_empty() {
+            let status = self.context.supervisor.release_run(self.journal.run()).await?;
+            if status.audit_incomplete > 0 {
+                return Ok(false);
+            }
+        }
+        let events = self.missing_events(certificate);
+        self.journal.record_all(events).await?;
+        self.journal.flush().await?;
+        Ok(true)
+    }
+
+    /// Returns the records of resources that are verified gone, and that do not say so.
+    async fn unrecorded_releases(&self) -> Result<Vec<Record>, LedgerError> {
+        if !self.context.ledger.is_disk_full() {
+            return Ok(Vec::new());
+        }
+        let records = RecordFilter { run: Some(self.journal.run()), ..RecordFilter::open() };
+        let mut open = self.context.ledger.records(&records).await?;
+        open.retain(|record| self.released.contains(&record.id));
+        Ok(open)
+    }
+
+    /// Returns the events of the end that are not recorded yet.
+    fn missing_events(&self, certificate: Option<&Certified>) -> Vec<RunEvent> {
         let state = self.journal.state();
         let mut events = Vec::new();
         let mut verdict = state.verdict();
@@ -80,7 +116,23 @@ impl Drive {
         if !state.phase.is_final() {
             events.push(RunEvent::PhaseEntered { phase: verdict });
         }
-        self.journal.record_all(events).await?;
-        self.journal.flush().await
+        events
+    }
+
+    /// Returns the end of a run for which there is no space.
+    async fn unrecorded_end(&self, certificate: Option<&Certified>) -> Result<RunEnd, DriveError> {
+        let mut state = self.journal.state().clone();
+        let events = self.missing_events(certificate);
+        let releases = self.unrecorded_releases().await?.len();
+        let tries = self.context.ledger.write_deferred_tries().await;
+        let audit_incomplete = events.len() + releases + tries;
+        warn!(audit_incomplete, "the end of the run is not on record: the disk stays full");
+        for event in events {
+            let sequence = state.sequence + 1;
+            let logged = Logged { sequence, at_ms: now_ms(), spooled: None, event };
+            let applied = state.apply(&logged);
+            applied.map_err(|source| RecordsError::Illegal { run: self.journal.run(), source })?;
+        }
+        Ok(RunEnd { state, audit_incomplete })
     }
 }

@@ -9,29 +9,37 @@ use creel_bridge::serve;
 use creel_core::scope::Held;
 use creel_ledger::WhenFull;
 use creel_ledger::event_log::RecordsError;
-use creel_ledger::{Event, Ledger, LedgerError, RecordFilter};
+use creel_ledger::{Event, LedgerError, Record, RecordFilter};
 use creel_model::certificate::CertificateEntry;
 use creel_model::clock::{millis, now_ms};
 use creel_model::id::RunId;
 use creel_model::labels;
 use creel_model::provider::{ProviderName, Providers};
-use creel_model::run::{CauseClass, Certified, Connection, Phase, RunEvent, RunState};
+use creel_model::run::{CauseClass, Certified, Connection, Phase, RunEvent};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use crate::messages;
-use crate::sandbox::{Command, Sandbox};
+use crate::sandbox::Sandbox;
+use crate::{messages, spool};
 
 use super::checklist::run;
 use super::tail::TailMessage;
-use super::{Drive, DriveError, Stopped, slots};
+use super::{Drive, DriveError, RunContext, RunEnd, Stopped, slots};
 
 /// How long the runtime has to end by itself. It may have a database to close.
 const GRACE: Duration = Duration::from_secs(10);
 /// How much longer to wait for its end.
 const MARGIN: Duration = Duration::from_secs(5);
-/// The pause between two wake-ups of a sandbox that is being ended.
+/// How long to wait for the removal of the spool before a release. A sandbox that freezes itself
+/// again must not use up more time, because the spool usually goes with it anyway.
+const SPOOL_PATIENCE: Duration = Duration::from_secs(4);
+/// The first pause between two wake-ups of a sandbox that is being ended.
 const WAKE_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause between two wake-ups.
+const LONGEST_WAKE_PAUSE: Duration = Duration::from_secs(8);
+/// How often a sandbox that is being ended may freeze itself again. A process may be in a few
+/// control groups, and freeze itself in one after the other.
+const MOST_WAKES: u32 = 6;
 /// How long to wait for unconfirmed creates and for releases in progress.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
 /// The first pause between two release rounds.
@@ -43,7 +51,7 @@ impl Drive {
     pub(super) async fn finalize(
         mut self,
         broken: Option<RecordsError>,
-    ) -> Result<RunState, DriveError> {
+    ) -> Result<RunEnd, DriveError> {
         if let Some(sandbox) = &self.sandbox {
             wake(sandbox.as_ref()).await;
         }
@@ -62,11 +70,10 @@ impl Drive {
             Err(Stopped::Journal(error)) => return Err(error.into()),
             Ok(()) | Err(Stopped::Cause(_)) => {}
         }
-        self.write_ending(certificate).await?;
-        let phase = self.journal.state().phase;
+        let end = self.write_ending(certificate).await?;
         messages::remove_all(self.context.ledger.home(), self.journal.run());
-        info!(run = %self.journal.run(), %phase, "the run has ended");
-        Ok(self.journal.state().clone())
+        info!(run = %self.journal.run(), phase = %end.state.phase, "the run has ended");
+        Ok(end)
     }
 
     /// Ends the runtime with a grace period and runs the teardown. Neither changes the cause.
@@ -81,7 +88,14 @@ impl Drive {
             // space that is reserved for the teardown and the release.
             return self.connect(Connection::None).await;
         }
-        keep_awake(sandbox.as_ref(), self.end_inside(&sandbox)).await
+        let ended = keep_awake(sandbox.as_ref(), self.end_inside(&sandbox)).await;
+        match ended {
+            Some(ended) => ended,
+            None => {
+                warn!("the sandbox freezes itself again and again; it is ended without grace");
+                self.connect(Connection::None).await
+            }
+        }
     }
 
     /// Ends the processes in the sandbox, and records whether the sandbox was lost by then.
@@ -91,6 +105,10 @@ impl Drive {
         let responded = ended && torn_down;
         if !responded && !self.is_alive(sandbox.as_ref()).await {
             return self.note_lost().await;
+        }
+        // Before the release is even tried, so that a failed one leaves no spool.
+        if !spool::remove(sandbox.as_ref(), SPOOL_PATIENCE).await {
+            warn!("what the agent said could not be removed; it goes with the sandbox");
         }
         self.connect(Connection::None).await
     }
@@ -179,34 +197,39 @@ impl Drive {
         if !failed || keep.is_zero() || self.held.is_empty() || is_unfit {
             return Ok(false);
         }
-        if !self.removes_spool().await {
+        if !self.has_no_spool().await {
             warn!("what the agent said could not be removed from the sandbox, so it is not kept");
             return Ok(false);
         }
+        match self.record_kept(millis(keep)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_disk_full() => {
+                warn!(%error, "that it is kept could not be recorded, so it is not kept");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Records that the sandbox stays for this time.
+    async fn record_kept(&mut self, lease_ms: i64) -> Result<(), DriveError> {
         // This also restarts its dead-man switch.
         self.context.supervisor.renew().await?;
-        let lease_ms = millis(keep);
         let kept: Vec<_> =
             self.held.iter().map(|held| (held.resource, Event::Kept { lease_ms })).collect();
         self.context.ledger.append(&kept).await?;
         self.held.drain(..).for_each(Held::forget);
         let until_ms = now_ms().saturating_add(lease_ms);
         self.journal.record(RunEvent::Kept { until_ms }).await?;
-        Ok(true)
+        Ok(())
     }
 
-    /// Removes the files that the bridges wrote in the sandbox.
-    ///
-    /// Their spools contain the agent's unmasked text, with every secret in it. The log has
-    /// everything of it that may be kept.
-    async fn removes_spool(&self) -> bool {
-        let Some(sandbox) = &self.sandbox else { return true };
-        let attempts = 1..=self.journal.state().attempt;
-        let place = sandbox.creel_directory();
-        let spools = attempts.map(|attempt| format!("{place}/bridge-{attempt}"));
-        let args = ["rm", "-rf", "--"].map(str::to_owned).into_iter().chain(spools);
-        let removed = run(sandbox.as_ref(), &Command::new(args, GRACE)).await;
-        removed.is_ok_and(|ran| ran.is_success())
+    /// Makes sure that the sandbox contains no spool.
+    async fn has_no_spool(&self) -> bool {
+        match &self.sandbox {
+            Some(sandbox) => spool::remove(sandbox.as_ref(), GRACE).await,
+            None => true,
+        }
     }
 
     /// Releases everything that this process holds for the run, and verifies it.
@@ -214,8 +237,10 @@ impl Drive {
         let _slot = slots::acquire(self.context.ledger.home()).await;
         // In the order of the list: a process tree comes before the directory it runs in.
         for held in std::mem::take(&mut self.held) {
-            if let Err(error) = self.context.supervisor.release(held).await {
-                warn!(%error, "the first try of a release failed");
+            let resource = held.resource;
+            match self.context.supervisor.release(held).await {
+                Ok(_) => drop(self.released.insert(resource)),
+                Err(error) => warn!(%error, "the first try of a release failed"),
             }
         }
         let (mut deadline, mut pause) = (None, FIRST_PAUSE);
@@ -237,7 +262,7 @@ impl Drive {
         deadline: &mut Option<Instant>,
     ) -> Result<Option<Certified>, LedgerError> {
         let run = self.journal.run();
-        let certificate = certify(&self.context.ledger, &self.context.providers, run).await?;
+        let certificate = self.certify().await?;
         let deadline = *deadline.get_or_insert_with(|| Instant::now() + RELEASE_PATIENCE);
         if certificate.verified || Instant::now() > deadline {
             return Ok(Some(certificate));
@@ -250,52 +275,61 @@ impl Drive {
         }
         Ok(None)
     }
+
+    /// Checks what is left of the run. On a full disk, a resource that is verified gone counts as
+    /// gone even if its record does not say so yet.
+    async fn certify(&self) -> Result<Certified, LedgerError> {
+        let RunContext { ledger, providers, .. } = &self.context;
+        let records = ledger.records(&RecordFilter::of_run(self.journal.run())).await?;
+        let is_gone = |record: &Record| ledger.is_disk_full() && self.released.contains(&record.id);
+        let used = records.iter().map(|record| record.provider).collect();
+        let open = records.iter().filter(|record| record.state.name().is_open());
+        let left = open.filter(|record| !is_gone(record)).map(CertificateEntry::from);
+        Ok(certify(providers, self.journal.run(), &used, left.collect()).await)
+    }
 }
 
 /// Resumes frozen or stopped processes in a sandbox, so that they can receive the stop request.
-async fn wake(sandbox: &dyn Sandbox) {
+/// Returns whether there were any.
+async fn wake(sandbox: &dyn Sandbox) -> bool {
     match timeout(MARGIN, sandbox.wake()).await {
-        Ok(Ok(())) => {}
+        Ok(Ok(was_asleep)) => return was_asleep,
         Ok(Err(error)) => warn!(%error, "the sandbox could not be woken; it is ended all the same"),
         Err(_) => warn!("the sandbox could not be woken in time; it is ended all the same"),
     }
+    false
 }
 
 /// Does work in a sandbox, and wakes the sandbox repeatedly in the meantime.
 ///
 /// A process that froze itself in one of its control groups continues where it was after a wake-up,
-/// and may freeze itself in the next group.
-async fn keep_awake<T>(sandbox: &dyn Sandbox, work: impl Future<Output = T>) -> T {
+/// and may freeze itself in the next group. Returns `None` if a sandbox freezes itself again and
+/// again: it gets nothing done, and would only use up the grace period.
+async fn keep_awake<T>(sandbox: &dyn Sandbox, work: impl Future<Output = T>) -> Option<T> {
     let mut work = std::pin::pin!(work);
-    loop {
+    let (mut wakes, mut pause) = (0, WAKE_PAUSE);
+    while wakes <= MOST_WAKES {
         tokio::select! {
-            done = &mut work => return done,
-            () = tokio::time::sleep(WAKE_PAUSE) => wake(sandbox).await,
+            done = &mut work => return Some(done),
+            () = tokio::time::sleep(pause) => if wake(sandbox).await {
+                (wakes, pause) = (wakes + 1, WAKE_PAUSE);
+            } else {
+                // A wake-up scans all processes of the machine. Where hundreds of runs end at once,
+                // scans at a fixed rate would take all of its time.
+                pause = (pause * 2).min(LONGEST_WAKE_PAUSE);
+            },
         }
     }
+    None
 }
 
-/// Checks whether anything of a run is left in the ledger or at the providers.
-///
-/// # Errors
-///
-/// Fails when the ledger cannot be read.
-pub async fn certify(
-    ledger: &Ledger,
+/// Adds what the providers that a run used still have of it to what is left on record.
+async fn certify(
     providers: &Providers,
     run: RunId,
-) -> Result<Certified, LedgerError> {
-    let records = ledger.records(&RecordFilter::of_run(run)).await?;
-    let used: BTreeSet<ProviderName> = records.iter().map(|record| record.provider).collect();
-    let open = records.iter().filter(|record| record.state.name().is_open());
-    let mut left: BTreeSet<CertificateEntry> = open
-        .map(|record| CertificateEntry {
-            provider: record.provider,
-            kind: record.kind,
-            id: record.state.object().unwrap_or(&record.name).to_owned(),
-            name: record.name.as_str().into(),
-        })
-        .collect();
+    used: &BTreeSet<ProviderName>,
+    mut left: BTreeSet<CertificateEntry>,
+) -> Certified {
     let mut all_listed = true;
     for provider in providers.iter().filter(|provider| used.contains(&provider.name())) {
         match provider.list(provider.kinds()).await {
@@ -310,5 +344,5 @@ pub async fn certify(
             }
         }
     }
-    Ok(Certified { verified: all_listed && left.is_empty(), left: left.into_iter().collect() })
+    Certified { verified: all_listed && left.is_empty(), left: left.into_iter().collect() }
 }

@@ -10,7 +10,8 @@
 //! limit or a panic. The runtime ends with a grace period, the teardown steps
 //! run, and all resources are released and verified. Only then is the outcome
 //! recorded. If the process is killed in the middle, its watchdog or the next
-//! reconcile does this.
+//! reconcile does this; a run in the background has no watchdog, and is resumed
+//! or ends with its lease.
 
 mod agent;
 mod bootstrap;
@@ -30,14 +31,16 @@ mod turn_loop;
 mod turns;
 mod workspace;
 
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::scope::{Held, Supervisor};
 use creel_ledger::event_log::{Journal, RecordsError};
-use creel_ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedCommand};
+use creel_ledger::{Ledger, LedgerError, OnOwnerDeath, PlacedCommand, WhenFull};
 use creel_model::clock::now_ms;
+use creel_model::id::ResourceId;
 use creel_model::provider::Providers;
 use creel_model::run::{
     AttemptFrom, Cause, CauseClass, Condition, ConditionStatus, ConditionType, Connection, Phase,
@@ -53,7 +56,6 @@ use tracing::{error, warn};
 use crate::sandbox::{Sandbox, Sandboxes};
 use crate::workflow::Resolved;
 
-pub use finalize::certify;
 pub use provision::renewal;
 
 /// The message of the cause when a run ends because the disk is full.
@@ -83,6 +85,16 @@ pub struct RunInbox {
     pub cancel: CancellationToken,
 }
 
+/// How an attempt ended.
+#[derive(Debug)]
+#[must_use]
+pub struct RunEnd {
+    /// The state of the run, including what could not be recorded.
+    pub state: RunState,
+    /// How many changes could not be recorded, because the disk is full.
+    pub audit_incomplete: usize,
+}
+
 /// Why a run could not be driven to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -92,6 +104,15 @@ pub enum DriveError {
     /// The ledger could not be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+impl DriveError {
+    fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Journal(error) => error.is_disk_full(),
+            Self::Ledger(error) => error.is_disk_full(),
+        }
+    }
 }
 
 /// Why the work of an attempt stopped early.
@@ -123,6 +144,8 @@ pub struct Drive {
     sandbox: Option<Arc<dyn Sandbox>>,
     /// The resources that this attempt created.
     held: Vec<Held>,
+    /// The resources that are verified gone. Their records may not say so on a full disk.
+    released: BTreeSet<ResourceId>,
     /// Whether the bridge was started.
     has_bridge: bool,
 }
@@ -154,6 +177,7 @@ impl Drive {
             orders,
             sandbox: None,
             held: Vec::new(),
+            released: BTreeSet::new(),
             has_bridge: false,
         }
     }
@@ -162,8 +186,9 @@ impl Drive {
     ///
     /// # Errors
     ///
-    /// Fails only when the records cannot be written. Even then everything is released.
-    pub async fn run(mut self, from: AttemptFrom) -> Result<RunState, DriveError> {
+    /// Fails only when the records cannot be written. Even then everything is released. A full disk
+    /// is no error: the end says what could not be recorded.
+    pub async fn run(mut self, from: AttemptFrom) -> Result<RunEnd, DriveError> {
         let (attempt, kept) =
             (self.journal.state().attempt + 1, self.journal.state().kept_until_ms);
         self.journal.record(RunEvent::AttemptStarted { attempt, from }).await?;
@@ -181,7 +206,7 @@ impl Drive {
     /// # Errors
     ///
     /// As [`Drive::run`].
-    pub async fn resume(mut self) -> Result<RunState, DriveError> {
+    pub async fn resume(mut self) -> Result<RunEnd, DriveError> {
         let entry = match self.journal.state().phase {
             Phase::Queued if self.journal.state().attempt == 0 => {
                 return self.run(AttemptFrom::Scratch).await;
@@ -197,7 +222,7 @@ impl Drive {
             // Reached only if the caller did not check the phase. A run that is over does not
             // change.
             Phase::Succeeded | Phase::Failed | Phase::Cancelled => {
-                return Ok(self.journal.state().clone());
+                return Ok(RunEnd { state: self.journal.state().clone(), audit_incomplete: 0 });
             }
         };
         let ended = self.guarded(entry).await;
@@ -209,7 +234,7 @@ impl Drive {
     /// # Errors
     ///
     /// As [`Drive::run`].
-    pub async fn cancel_orphaned(mut self) -> Result<RunState, DriveError> {
+    pub async fn cancel_orphaned(mut self) -> Result<RunEnd, DriveError> {
         if self.journal.state().attempt == 0 {
             let first = RunEvent::AttemptStarted { attempt: 1, from: AttemptFrom::Scratch };
             self.journal.record(first).await?;
@@ -283,7 +308,7 @@ impl Drive {
     }
 
     /// Records what ended the work, releases everything, and records the outcome.
-    async fn conclude(mut self, ended: Result<(), Stopped>) -> Result<RunState, DriveError> {
+    async fn conclude(mut self, ended: Result<(), Stopped>) -> Result<RunEnd, DriveError> {
         let mut broken = None;
         match ended {
             Ok(()) => {}

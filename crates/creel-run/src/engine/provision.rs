@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use creel_model::failure::chain;
 use creel_model::provider::ErrorClass;
 use creel_model::run::{CauseClass, ConditionStatus, ConditionType, Connection, Phase};
 use creel_sanitise::Diagnostic;
@@ -38,7 +39,7 @@ impl Drive {
                     found,
                 )
                 .await?;
-                let class = if error.is_disk_full() {
+                let class = if error.is_disk_full(&self.context.providers) {
                     CauseClass::DiskFull
                 } else {
                     CauseClass::ProvisionFailed
@@ -121,15 +122,4 @@ fn is_final(class: ErrorClass) -> bool {
 /// Returns how often leases are renewed: three times per lease, and at least every minute.
 pub fn renewal(lease: Duration) -> Duration {
     (lease / 3).clamp(Duration::from_millis(500), Duration::from_secs(60))
-}
-
-/// Formats an error with all its sources.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -57,10 +57,8 @@ pub(super) struct File {
 #[serde(deny_unknown_fields)]
 pub(super) struct Sandbox {
     /// The provider of the sandbox: `process` (the default; no isolation), `docker` or `daytona`.
-    #[schemars(extend("anyOf" = [
-        { "enum": ["process", "docker", "daytona"] },
-        { "pattern": "\\$\\{(env|input):" },
-    ]))]
+    // Examples, and no list: which providers there are is the program's decision.
+    #[schemars(extend("examples" = ["process", "docker", "daytona"]))]
     pub provider: Option<String>,
     /// The image it starts from. Docker needs one; Daytona takes it where there is no snapshot.
     pub image: Option<String>,

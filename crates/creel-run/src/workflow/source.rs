@@ -121,7 +121,8 @@ mod tests {
         // Characters of three bytes, so that the cut goes through one.
         let source = read("€".repeat(LARGEST).as_bytes()).unwrap();
         assert!(source.text.len() <= LARGEST + 8);
-        let error = Workflow::parse(&source).unwrap_err().to_string();
+        let error =
+            Workflow::parse(&source, crate::workflow::tests::BACKENDS).unwrap_err().to_string();
         assert!(error.contains("it is larger than"), "{error}");
     }
 }

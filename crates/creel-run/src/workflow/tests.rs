@@ -1,10 +1,10 @@
 //! Workflows as people write them, valid and invalid.
 
+use creel_model::backend::Backends;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use creel_model::provider::ProviderName;
 use proptest::prelude::*;
 use secrecy::ExposeSecret;
 
@@ -86,12 +86,18 @@ run = "true"
 keep = "5m"
 "##;
 
+/// The providers that the workflows of these tests may name.
+pub(super) const BACKENDS: Backends = Backends::new(
+    &[&creel_docker::DockerBackend, &creel_daytona::DaytonaBackend, &creel_process::ProcessBackend],
+    creel_process::NAME,
+);
+
 fn source(text: &str) -> Source {
     Source { name: "w.toml".to_owned(), text: text.to_owned() }
 }
 
 fn parse(text: &str) -> Result<Workflow, WorkflowError> {
-    Workflow::parse(&source(text))
+    Workflow::parse(&source(text), BACKENDS)
 }
 
 /// Resolves with variables `NAME` = `env-NAME`, except those that begin with `NO`, and inputs.
@@ -124,7 +130,7 @@ fn runtime_mistake(lines: &str) -> String {
 fn every_key_arrives_where_it_belongs() {
     let workflow = resolve(WHOLE, &[("topic", "cats")]).unwrap();
     let sandbox = &workflow.sandbox;
-    assert_eq!(sandbox.provider, ProviderName::Docker);
+    assert_eq!(sandbox.provider, creel_docker::NAME);
     assert_eq!(sandbox.image.as_deref(), Some("debian:12"));
     assert_eq!((sandbox.limits.cpus, sandbox.limits.memory), (Some(1.5), Some(512 << 20)));
     assert_eq!(sandbox.env["KEY"].expose_secret(), "env-KEY");
@@ -157,7 +163,7 @@ fn every_key_arrives_where_it_belongs() {
 #[test]
 fn the_defaults_are_those_of_the_page() {
     let workflow = resolve(&format!("name = \"n\"{REST}"), &[]).unwrap();
-    assert_eq!(workflow.sandbox.provider, ProviderName::Process);
+    assert_eq!(workflow.sandbox.provider, creel_process::NAME);
     assert_eq!(workflow.sandbox.lease, Duration::from_secs(1_800));
     assert_eq!(workflow.workspace.path, "work");
     assert_eq!(workflow.limits, RunLimits::default());
@@ -199,7 +205,7 @@ fn the_examples_are_valid() {
     let mut count = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
         let source = Source::read(&entry.unwrap().path()).unwrap();
-        let workflow = Workflow::parse(&source).unwrap();
+        let workflow = Workflow::parse(&source, BACKENDS).unwrap();
         let input = |name: String| {
             let value = if name == "url" { "https://example.org/app.git" } else { "given" };
             (name, value.to_owned())

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use creel_model::backend::Backends;
 use toml::de::DeTable;
 
 use super::error::Problem;
@@ -22,6 +23,8 @@ pub struct Workflow {
     file: File,
     places: Places,
     inputs: BTreeSet<String>,
+    /// The providers that a sandbox may have.
+    backends: Backends,
 }
 
 /// The source of values for references.
@@ -54,17 +57,17 @@ impl Workflow {
     ///
     /// Fails with all problems of the first stage that finds any, each with its place. The stages
     /// are: TOML syntax; keys that are unknown, missing or of the wrong type; invalid values.
-    pub fn parse(source: &Source) -> Result<Self, WorkflowError> {
+    pub fn parse(source: &Source, backends: Backends) -> Result<Self, WorkflowError> {
         let name = source.name.clone();
         let (file, places) =
             read(&source.text).map_err(|problems| WorkflowError::of(&name, problems))?;
-        let Resolution { problems, references, .. } = resolve(&file, &places, None);
+        let Resolution { problems, references, .. } = resolve((&file, &places), backends, None);
         if !problems.is_empty() {
             return Err(WorkflowError::of(&name, problems));
         }
         let inputs = references.into_iter().filter(|known| known.origin == ReferenceSource::Input);
         let inputs = inputs.map(|reference| reference.name).collect();
-        Ok(Self { name, file, places, inputs })
+        Ok(Self { name, file, places, inputs, backends })
     }
 
     /// Returns the inputs that the workflow refers to.
@@ -81,7 +84,7 @@ impl Workflow {
     /// this build cannot run.
     pub fn resolve(&self, lookup: &Lookup<'_>) -> Result<Resolved, WorkflowError> {
         let Resolution { resolved, mut problems, .. } =
-            resolve(&self.file, &self.places, Some(lookup));
+            resolve((&self.file, &self.places), self.backends, Some(lookup));
         problems.extend(self.unused(lookup.inputs));
         if problems.is_empty() {
             Ok(resolved)

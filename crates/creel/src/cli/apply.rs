@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use creel_core::plan::{Plan, ProviderIdentity};
-use creel_core::reap::Reaper;
-use creel_model::failure::Code;
-use creel_model::provider::{ProviderName, Providers};
+use creel_core::pipeline::{Pipeline, PlannedRelease};
+use creel_core::plan::Plan;
+use creel_model::provider::ProviderName;
 
-use crate::app::{App, Listing};
+use crate::app::{App, unlisted, unreachable_json};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
@@ -38,65 +37,28 @@ pub(crate) struct Apply {
 impl Apply {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
-        let mut plan = Plan::read(&self.plan)?;
-        let planned = plan.items.len();
+        let plan = Plan::read(&self.plan)?;
         let names: Vec<ProviderName> =
             plan.identities.iter().map(|planned| planned.provider).collect();
         let providers = app.providers(&names)?;
-        let listing = check_providers(&plan.identities, &providers).await?;
-        let (items, untried): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
-            .into_iter()
-            .partition(|item| listing.is_reachable(item.seen.provider));
-        plan.items = items;
+        let planned = PlannedRelease::of_saved(plan, &providers).await?;
         let options = self.release.options(app)?;
         let ledger = app.ledger().await?;
-        let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
-        let mut report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
-        for error in &listing.unreachable {
-            let theirs = untried.iter().filter(|item| item.seen.provider == error.provider);
-            report.add_untried(theirs, error);
-        }
+        let cancel = options.cancel.clone();
+        let pipeline = Pipeline::new(providers.clone(), Some(ledger.clone())).with_options(options);
+        let report = pipeline.release(planned.uncapped(), &SweepBar::new(&app.printer)).await;
         Shown {
             report: &report,
             applied: true,
-            planned,
-            unreachable: listing.unreachable_json(),
+            planned: planned.item_count(),
+            unreachable: unreachable_json(&planned.unreachable),
             took: started.elapsed(),
         }
         .print(app);
         release_orphans(app, &ledger, &providers).await;
-        match listing.failure() {
-            Some(failure) if !options.cancel.is_cancelled() => Err(failure),
-            _ => verdict(&report, options.cancel.is_cancelled()),
+        match unlisted(&planned.unreachable) {
+            Some(failure) if !cancel.is_cancelled() => Err(failure),
+            _ => verdict(&report, cancel.is_cancelled()),
         }
     }
-}
-
-/// Refuses a plan whose ids would name other objects here; returns the providers that do not
-/// respond.
-async fn check_providers(
-    identities: &[ProviderIdentity],
-    providers: &Providers,
-) -> Result<Listing, Failure> {
-    let mut listing = Listing::default();
-    for planned in identities {
-        let provider = providers.get(planned.provider)?;
-        let identity = match provider.identity().await {
-            Ok(identity) => identity,
-            Err(error) => {
-                listing.unreachable.push(error);
-                continue;
-            }
-        };
-        if identity != planned.identity {
-            let message = format!(
-                "the plan was made for {} at {}, which is another one than this",
-                planned.provider, planned.address
-            );
-            return Err(Failure::new(Code::OtherEngine, Exit::Refused, message)
-                .hint(provider.other_account_hint())
-                .hint("or make a new plan"));
-        }
-    }
-    Ok(listing)
 }

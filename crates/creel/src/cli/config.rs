@@ -1,10 +1,11 @@
 //! `creel config`: prints the settings, and where they come from.
 
 use clap::{Args, Subcommand};
-use creel_core::config::DEFAULTS;
+use creel_core::config::documented_defaults;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::backends::BACKENDS;
 use crate::output::{Exit, Failure, Printer, table};
 
 /// Show the settings and their origins
@@ -73,6 +74,6 @@ impl ConfigCommand {
 
 /// Prints the embedded defaults.
 pub(crate) fn print_defaults(printer: &Printer) -> Exit {
-    printer.data(DEFAULTS.trim_end());
+    printer.data(&documented_defaults(BACKENDS));
     Exit::Done
 }

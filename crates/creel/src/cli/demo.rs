@@ -6,9 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use creel_core::reap::{
-    Certificate, CertificateEvidence, CertificateVerdict, ItemReport, Outcome, Report,
-};
+use creel_core::pipeline::{CertificateRequest, Listing, Pipeline};
+use creel_core::reap::{Certificate, CertificateVerdict, ItemReport, Outcome, Report};
 use creel_ledger::{Event, Ledger, RecordFilter, StateName};
 use creel_model::failure::Code;
 use creel_model::os::process_stat;
@@ -46,31 +45,22 @@ impl Demo {
         let demo_home = DemoHome::new()?;
         let app = &demo_home.app(app);
         let providers = demo_home.providers(app).await?;
-        let baseline = app.list(&providers, &[]).await.inventory;
+        let baseline = Listing::read(&providers, &[]).await.inventory;
         let image = usable_image(&baseline);
         let mut supervisor = demo_home.start_supervisor(&providers, image)?;
         let held = supervisor.held()?;
-        let during = app.list(&providers, &[]).await.inventory;
+        let during = Listing::read(&providers, &[]).await;
         print_held(app, &held);
         let killed = supervisor.kill(app)?;
         let ledger = app.ledger().await?;
         wait_until_all_is_released(&ledger, killed).await?;
         let took = killed.elapsed();
         print_timeline(app, &ledger).await?;
-        let after = app.list(&providers, &[]).await;
+        let pipeline = Pipeline::new(providers, Some(ledger.clone()));
+        let after = pipeline.list().await;
         let report = report_of(&ledger).await?;
-        let certificate = Certificate::issue(CertificateEvidence {
-            ledger: Some(ledger.id()),
-            identities: app.identities(&providers, |_| true).await?,
-            started_at: Timestamp::now(),
-            baseline: &during,
-            report: &report,
-            inventory: &after.inventory,
-            unread: after.unread(),
-            outstanding: Vec::new(),
-            kept: Vec::new(),
-            unexplained: Vec::new(),
-        });
+        let request = CertificateRequest::of_plan(Timestamp::now(), (&during, &after), &report);
+        let certificate = pipeline.certify(request).await;
         print_certificate(app, &certificate, &baseline, took);
         supervisor.wait_for_watchdog(&held);
         demo_home.clear();
@@ -128,7 +118,7 @@ impl DemoHome {
         providers: &Providers,
         image: Option<String>,
     ) -> Result<DemoSupervisor, Failure> {
-        let has_engine = providers.get(creel_model::provider::ProviderName::Docker).is_ok();
+        let has_engine = providers.get(creel_docker::NAME).is_ok();
         let mut command = Command::new("/proc/self/exe");
         command.args(["dev", "hold", "--process", "--directory"]).env(CREEL_HOME, &self.home);
         if has_engine {

@@ -3,15 +3,16 @@
 use clap::Args;
 use comfy_table::Color;
 use creel_core::watchdog::ProcessWatch;
-use creel_docker::DockerProvider;
 use creel_ledger::{Ledger, RecordFilter};
+use creel_model::backend::{Backend, Verdict};
 use creel_model::failure::Code;
 use creel_model::os::ProcessKey;
-use creel_process::{CgroupVersion, Containment};
+use futures::future::join_all;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::backends::BACKENDS;
 use crate::output::table::{self, Cell};
 use crate::output::{Exit, Failure};
 
@@ -68,14 +69,8 @@ struct DoctorJson<'a> {
 
 impl Doctor {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
-        let checks = vec![
-            state_directory(app),
-            ledger(app).await,
-            watchdog(),
-            docker(app).await,
-            daytona(app).await,
-            process(app).await,
-        ];
+        let mut checks = vec![state_directory(app), ledger(app).await, watchdog()];
+        checks.extend(join_all(BACKENDS.iter().map(|backend| provider(app, backend))).await);
         let exit = checks.iter().fold(Exit::Done, |exit, check| exit.and(check.exit));
         if app.printer.json {
             app.printer.json(&DoctorJson {
@@ -190,139 +185,15 @@ fn watchdog() -> DoctorCheck {
     }
 }
 
-async fn docker(app: &App) -> DoctorCheck {
-    const NAME: &str = "docker";
-    let endpoint = match app.docker_endpoint() {
-        Ok(Some(endpoint)) => endpoint,
-        Ok(None) => {
-            return DoctorCheck::note(
-                NAME,
-                "not configured: no DOCKER_HOST, no context, no socket at the usual places",
-                "start an engine or set DOCKER_HOST to use containers",
-            );
-        }
-        Err(failure) => {
-            let hint = format!("creel explain {}", failure.code);
-            return DoctorCheck::problem(NAME, Exit::Usage, failure.sentence(), &hint);
-        }
+/// Lets a backend check whether it works here.
+async fn provider(app: &App, backend: &dyn Backend) -> DoctorCheck {
+    let found = backend.diagnose(&app.backend_context()).await;
+    let (status, exit) = match found.verdict {
+        Verdict::Works => (Health::Ok, Exit::Done),
+        Verdict::Unavailable => (Health::Note, Exit::Done),
+        Verdict::Misconfigured => (Health::Problem, Exit::Usage),
+        Verdict::Broken => (Health::Problem, Exit::Provider),
     };
-    let response = async {
-        let patience = app.config.docker.timeout;
-        let provider = DockerProvider::connect(endpoint)?.with_read_timeout(patience);
-        let engine = provider.engine().await?;
-        Ok::<_, creel_model::provider::ProviderError>((
-            creel_model::provider::Provider::address(&provider),
-            engine,
-        ))
-    };
-    match response.await {
-        Ok((address, engine)) => DoctorCheck::ok(
-            NAME,
-            format!(
-                "{} {} (API {}) at {address}",
-                engine.name(),
-                engine.version,
-                engine.api_version
-            ),
-        ),
-        Err(error) => {
-            let failure = Failure::from(error);
-            let hint = format!("creel explain {}", failure.code);
-            DoctorCheck::problem(NAME, Exit::Provider, failure.sentence(), &hint)
-        }
-    }
-}
-
-async fn daytona(app: &App) -> DoctorCheck {
-    const NAME: &str = "daytona";
-    let provider = match app.daytona() {
-        Ok(Some(provider)) => provider,
-        Ok(None) => {
-            return DoctorCheck::ok(NAME, "not configured: DAYTONA_API_KEY is not set");
-        }
-        Err(failure) => {
-            let hint = "check DAYTONA_API_KEY and DAYTONA_API_URL";
-            return DoctorCheck::problem(NAME, Exit::Usage, failure.sentence(), hint);
-        }
-    };
-    let address = creel_model::provider::Provider::address(&provider);
-    let response = async {
-        let missing = provider.key_rights().await?.missing();
-        provider.probe().await?;
-        Ok::<_, creel_model::provider::ProviderError>(missing)
-    };
-    match response.await {
-        Ok(missing) if missing.is_empty() => {
-            let found = format!("{address} answers, and the key may make and delete sandboxes");
-            daytona_toolbox(NAME, &provider, found).await
-        }
-        Ok(missing) => DoctorCheck::problem(
-            NAME,
-            Exit::Provider,
-            format!("the key lacks {}", missing.join(" and ")),
-            "make a key with the scopes write:sandboxes and delete:sandboxes: without the second, sandboxes cannot be deleted",
-        ),
-        Err(error) => {
-            let failure = Failure::from(error);
-            let hint = format!(
-                "check DAYTONA_API_KEY and DAYTONA_API_URL; creel explain {}",
-                failure.code
-            );
-            DoctorCheck::problem(NAME, Exit::Provider, failure.sentence(), &hint)
-        }
-    }
-}
-
-/// Checks the address for commands and files, which the service itself reports.
-async fn daytona_toolbox(
-    name: &'static str,
-    provider: &creel_daytona::DaytonaProvider,
-    found: String,
-) -> DoctorCheck {
-    match provider.probe_toolbox().await {
-        Ok(Some(address)) => {
-            DoctorCheck::ok(name, format!("{found}; its toolboxes answer at {address}"))
-        }
-        Ok(None) => DoctorCheck::ok(
-            name,
-            format!(
-                "{found}; it does not say where its toolboxes are, and there is no sandbox to ask"
-            ),
-        ),
-        Err(error) => DoctorCheck::problem(
-            name,
-            Exit::Provider,
-            format!("{found}, but its toolboxes cannot be reached: {}", error.message),
-            "sandboxes can be made and deleted, but no command runs in them: let this machine reach that address",
-        ),
-    }
-}
-
-async fn process(app: &App) -> DoctorCheck {
-    const NAME: &str = "process";
-    match app.process().capabilities().await {
-        Ok(can) => {
-            let limits =
-                if can.limits.is_empty() { "none".to_owned() } else { can.limits.join(", ") };
-            let groups = match can.cgroup {
-                Some(CgroupVersion::V1) => "cgroup v1",
-                Some(CgroupVersion::V2) => "cgroup v2",
-                Some(CgroupVersion::Hybrid) => "cgroup v1 and v2",
-                None => "no cgroups",
-            };
-            let held_by = match can.containment {
-                Containment::PidNamespace => "a pid namespace",
-                Containment::Cgroup => "a control group",
-                Containment::Subreaper => "a subreaper",
-            };
-            let detail = format!("trees are held by {held_by}; {groups}; limits: {limits}");
-            DoctorCheck::ok(NAME, detail)
-        }
-        Err(error) => DoctorCheck::problem(
-            NAME,
-            Exit::Provider,
-            error.message,
-            "process sandboxes cannot be used on this machine",
-        ),
-    }
+    let name = backend.name().name();
+    DoctorCheck { name, status, detail: found.detail, hint: found.hint, exit }
 }

@@ -1,7 +1,8 @@
 //! Finds the resources that the user names one by one, for `stop` and `rm`.
 
+use creel_core::pipeline::Survey;
 use creel_core::plan::{Binding, PlanItem};
-use creel_core::select::{Ownership, RecordIndex, protection};
+use creel_core::select::{Ownership, protection};
 use creel_ledger::{Ledger, Record};
 use creel_model::failure::Code;
 use creel_model::id::ResourceId;
@@ -9,7 +10,7 @@ use creel_model::owner::Liveness;
 use creel_model::provider::{IdentityCheck, Kind, Observed, Providers};
 use jiff::Timestamp;
 
-use crate::app::{App, Listing};
+use crate::app::{App, refusal};
 use crate::output::{Exit, Failure};
 
 /// What a name resolves to.
@@ -33,8 +34,7 @@ enum NameKind {
 pub(crate) struct Finder<'a> {
     pub(crate) app: &'a App,
     pub(crate) ledger: Option<&'a Ledger>,
-    pub(crate) listing: &'a Listing,
-    pub(crate) record_index: &'a RecordIndex,
+    pub(crate) survey: &'a Survey,
     /// The providers, for what a list does not show.
     pub(crate) providers: &'a Providers,
     /// Whether to take also what a live owner holds.
@@ -79,7 +79,7 @@ impl Finder<'_> {
     /// The other names stay.
     async fn only_the_name(&self, seen: &Observed, name: &str) -> Result<Observed, Failure> {
         let (_, wanted) = kind_and_name(name);
-        if seen.tags().nth(1).is_none() || seen.tags().all(|tag| tag != wanted) {
+        if seen.tags.len() < 2 || seen.tags.iter().all(|tag| tag != wanted) {
             return Ok(seen.clone());
         }
         let provider = self.providers.get(seen.provider)?;
@@ -98,7 +98,7 @@ impl Finder<'_> {
                 && seen.kind == record.kind
                 && record.state.object().map_or(seen.name == record.name, |id| seen.id == id)
         };
-        match self.listing.inventory.iter().find(is_it) {
+        match self.survey.listing.inventory.iter().find(is_it) {
             // Compared with the record, not with its name: a replacement stays.
             Some(seen) => {
                 let liveness = record.owner_liveness();
@@ -119,7 +119,7 @@ impl Finder<'_> {
             kind.is_none_or(|kind| kind == record.kind)
                 && (record.name == wanted || object.is_some_and(is_prefix))
         };
-        let mut fitting = self.record_index.records().filter(fits);
+        let mut fitting = self.survey.record_index.records().filter(fits);
         fitting.next().filter(|_| fitting.next().is_none())
     }
 
@@ -131,7 +131,7 @@ impl Finder<'_> {
         record: &Record,
         name_kind: NameKind,
     ) -> Result<NamedTarget, Failure> {
-        if let Some(failure) = self.listing.refusal() {
+        if let Some(failure) = refusal(&self.survey.listing.unreachable) {
             return Err(failure);
         }
         let provider = self.providers.get(record.provider)?;
@@ -169,7 +169,7 @@ impl Finder<'_> {
     fn find_object(&self, name: &str) -> Result<&Observed, Failure> {
         let (kind, wanted) = kind_and_name(name);
         let of_kind = |seen: &&Observed| kind.is_none_or(|kind: Kind| kind == seen.kind);
-        let all = || self.listing.inventory.iter().filter(of_kind);
+        let all = || self.survey.listing.inventory.iter().filter(of_kind);
         let whole: Vec<&Observed> = all()
             .filter(|seen| is_called(seen, wanted) || bare(&seen.id) == bare(wanted))
             .collect();
@@ -192,7 +192,7 @@ impl Finder<'_> {
     }
 
     fn no_such(&self, name: &str) -> Failure {
-        if let Some(failure) = self.listing.refusal() {
+        if let Some(failure) = refusal(&self.survey.listing.unreachable) {
             return failure;
         }
         Failure::new(Code::NoSuch, Exit::Usage, format!("there is no resource `{name}`"))
@@ -211,7 +211,7 @@ impl Finder<'_> {
 
     /// Refuses what is protected or held by an owner that may be alive.
     fn admit(&self, seen: Observed) -> Result<PlanItem, Failure> {
-        let ownership = self.record_index.ownership(&seen);
+        let ownership = self.survey.record_index.ownership(&seen);
         let liveness = match &ownership {
             Ownership::Foreign => Liveness::Dead,
             Ownership::Ours { liveness, .. }

@@ -1,6 +1,7 @@
 //! `creel ls`: lists what exists, and who owns it.
 
 use clap::Args;
+use creel_core::pipeline::{Listing, Survey};
 use creel_core::select::{Ownership, protection};
 use creel_ledger::UnfinishedDelete;
 use creel_model::labels;
@@ -10,7 +11,7 @@ use creel_model::provider::{Kind, Observed, ProviderName, Retention, show_date};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::app::{App, Listing, UnreachableJson};
+use crate::app::{App, UnreachableJson, unlisted, unreachable_json};
 use crate::output::{Exit, Failure, table};
 
 use super::recipes;
@@ -122,12 +123,12 @@ impl Ls {
         let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
         let providers = app.providers(&selector.providers)?;
         let ledger = app.ledger_if_any().await;
-        let mut listing = app.list(&providers, &selector.kinds).await;
-        let record_index = App::record_index(ledger.as_ref(), &listing.inventory).await?;
+        let listing = Listing::read(&providers, &selector.kinds).await;
+        let mut survey = Survey::new(listing, ledger.as_ref()).await?;
         let now = Timestamp::now();
-        listing
-            .date_images(app, std::slice::from_ref(&selector), &record_index, &providers)
-            .await?;
+        let (selectors, protect) = (std::slice::from_ref(&selector), &app.config.protect);
+        survey.date_images(selectors, protect, &providers).await?;
+        let Survey { mut listing, record_index, .. } = survey;
         listing.inventory.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         let (mut rows, mut orphans): (Vec<ListedResource>, usize) = (Vec::new(), 0);
         let marked = match &recipe {
@@ -158,7 +159,7 @@ impl Ls {
         if ledger.is_some() && orphans > 0 {
             app.printer.say(&format!("{orphans} orphaned; release them with: creel reconcile"));
         }
-        listing.failure().map_or(Ok(Exit::Done), Err)
+        unlisted(&listing.unreachable).map_or(Ok(Exit::Done), Err)
     }
 }
 
@@ -208,7 +209,7 @@ fn print_json(
         kept: seen.retained.as_ref(),
     });
     let resources = resources.collect();
-    let unreachable = listing.unreachable_json();
+    let unreachable = unreachable_json(&listing.unreachable);
     app.printer.json(&LsJson { version: 1, resources, unreachable, waiting, unfinished });
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use creel_core::rebuild;
-use creel_core::rebuild::{FoundResource, RebuildError, Survey};
+use creel_core::rebuild::{FoundResource, RebuildError, RebuildSurvey};
 use creel_ledger::event_log as records;
 use creel_ledger::event_log::LostEvents;
 use creel_model::failure::Code;
@@ -219,7 +219,7 @@ impl Rebuild {
 
     fn to_json<'a>(
         &self,
-        survey: &'a Survey,
+        survey: &'a RebuildSurvey,
         damage: &'a str,
         kept_as: Vec<String>,
     ) -> RebuildJson<'a> {
@@ -259,7 +259,7 @@ impl Rebuild {
         }
     }
 
-    fn show(&self, app: &App, survey: &Survey, damage: &str, kept_as: &[String]) {
+    fn show(&self, app: &App, survey: &RebuildSurvey, damage: &str, kept_as: &[String]) {
         let printer = &app.printer;
         printer.say(damage);
         if !survey.resources.is_empty() || !survey.unproven.is_empty() {
@@ -300,7 +300,7 @@ fn by_label(ledger: LedgerId) -> String {
     )
 }
 
-fn resources_table(survey: &Survey) -> table::Table {
+fn resources_table(survey: &RebuildSurvey) -> table::Table {
     let mut table = table::new(&["RECORD", "KIND", "ID", "NAME", "OWNER", "WHY"]);
     for found in &survey.resources {
         table.add_row([

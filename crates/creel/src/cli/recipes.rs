@@ -1,15 +1,13 @@
 //! `creel recipes`: lists recipes and prints them.
 
 use clap::{Args, Subcommand};
-use creel_core::recipe;
-use creel_core::recipe::{
-    Findings, LocalEvidence, RecipeContext, RecipeEntry, RecipeOrigin, RecipeStore, Vouch,
-};
-use creel_core::select::RecordIndex;
+use creel_core::pipeline::Survey;
+use creel_core::recipe::{Findings, RecipeEntry, RecipeOrigin, RecipeStore, Vouch};
 use creel_model::provider::Providers;
 use serde::Serialize;
 
-use crate::app::{App, Listing, known_states};
+use crate::app::App;
+use crate::backends::BACKENDS;
 use crate::output::{Exit, Failure, table};
 
 /// List the cleanup recipes for harnesses
@@ -80,7 +78,7 @@ struct ShownJson {
 
 impl Recipes {
     pub(crate) fn run(self, app: &App) -> Result<Exit, Failure> {
-        let store = RecipeStore::of(&app.environment.home, known_states());
+        let store = RecipeStore::of(&app.environment.home, BACKENDS.states());
         match self.command {
             Some(RecipesSubcommand::Show { name }) => show(app, store.load_to_show(&name)?),
             None => list(app, &store)?,
@@ -148,30 +146,31 @@ fn show(app: &App, entry: RecipeEntry) {
 
 /// Loads a recipe, and reports it if it replaces the built-in one of that name.
 pub(super) fn load(app: &App, name: &str) -> Result<RecipeEntry, Failure> {
-    let entry = RecipeStore::of(&app.environment.home, known_states()).take(name)?;
+    let entry = RecipeStore::of(&app.environment.home, BACKENDS.states()).take(name)?;
     say_if_replaced(app, &entry);
     Ok(entry)
 }
 
-/// Examines what bears the recipe's marks, and judges whether each object has finished.
+/// Judges with a recipe what has finished, or relies on the user's --ended.
 pub(super) async fn judge(
+    app: &App,
     entry: &RecipeEntry,
-    listing: &mut Listing,
-    record_index: &RecordIndex,
+    survey: &mut Survey,
     providers: &Providers,
-    ended: bool,
+    vouched: Option<&[String]>,
 ) -> Result<Findings, Failure> {
-    let listed = std::mem::take(&mut listing.inventory);
-    listing.inventory = recipe::examine_marked(&entry.recipe, listed, providers).await?;
-    listing.inventory.iter_mut().for_each(|seen| record_index.date(seen));
-    let inventory = &listing.inventory;
-    let evidence = LocalEvidence::gather(&entry.recipe, inventory, providers).await?;
-    let around = RecipeContext { inventory, evidence: &evidence, ended };
-    Ok(entry.recipe.judge(&entry.name, &around))
+    if let Some(projects) = vouched {
+        check_vouched(entry, projects)?;
+    }
+    let findings = survey.judge(entry, providers, vouched.is_some()).await?;
+    for process in &findings.still_running {
+        app.printer.warn(&format!("warning: {process} runs; --ended means what it uses too"));
+    }
+    Ok(findings)
 }
 
 /// Refuses --ended without a project for a harness whose marks other tools use too.
-pub(super) fn check_vouched(entry: &RecipeEntry, projects: &[String]) -> Result<(), Failure> {
+fn check_vouched(entry: &RecipeEntry, projects: &[String]) -> Result<(), Failure> {
     if entry.recipe.vouch == Vouch::Project && projects.is_empty() {
         let name = &entry.name;
         let message = format!("with the recipe {name}, --ended needs the --project that has ended");
@@ -180,13 +179,6 @@ pub(super) fn check_vouched(entry: &RecipeEntry, projects: &[String]) -> Result<
         );
     }
     Ok(())
-}
-
-/// Warns of processes that contradict the user's --ended.
-pub(super) fn warn_of_running(app: &App, findings: &Findings) {
-    for process in &findings.still_running {
-        app.printer.warn(&format!("warning: {process} runs; --ended means what it uses too"));
-    }
 }
 
 fn say_if_replaced(app: &App, entry: &RecipeEntry) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::output::{Exit, Failure, table};
 
-use super::report::{incomplete_audit, items_table};
+use super::report::items_table;
 use super::unfinished::deletes_table;
 
 /// Finish interrupted cleanup: release orphans and close records
@@ -87,7 +87,7 @@ fn verdict(status: &Status) -> Result<Exit, Failure> {
             .after_output());
     }
     if status.audit_incomplete > 0 {
-        return Err(incomplete_audit(status.audit_incomplete).after_output());
+        return Err(Failure::incomplete_audit(status.audit_incomplete).after_output());
     }
     if status.is_settled() && status.quarantined == 0 {
         return Ok(Exit::Done);

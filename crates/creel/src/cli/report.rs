@@ -32,13 +32,6 @@ struct SweepJson<'a> {
     seconds: f64,
 }
 
-/// Returns the failure of a command that released something but could not record it.
-pub(crate) fn incomplete_audit(count: usize) -> Failure {
-    let message = format!("audit incomplete: {count} changes are not on record: the disk is full");
-    Failure::new(Code::AuditIncomplete, Exit::Unverified, message)
-        .hint("free some space, then: creel reconcile")
-}
-
 /// The outcome of a sweep, apply or rm, to be shown.
 pub(crate) struct Shown<'a> {
     pub(crate) report: &'a Report,
@@ -168,7 +161,7 @@ pub(crate) fn verdict(report: &Report, interrupted: bool) -> Result<Exit, Failur
         Failure::new(Code::NotGone, Exit::Unverified, format!("{not_gone} not verified gone"))
             .hint("each line says why; run the same command again, or: creel explain CR0040")
     } else if report.audit_incomplete > 0 {
-        incomplete_audit(report.audit_incomplete)
+        Failure::incomplete_audit(report.audit_incomplete)
     } else if report.count(Outcome::Drifted) > 0 {
         let drifted = report.count(Outcome::Drifted);
         Failure::new(Code::Drifted, Exit::Refused, format!("{drifted} changed and left alone"))

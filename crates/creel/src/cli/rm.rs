@@ -3,12 +3,11 @@
 use std::time::Instant;
 
 use clap::Args;
-use creel_core::plan::{Plan, VERSION};
-use creel_core::reap::Reaper;
+use creel_core::pipeline::{Listing, Pipeline, PlannedRelease, Survey};
 use creel_model::provider::ProviderName;
-use jiff::Timestamp;
 
-use crate::app::App;
+use crate::app::{App, unreachable_json};
+use crate::backends::{parse_name, provider_help};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
@@ -33,8 +32,7 @@ pub(crate) struct Rm {
     /// The resources to release
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Only search this provider: daytona, docker, process
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = provider_help())]
     provider: Vec<ProviderName>,
     /// Also release resources held by a live owner
     #[arg(long)]
@@ -49,37 +47,29 @@ impl Rm {
         let options = self.release.options(app)?;
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger().await?;
-        let listing = app.list(&providers, &[]).await;
-        let record_index = App::record_index(Some(&ledger), &listing.inventory).await?;
-        let (ledger_ref, force) = (Some(&ledger), self.force);
+        let listing = Listing::read(&providers, &[]).await;
+        let survey = Survey::new(listing, Some(&ledger)).await?;
         let finder = Finder {
             app,
-            ledger: ledger_ref,
-            listing: &listing,
-            record_index: &record_index,
+            ledger: Some(&ledger),
+            survey: &survey,
             providers: &providers,
-            force,
+            force: self.force,
         };
         let items = finder.find_all(&self.ids).await?;
-        let plan = Plan {
-            version: VERSION,
-            made_at: Timestamp::now(),
-            identities: Vec::new(),
-            listed: listing.inventory.len(),
-            items,
-            spared: Vec::new(),
-        };
-        let reaper = Reaper::new(providers.clone(), Some(ledger.clone()));
-        let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
+        let planned = PlannedRelease::of_items(items, survey.listing.inventory.len());
+        let cancel = options.cancel.clone();
+        let pipeline = Pipeline::new(providers.clone(), Some(ledger.clone())).with_options(options);
+        let report = pipeline.release(planned.uncapped(), &SweepBar::new(&app.printer)).await;
         Shown {
             report: &report,
             applied: true,
-            planned: plan.items.len(),
-            unreachable: listing.unreachable_json(),
+            planned: planned.item_count(),
+            unreachable: unreachable_json(&survey.listing.unreachable),
             took: started.elapsed(),
         }
         .print(app);
         release_orphans(app, &ledger, &providers).await;
-        verdict(&report, options.cancel.is_cancelled())
+        verdict(&report, cancel.is_cancelled())
     }
 }

@@ -107,7 +107,7 @@ impl Runs {
         // Reading never changes a run; it only reports how many must be closed.
         let orphans = runs.iter().filter(|run| is_orphan(run)).count();
         if orphans > 0 {
-            let hint = "whose driver died; close them with: creel reconcile";
+            let hint = "whose driver died; creel reconcile closes them, creel resume or cancel if they are detached";
             app.printer.say(&format!("{orphans} {hint}"));
         }
         Ok(Exit::Done)

@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
-use creel_core::select::{LabelMatch, LedgerChoice, NamePattern, Preset, Selector};
-use creel_model::provider::{Kind, ProviderName};
+use creel_core::select::{LabelMatch, LedgerChoice, NamePattern, Selector, preset_selectors};
+use creel_model::provider::{Kind, Preset, ProviderName};
 
-use crate::app::known_states;
+use crate::backends::{BACKENDS, parse_name, provider_help};
 use crate::output::Failure;
 
 /// Selectors: a resource must match every flag, and any value of a repeated flag
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Selectors")]
 pub(crate) struct SelectorArgs {
-    /// Only resources of this provider: daytona, docker, process
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = provider_help())]
     pub(crate) provider: Vec<ProviderName>,
     /// Only resources of this kind: sandbox, process, container, network, volume, image, directory
     #[arg(long, value_name = "KIND")]
@@ -68,7 +67,7 @@ impl SelectorArgs {
             all: false,
             spares_kept: false,
         };
-        selector.check_states(&known_states())?;
+        selector.check_states(&BACKENDS.states())?;
         selector.rule = selector.describe();
         Ok(selector)
     }
@@ -76,9 +75,11 @@ impl SelectorArgs {
     /// Returns a preset's selectors, each narrowed by the flags.
     pub(crate) fn narrow(&self, preset: Preset) -> Result<Vec<Selector>, Failure> {
         let flags = self.selector()?;
-        let narrowed = preset.selectors().into_iter().filter_map(|rule| {
+        let narrowed = preset_selectors(preset, BACKENDS.preset_rules(preset));
+        let narrowed = narrowed.into_iter().filter_map(|rule| {
             Some(Selector {
                 rule: rule.rule.clone(),
+                providers: common(rule.providers, &flags.providers)?,
                 kinds: common(rule.kinds, &flags.kinds)?,
                 states: common(rule.states, &flags.states)?,
                 older_than: rule.older_than.max(flags.older_than),
@@ -87,7 +88,8 @@ impl SelectorArgs {
         });
         let narrowed: Vec<Selector> = narrowed.collect();
         if narrowed.is_empty() {
-            let message = format!("the preset {preset} means nothing of that --kind and --state");
+            let message =
+                format!("the preset {preset} means nothing of that --provider, --kind and --state");
             return Err(Failure::usage(&message)
                 .hint("leave the preset out, or see what it means: creel sweep --help"));
         }

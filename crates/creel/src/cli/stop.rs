@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use creel_core::cleanup::Cleanup;
+use creel_core::pipeline::{Listing, Survey};
 use creel_core::plan::PlanItem;
 use creel_model::failure::Code;
 use creel_model::provider::{ErrorClass, Kind, ProviderError, ProviderName};
@@ -12,6 +13,7 @@ use futures::future::join_all;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::backends::{parse_name, provider_help};
 use crate::output::{Exit, Failure, table};
 
 use super::finder::Finder;
@@ -29,8 +31,7 @@ pub(crate) struct Stop {
     /// Wait this long before killing
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = creel_model::duration::parse)]
     stop_timeout: Duration,
-    /// Only search this provider: daytona, docker, process
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = provider_help())]
     provider: Vec<ProviderName>,
     /// Also stop resources held by a live owner
     #[arg(long)]
@@ -59,11 +60,10 @@ impl Stop {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let providers = app.providers(&self.provider)?;
         let ledger = app.ledger_if_any().await;
-        let listing = app.list(&providers, &[]).await;
-        let record_index = App::record_index(ledger.as_ref(), &listing.inventory).await?;
+        let listing = Listing::read(&providers, &[]).await;
+        let survey = &Survey::new(listing, ledger.as_ref()).await?;
         let (ledger, force) = (ledger.as_ref(), self.force);
-        let (listing, record_index, providers_ref) = (&listing, &record_index, &providers);
-        let finder = Finder { app, ledger, listing, record_index, providers: providers_ref, force };
+        let finder = Finder { app, ledger, survey, providers: &providers, force };
         let items = finder.find_all(&self.ids).await?;
         let timeout = self.stop_timeout;
         let stops = items.into_iter().map(|item| {

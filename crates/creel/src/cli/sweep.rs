@@ -5,21 +5,21 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use creel_core::plan;
-use creel_core::plan::{Plan, PlanInput};
-use creel_core::reap::{Certificate, CertificateEvidence, Reaper, Report};
-use creel_core::recipe::{Findings, RecipeEntry};
-use creel_core::select::{Ownership, Preset, RecordIndex, Selector};
+use creel_core::pipeline::{
+    CertificateRequest, CheckedRelease, Listing, Pipeline, PlannedRelease, Selection, Survey,
+};
+use creel_core::reap::Report;
+use creel_core::select::{Ownership, Selector};
 use creel_ledger::{Ledger, LedgerError};
 use creel_model::failure::Code;
 use creel_model::owner::Liveness;
-use creel_model::provider::{Observed, Providers};
+use creel_model::provider::{Observed, Preset};
 use creel_model::task;
 use futures::join;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Listing};
+use crate::app::{App, unlisted, unreachable_json};
 use crate::output::progress::SweepBar;
 use crate::output::{Exit, Failure};
 
@@ -106,104 +106,76 @@ pub(crate) struct Sweep {
     release: ReleaseArgs,
 }
 
-/// What a sweep selects.
-struct Selection<'a> {
-    selectors: &'a [Selector],
-    /// The findings of a recipe, if one narrows the selectors.
-    findings: Option<&'a Findings>,
-}
-
 impl Sweep {
     pub(crate) async fn run(self, app: &App) -> Result<Exit, Failure> {
         let started = Instant::now();
         let selectors = self.selection()?;
         let recipe = self.recipe.as_ref().map(|name| recipes::load(app, name)).transpose()?;
-        let mut options = self.release.options(app)?;
-        options.selectors.clone_from(&selectors);
+        let options = self.release.options(app)?;
+        let cancel = options.cancel.clone();
         let providers = app.providers(&self.selectors.provider)?;
-        options.seen_at = Some(Instant::now());
         // All kinds are listed, whatever is selected: containers show what is in use.
-        let (ledger, mut listing) = join!(self.ledger(app), app.list(&providers, &[]));
+        let (ledger, listing) = join!(self.ledger(app), Listing::read(&providers, &[]));
         let (ledger, unwritable) = ledger?;
-        let record_index = match unwritable {
-            Some(_) => app.record_index_of_labels(),
-            None => App::record_index(ledger.as_ref(), &listing.inventory).await?,
+        let mut survey = match unwritable {
+            Some(_) => Survey::sparing_tracked(listing, app.record_index_of_labels()),
+            None => Survey::new(listing, ledger.as_ref()).await?,
         };
         let findings = match &recipe {
             Some(recipe) => {
-                Some(self.judge(app, recipe, &mut listing, &record_index, &providers).await?)
+                let vouched = self.ended.then_some(self.selectors.project.as_slice());
+                Some(recipes::judge(app, recipe, &mut survey, &providers, vouched).await?)
             }
             None => None,
         };
-        listing.date_images(app, &selectors, &record_index, &providers).await?;
-        let input = Selection { selectors: &selectors, findings: findings.as_ref() };
-        let plan = self.plan(app, &listing, &record_index, input);
-        let plan = if unwritable.is_some() { spare_tracked(plan, &record_index) } else { plan };
-        let left = unwritable.and_then(|error| orphans_left(error, &listing, &record_index));
+        let pipeline = Pipeline::new(providers.clone(), ledger.clone()).with_options(options);
+        let selection =
+            Selection { selectors: &selectors, findings: findings.as_ref(), force: self.force };
+        let planned = pipeline.plan(&mut survey, selection).await?;
+        let left = unwritable.and_then(|error| orphans_left(error, &survey));
         if let Some(path) = &self.plan_out {
-            keep(app, &providers, &plan, path).await?;
+            pipeline.bind(&planned.plan).await?.write(path)?;
+            app.printer.say(&format!("plan saved; apply it with: creel apply {}", path.display()));
         }
         let report = if self.apply {
-            self.check(app, &plan, &options.cancel).await?;
-            let reaper = Reaper::new(providers.clone(), ledger.clone());
-            reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await
+            let checked = self.check(app, &planned, &cancel).await?;
+            pipeline.release(checked, &SweepBar::new(&app.printer)).await
         } else {
-            Report::of_plan(&plan)
+            Report::of_plan(&planned.plan)
         };
-        let (planned, made_at) = (plan.items.len(), plan.made_at);
+        let (planned_count, made_at) = (planned.item_count(), planned.plan.made_at);
         // A long table needs memory: drop what is no longer needed first.
-        drop(plan);
+        drop(planned);
+        let mut listing = survey.listing;
         if self.certificate.is_none() {
             listing.inventory = Vec::new();
         }
         Shown {
             report: &report,
             applied: self.apply,
-            planned,
-            unreachable: listing.unreachable_json(),
+            planned: planned_count,
+            unreachable: unreachable_json(&listing.unreachable),
             took: started.elapsed(),
         }
         .print(app);
         let mut unread = None;
         if self.apply {
-            let certified =
-                self.certify(app, &providers, ledger.as_ref(), made_at, &listing, &report);
-            unread = certified.await?;
-            if let Some(ledger) = ledger.as_ref().filter(|_| !options.cancel.is_cancelled()) {
+            unread = self.certify(app, &pipeline, (made_at, &listing), &report).await?;
+            if let Some(ledger) = ledger.as_ref().filter(|_| !cancel.is_cancelled()) {
                 release_orphans(app, ledger, &providers).await;
             }
         }
         unfinished::mention(app, &unfinished::read(app, ledger.as_ref()).await);
-        if let Some(failure) = listing.failure().or(unread) {
+        if let Some(failure) = unlisted(&listing.unreachable).or(unread) {
             return Err(failure);
         }
-        let done = if self.apply {
-            verdict(&report, options.cancel.is_cancelled())
-        } else {
-            Ok(Exit::Done)
-        };
+        let done =
+            if self.apply { verdict(&report, cancel.is_cancelled()) } else { Ok(Exit::Done) };
         match (done, left) {
             (Ok(_), Some(left)) => Err(left),
             (Err(failure), Some(left)) => Err(failure.and(&left)),
             (done, None) => done,
         }
-    }
-
-    /// Judges with a recipe what has finished, or relies on the user's --ended.
-    async fn judge(
-        &self,
-        app: &App,
-        recipe: &RecipeEntry,
-        listing: &mut Listing,
-        record_index: &RecordIndex,
-        providers: &Providers,
-    ) -> Result<Findings, Failure> {
-        if self.ended {
-            recipes::check_vouched(recipe, &self.selectors.project)?;
-        }
-        let findings = recipes::judge(recipe, listing, record_index, providers, self.ended).await?;
-        recipes::warn_of_running(app, &findings);
-        Ok(findings)
     }
 
     /// Returns the selectors; refuses what would select foreign resources by accident.
@@ -254,122 +226,54 @@ impl Sweep {
         }
     }
 
-    fn plan(
-        &self,
-        app: &App,
-        listing: &Listing,
-        record_index: &RecordIndex,
-        selection: Selection<'_>,
-    ) -> Plan {
-        plan::build(PlanInput {
-            identities: Vec::new(),
-            inventory: &listing.inventory,
-            record_index,
-            selectors: selection.selectors,
-            findings: selection.findings,
-            protect: &app.config.protect,
-            force: self.force,
-            now: Timestamp::now(),
-        })
-    }
-
     /// Refuses plans that are too large or not confirmed.
-    async fn check(
+    async fn check<'a>(
         &self,
         app: &App,
-        plan: &Plan,
+        planned: &'a PlannedRelease,
         cancel: &CancellationToken,
-    ) -> Result<(), Failure> {
-        app.caps(self.max, self.max_percent).check(plan)?;
-        if self.all && !self.yes && !plan.items.is_empty() {
-            confirm(app, plan.items.len(), cancel).await?;
+    ) -> Result<CheckedRelease<'a>, Failure> {
+        let checked = planned.check(&app.caps(self.max, self.max_percent))?;
+        let count = planned.item_count();
+        if self.all && !self.yes && count > 0 {
+            confirm(app, count, cancel).await?;
         }
-        Ok(())
+        Ok(checked)
     }
 
     /// Writes the certificate; returns why it lacks the list after the release, if it does.
     async fn certify(
         &self,
         app: &App,
-        providers: &Providers,
-        ledger: Option<&Ledger>,
-        started_at: Timestamp,
-        before: &Listing,
+        pipeline: &Pipeline,
+        (started_at, before): (Timestamp, &Listing),
         report: &Report,
     ) -> Result<Option<Failure>, Failure> {
         let Some(path) = &self.certificate else { return Ok(None) };
-        let after = app.list(providers, &[]).await;
-        let certificate = Certificate::issue(CertificateEvidence {
-            ledger: ledger.map(|ledger| ledger.id()),
-            identities: app
-                .identities(providers, |name| before.is_reachable(name))
-                .await
-                .unwrap_or_default(),
-            started_at,
-            baseline: &before.inventory,
-            report,
-            inventory: &after.inventory,
-            unread: before.unread().into_iter().chain(after.unread()).collect(),
-            outstanding: Vec::new(),
-            kept: Vec::new(),
-            unexplained: Vec::new(),
-        });
+        let after = &pipeline.list().await;
+        let request = CertificateRequest::of_plan(started_at, (before, after), report);
+        let certificate = pipeline.certify(request).await;
         certificate.write(path).map_err(|error| {
             let message = format!("cannot write the certificate {}", path.display());
             Failure::file(&message, &error).after_output()
         })?;
-        let unread = after.failure();
+        let unread = unlisted(&after.unreachable);
         let reservation = if unread.is_some() { " (inventory unread)" } else { "" };
         app.printer.say(&format!("certificate: {}{reservation}", path.display()));
         Ok(unread)
     }
 }
 
-/// Writes a plan for later, bound to the providers and to the present state of each object.
-///
-/// Providers from which the plan releases nothing are left out: the plan does not depend on them.
-async fn keep(
-    app: &App,
-    providers: &Providers,
-    plan: &Plan,
-    path: &std::path::Path,
-) -> Result<(), Failure> {
-    let is_used = |name| plan.items.iter().any(|item| item.seen.provider == name);
-    let identities = app.identities(providers, is_used).await?;
-    let plan = plan::examine(plan.clone(), providers).await?;
-    Plan { identities, ..plan }.write(path)?;
-    app.printer.say(&format!("plan saved; apply it with: creel apply {}", path.display()));
-    Ok(())
-}
-
-/// Removes what creel tracks from a plan, because its release could not be recorded.
-fn spare_tracked(mut plan: Plan, record_index: &RecordIndex) -> Plan {
-    let (free, tracked): (Vec<_>, Vec<_>) = std::mem::take(&mut plan.items)
-        .into_iter()
-        .partition(|item| record_index.ownership(&item.seen) == Ownership::Foreign);
-    plan.items = free;
-    plan.spared.extend(tracked.into_iter().map(|item| plan::SparedItem {
-        seen: item.seen,
-        rule: item.rule,
-        reason: "creel tracks it, and the ledger cannot be written".to_owned(),
-    }));
-    plan
-}
-
 /// Returns a failure if orphans were left because the ledger cannot be written.
-fn orphans_left(
-    error: LedgerError,
-    listing: &Listing,
-    record_index: &RecordIndex,
-) -> Option<Failure> {
+fn orphans_left(error: LedgerError, survey: &Survey) -> Option<Failure> {
     let is_orphan = |seen: &&Observed| {
         matches!(
-            record_index.ownership(seen),
+            survey.record_index.ownership(seen),
             Ownership::Unrecorded { liveness: Liveness::Dead, .. }
                 | Ownership::Ours { liveness: Liveness::Dead, .. }
         )
     };
-    let count = listing.inventory.iter().filter(is_orphan).count();
+    let count = survey.listing.inventory.iter().filter(is_orphan).count();
     (count > 0).then(|| {
         let failure = Failure::from(error).exiting(Exit::Unverified);
         let after = format!("orphans that creel made and did not release: {count}");

@@ -4,9 +4,11 @@ use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use clap::Args;
-use creel_core::watchdog::{ProcessWatch, reclaim};
+use creel_core::watchdog::{ProcessWatch, Reclaimed, reclaim};
+use creel_ledger::{Ledger, LedgerError, WhenFull};
 use creel_model::owner::Owner;
 use tracing::info;
 
@@ -15,6 +17,8 @@ use crate::output::{Exit, Failure};
 
 /// The byte that reports that the watch has begun.
 const READY: &[u8] = b"w";
+/// The pause between two tries to open the ledger on a full disk.
+const SPACE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Watch a supervisor (started by creel itself)
 #[derive(Debug, Args)]
@@ -35,19 +39,32 @@ impl WatchdogCommand {
             .map_err(internal)?;
         watch.ended().await.map_err(internal)?;
         info!(owner = %self.owner, "the supervisor has ended");
-        let ledger = app.ledger().await?;
         let providers = app.providers(&[])?;
-        let reconciler = app.reconciler(&ledger, &providers)?;
-        reclaim(&reconciler, &self.owner, |status| {
-            info!(
-                released = status.released(),
-                open_intents = status.open_intents,
-                runs_closed = status.runs_closed,
-                "reclaimed"
-            );
-        })
-        .await?;
-        Ok(Exit::Done)
+        loop {
+            let ledger = open_ledger(app).await?;
+            let reconciler = app.reconciler(&ledger, &providers)?;
+            let reclaimed = reclaim(&reconciler, &self.owner, |status| {
+                info!(
+                    released = status.released(),
+                    open_intents = status.open_intents,
+                    runs_closed = status.runs_closed,
+                    "reclaimed"
+                );
+            });
+            if reclaimed.await? == Reclaimed::Done {
+                return Ok(Exit::Done);
+            }
+        }
+    }
+}
+
+/// Opens the ledger. If the disk is too full even for that, waits until it is not.
+async fn open_ledger(app: &App) -> Result<Ledger, LedgerError> {
+    loop {
+        match Ledger::open(&app.environment.home).await {
+            Err(error) if error.is_disk_full() => tokio::time::sleep(SPACE_PAUSE).await,
+            opened => return opened,
+        }
     }
 }
 

@@ -4,17 +4,17 @@ use std::error::Error;
 
 use creel_core::cleanup::CleanupError;
 use creel_core::config::ConfigError;
+use creel_core::pipeline::SavedPlanError;
 use creel_core::plan::{CapExceeded, PlanFileError};
 use creel_core::recipe::RecipeError;
 use creel_core::scope::{AcquireError, ScopeError};
 use creel_core::select::InvalidSelector;
-use creel_daytona::InvalidAccess;
-use creel_docker::EndpointError;
 use creel_ledger::event_log::RecordsError;
 use creel_ledger::{LedgerError, OnOwnerDeath};
+use creel_model::backend::BackendError;
 use creel_model::failure::Code;
 use creel_model::names;
-use creel_model::provider::{ErrorClass, ProviderError, UnknownName};
+use creel_model::provider::{ProviderError, UnknownName};
 use creel_run::commands::RunCommandError;
 use creel_run::engine::DriveError;
 use creel_run::workflow::WorkflowError;
@@ -107,6 +107,12 @@ impl Failure {
         self
     }
 
+    /// The failure of a command that released something but could not record it.
+    pub(crate) fn incomplete_audit(count: usize) -> Self {
+        Self::new(Code::AuditIncomplete, Exit::Unverified, incomplete_audit(count))
+            .hint("free some space, then: creel reconcile")
+    }
+
     /// Marks that stdout has its one line of JSON already.
     #[must_use]
     pub(crate) fn after_output(mut self) -> Self {
@@ -165,6 +171,11 @@ impl Failure {
 /// The line breaks in a list of issues are ours and stay.
 fn in_view(text: &str) -> String {
     text.split('\n').map(names::visible).collect::<Vec<_>>().join("\n")
+}
+
+/// Says how many changes are not on record.
+pub(crate) fn incomplete_audit(count: usize) -> String {
+    format!("audit incomplete: {count} changes are not on record: the disk is full")
 }
 
 impl From<LedgerError> for Failure {
@@ -267,15 +278,14 @@ impl From<RunCommandError> for Failure {
 
 impl From<ProviderError> for Failure {
     fn from(error: ProviderError) -> Self {
-        match error.class {
-            ErrorClass::Denied => Self::of(Code::Denied, Exit::Provider, &error)
-                .hint("creel explain CR0021 shows how to give access"),
-            ErrorClass::Unreachable | ErrorClass::Throttled | ErrorClass::Transient => {
-                Self::of(Code::Unreachable, Exit::Provider, &error)
-                    .hint("creel doctor shows what was tried and what answered")
+        let (exit, hint) = match error.code() {
+            Code::Denied => (Exit::Provider, "creel explain CR0021 shows how to give access"),
+            Code::Unreachable => {
+                (Exit::Provider, "creel doctor shows what was tried and what answered")
             }
-            _ => Self::of(Code::Refused, Exit::Unverified, &error).hint("creel explain CR0024"),
-        }
+            _ => (Exit::Unverified, "creel explain CR0024"),
+        };
+        Self::of(error.code(), exit, &error).hint(hint)
     }
 }
 
@@ -323,21 +333,19 @@ impl From<WorkflowError> for Failure {
     }
 }
 
-impl From<EndpointError> for Failure {
-    fn from(error: EndpointError) -> Self {
-        Self::of(Code::Endpoint, Exit::Usage, &error)
-            .hint("check DOCKER_HOST, DOCKER_CONTEXT and: docker context ls")
-    }
-}
-
-impl From<InvalidAccess> for Failure {
-    fn from(error: InvalidAccess) -> Self {
-        let code = match error {
-            InvalidAccess::NoKey => Code::NotConfigured,
-            _ => Code::Endpoint,
-        };
-        Self::of(code, Exit::Usage, &error)
-            .hint("check DAYTONA_API_KEY, DAYTONA_API_URL and: creel doctor")
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Invalid { code, error, hint } => {
+                Self::of(code, Exit::Usage, &*error).hint(hint)
+            }
+            BackendError::NotConfigured { message, hint } => {
+                Self::new(Code::NotConfigured, Exit::Provider, message).hint(hint)
+            }
+            BackendError::Settings(error) => Self::of(Code::Settings, Exit::Usage, &error)
+                .hint("creel config defaults prints every setting with its documentation"),
+            BackendError::Provider(error) => error.into(),
+        }
     }
 }
 
@@ -356,6 +364,20 @@ impl From<UnknownName> for Failure {
 impl From<PlanFileError> for Failure {
     fn from(error: PlanFileError) -> Self {
         Self::of(Code::File, Exit::Usage, &error).hint("make a plan: creel sweep … --plan-out FILE")
+    }
+}
+
+impl From<SavedPlanError> for Failure {
+    fn from(error: SavedPlanError) -> Self {
+        let message = error.to_string();
+        match error {
+            SavedPlanError::Provider(error) => error.into(),
+            SavedPlanError::OtherProvider { hint, .. } => {
+                Self::new(Code::OtherEngine, Exit::Refused, message)
+                    .hint(hint)
+                    .hint("or make a new plan")
+            }
+        }
     }
 }
 

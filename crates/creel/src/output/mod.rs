@@ -11,7 +11,7 @@ mod usage;
 use std::process::ExitCode;
 
 pub(crate) use exit::Exit;
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, incomplete_audit};
 pub(crate) use printer::{Global, Printer};
 
 /// Shows a failure and returns its exit code.

@@ -1,12 +1,13 @@
 //! An engine that means harm: endless answers, and names that forge rows or steer a terminal.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use creel_testkit::creel::Output;
 use creel_testkit::fake_engine::{
     FakeEngine, Reply, container_detail, container_id, container_row,
 };
+use creel_testkit::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::support::Home;
@@ -18,15 +19,17 @@ const MOST: u64 = 200 << 20;
 fn measured(home: &Home, arguments: &[&str]) -> (Output, u64) {
     let running = home.creel.spawn(arguments);
     let status = format!("/proc/{}/status", running.pid());
-    let (mut peak, began) = (0, Instant::now());
-    // The mark only rises, so the last look before the end has nearly all of it.
-    while began.elapsed() < Duration::from_secs(100) {
-        let Ok(text) = fs::read_to_string(&status) else { break };
-        let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:")) else { break };
-        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-        peak = peak.max(kilobytes << 10);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut peak = 0;
+    // The mark only rises, so the last check before the end has nearly all of it.
+    let has_ended = || {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.map(|line| line.trim().trim_end_matches(" kB").parse::<u64>());
+        peak = kilobytes.map_or(peak, |mark| peak.max(mark.unwrap() << 10));
+        line.is_none()
+    };
+    // Whether it ended in time is for the caller to see.
+    let _ = eventually(Duration::from_secs(100), has_ended);
     (running.wait(), peak)
 }
 

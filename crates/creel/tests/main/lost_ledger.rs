@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use creel_core::rebuild::{self, RebuildError};
 use creel_daytona_server::Settings;
+use creel_model::provider::Providers;
 use creel_testkit::decoys::Decoys;
 use creel_testkit::docker::Labels;
 use creel_testkit::engine::Engine;
@@ -345,4 +347,68 @@ fn sandboxes_at_daytona_are_found_again_and_decoys_stay() {
     assert_eq!(daytona.left(), Vec::<Value>::new());
     assert!(home.open_records().is_empty());
     daytona.assert_decoys_untouched();
+}
+
+/// Returns how many ledgers were put aside as damaged.
+fn put_aside(home: &Home) -> usize {
+    let entries = fs::read_dir(home.creel.state()).unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("ledger.db.damaged-")).count()
+}
+
+#[test]
+fn a_rebuild_that_was_overtaken_leaves_the_ledger_of_the_other_alone() {
+    let home = Home::without_engine();
+    home.ledger_id();
+    orphan(&home, &["--directory"]);
+    Loss::Deleted.strike(&home);
+    let state = home.creel.state();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let providers = Providers::new(Vec::new());
+    let survey = runtime.block_on(rebuild::survey(&state, &providers, None)).unwrap();
+
+    run(&home, "ledger rebuild --apply").expect_code(0);
+    orphan(&home, &["--directory"]);
+    let records = home.open_records();
+    assert_eq!(records.len(), 1, "the first orphan is released by the next command");
+    let overtaken = runtime.block_on(rebuild::write(&state, &survey));
+    assert!(matches!(overtaken, Err(RebuildError::NotNeeded)), "{overtaken:?}");
+    assert_eq!((home.open_records(), put_aside(&home)), (records, 0));
+    run(&home, "reconcile").expect_code(0);
+    assert_eq!(home.on_machine(), [""; 0]);
+}
+
+#[test]
+fn rebuilds_at_once_lose_nothing_and_double_nothing() {
+    for _ in 0..4 {
+        let daytona = Daytona::start(Settings::hollow());
+        let mut home = Home::without_engine();
+        home.creel = daytona.point(home.creel.clone());
+        let id = home.ledger_id();
+        let mut resources = orphan(&home, &["--sandbox", "--directory", "--count", "2"]);
+        resources.sort();
+        for record in home.records().iter().filter(|record| record["kind"] == "sandbox") {
+            let text = |name: &str| record[name].as_str().unwrap().to_owned();
+            daytona.plant(&text("name"), &text("resource"), &id);
+        }
+        Loss::Deleted.strike(&home);
+        let rebuild = || home.creel.spawn(["ledger", "rebuild", "--apply"]);
+        let rebuilds: Vec<_> = (0..4).map(|_| rebuild()).collect();
+        let outputs: Vec<_> = rebuilds.into_iter().map(|rebuild| rebuild.wait()).collect();
+        let count = |code| outputs.iter().filter(|output| output.code() == Some(code)).count();
+        // The others were refused: another one had the lock, or was done.
+        assert_eq!((count(0), count(1) + count(4)), (1, 3), "{outputs:#?}");
+        assert_eq!((home.ledger_id(), put_aside(&home)), (id, 0));
+        let records = home.open_records();
+        let mut found: Vec<&str> =
+            records.iter().map(|record| record["resource"].as_str().unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, resources);
+        run(&home, "ledger check").expect_code(0);
+        run(&home, "reconcile").expect_code(0);
+        assert_eq!(daytona.left(), Vec::<Value>::new());
+        daytona.assert_decoys_untouched();
+        assert_eq!(home.on_machine(), [""; 0]);
+        assert!(home.open_records().is_empty());
+    }
 }

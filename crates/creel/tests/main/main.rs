@@ -7,6 +7,7 @@ mod crash;
 mod daytona;
 mod engine_faults;
 mod full_disk;
+mod full_disk_endings;
 mod full_disk_remote;
 mod guard;
 mod hostile;

@@ -10,19 +10,19 @@ use serde_json::json;
 use crate::support::{Home, assert_killed};
 
 /// A file that no user can remove, in a directory of creel's. It can be removed again on drop.
-struct Immovable {
+pub(crate) struct Immovable {
     file: PathBuf,
 }
 
 impl Immovable {
-    fn plant(home: &Home, name: &str) -> Self {
+    pub(crate) fn plant(home: &Home, name: &str, text: &str) -> Self {
         let file = home.creel.state().join("sandboxes").join(name).join("kept");
-        std::fs::write(&file, "x").unwrap();
+        std::fs::write(&file, text).unwrap();
         change(&file, "+i");
         Self { file }
     }
 
-    fn lift(self) {}
+    pub(crate) fn lift(self) {}
 }
 
 impl Drop for Immovable {
@@ -49,7 +49,7 @@ fn stuck_directory(home: &Home) -> (String, String, Immovable) {
     let name = holding.report["held"][0]["name"].as_str().unwrap().to_owned();
     let resource = holding.resources().remove(0);
     assert_killed(&holding.running.kill());
-    let obstacle = Immovable::plant(home, &name);
+    let obstacle = Immovable::plant(home, &name, "x");
     let refused = home.creel.run(["reconcile", "--json"]).expect_code(3).json();
     assert_eq!(refused["items"][0]["result"], "quarantined", "{refused}");
     (resource, name, obstacle)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use creel_core::scope::{Request, Supervisor};
 use creel_daytona::toolbox::{Exec, Executed, Repository, SessionCommand, Stream, Toolbox};
 use creel_ledger::Ledger;
-use creel_model::provider::{ErrorClass, Provider, ProviderName, Providers, SandboxSpec, Spec};
+use creel_model::provider::{ErrorClass, Provider, Providers, SandboxSpec, Spec};
 use serde_json::json;
 
 use crate::cli::cloud::Cloud;
@@ -29,7 +29,7 @@ async fn a_sandbox_can_be_used_and_is_released() {
     let supervisor = Supervisor::new(ledger, Providers::new(vec![all]), "test").unwrap();
     let env = [("GREETING".to_owned(), "hello".to_owned())].into();
     let spec = Spec::Sandbox(SandboxSpec { env, ..SandboxSpec::default() });
-    let held = supervisor.create(Request::new(ProviderName::Daytona, spec)).await.unwrap();
+    let held = supervisor.create(Request::new(creel_daytona::NAME, spec)).await.unwrap();
 
     let toolbox = provider.toolbox(&held.id).await.unwrap();
     assert_eq!(run(&toolbox, "echo hi; exit 3").await, (3, "hi\n".to_owned()));

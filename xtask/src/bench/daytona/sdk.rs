@@ -158,7 +158,7 @@ fn by_sdk(stage: &DaytonaStage, method: SdkMethod, label: &str) -> Result<(Durat
     python.arg(stage.directory.join("release.py")).args([method.name(), LABEL, label]);
     python.envs(stage.server.environment()).env("NO_PROXY", "*");
     let mut figures = Value::Null;
-    let status = child::run_reading(&mut python, |line| {
+    let status = child::run_reading(&mut python, |line, _| {
         figures = serde_json::from_str(line).unwrap_or_default();
     })?;
     if !status.success() || figures["released"] != COUNT {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use creel_model::provider::InUse;
-use creel_model::provider::{Kind, Observed, ProviderName};
+use creel_model::provider::{Kind, Observed};
 use jiff::Timestamp;
 
 use crate::recipe::{
@@ -30,7 +30,7 @@ fn ago(seconds: u64) -> Timestamp {
 
 /// Returns a sample object, as an examination reports it.
 fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
-    let provider = if kind == Kind::Sandbox { ProviderName::Daytona } else { ProviderName::Docker };
+    let provider = if kind == Kind::Sandbox { creel_daytona::NAME } else { creel_docker::NAME };
     let mut seen = Observed {
         name: name.to_owned(),
         state: state.to_owned(),
@@ -43,7 +43,7 @@ fn object(kind: Kind, name: &str, state: &str, age: u64) -> Observed {
             seen.last_active_at = (state != "created").then(|| ago(age));
         }
         Kind::Image => {
-            seen.generation = format!("{} {name}", seen.id);
+            seen.tags = vec![name.to_owned()];
             seen.tagged_at = Some(ago(age));
             // A build takes this time from the base or from the cache: it must not count.
             seen.created_at = Some(ago(500 * DAY));
@@ -123,7 +123,7 @@ impl RecipeScenario {
         let boot = Reading { wall: ago(UPTIME), boot: Duration::ZERO };
         let mut clocks = Clocks::new(present);
         clocks.add(boot);
-        let here = BTreeMap::from([(ProviderName::Docker, Connections::Seen(HashSet::new()))]);
+        let here = BTreeMap::from([(creel_docker::NAME, Connections::Seen(HashSet::new()))]);
         let processes = Processes::Seen(Vec::new());
         let evidence = LocalEvidence { here, processes, in_use: HashMap::new(), clocks };
         Self { name, recipe, evidence, ended: false }
@@ -137,7 +137,7 @@ impl RecipeScenario {
     /// Adds a process that is connected to the engine.
     fn connected(mut self, process: RunningProcess) -> Self {
         let seen = Connections::Seen(HashSet::from([process.pid]));
-        self.evidence.here.insert(ProviderName::Docker, seen);
+        self.evidence.here.insert(creel_docker::NAME, seen);
         self.with(process)
     }
 
@@ -500,7 +500,7 @@ fn swe_bench_releases_evaluations_and_images_built_here() {
         container("sweb.eval.django__django-11099", "exited", DAY),
         container("sweb.eval.dashboard", "exited", DAY),
         Observed {
-            generation: "id sweb.eval.x86_64.a__a-1:latest mine:keep".to_owned(),
+            tags: vec!["sweb.eval.x86_64.a__a-1:latest".to_owned(), "mine:keep".to_owned()],
             ..image("sweb.eval.x86_64.a__a-1:latest", 8 * DAY)
         },
     ];
@@ -735,7 +735,7 @@ fn an_image_without_a_name_is_known_by_the_labels_of_its_project() {
         let labels =
             [("com.docker.compose.project", project), ("com.docker.compose.service", "main")];
         let seen = labelled(object(Kind::Image, "untagged", "dangling", age), &labels);
-        Observed { generation: seen.id.clone(), ..seen }
+        Observed { tags: Vec::new(), ..seen }
     };
     let scenario = RecipeScenario::of("harbor");
     assert_eq!(scenario.released(vec![untagged(TRIAL, 2 * HOUR)]), ["untagged untagged-image"]);

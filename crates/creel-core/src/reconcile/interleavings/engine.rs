@@ -1,7 +1,7 @@
 //! A model of an engine with several users, and of their actions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use creel_docker::decisions::{Family, Ours, Removal, follows, foreign_name, removal};
@@ -10,8 +10,8 @@ use creel_model::id::ResourceId;
 use creel_model::labels;
 use creel_model::labels::Labels;
 use creel_model::provider::{
-    CreateRequest, ErrorClass, Identity, IdentityCheck, Kind, Marks, Observed, Provider,
-    ProviderError, ProviderName, ReleaseMode, Released, Result,
+    CreateRequest, Deadline, ErrorClass, Identity, IdentityCheck, Kind, Marks, Observed, Permit,
+    Provider, ProviderError, ProviderName, ReleaseMode, Released, Result,
 };
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -457,7 +457,7 @@ impl ModelState {
             labels: one.labels.clone(),
             state: "present".to_owned(),
             identity,
-            ..Observed::known_by_id(ProviderName::Docker, one.kind, one.id.clone())
+            ..Observed::known_by_id(creel_docker::NAME, one.kind, one.id.clone())
         }
     }
 
@@ -468,6 +468,8 @@ impl ModelState {
         let tags: BTreeSet<String> = self.names_of(&image).into_iter().collect();
         let tagged_at = found.tagged_at.and_then(|at| Timestamp::from_second(at).ok());
         let labels = found.labels.clone();
+        let aliases = if by_id { Vec::new() } else { vec![image.clone()] };
+        let names = tags.iter().cloned().collect();
         let identity = if by_id {
             Identity::Image { id: image, tags, tagged_at }
         } else {
@@ -481,8 +483,8 @@ impl ModelState {
                 replaces: None,
             }
         };
-        let seen = Observed::known_by_id(ProviderName::Docker, Kind::Image, name);
-        Some(Observed { identity: Some(identity), labels, ..seen })
+        let seen = Observed::known_by_id(creel_docker::NAME, Kind::Image, name);
+        Some(Observed { identity: Some(identity), labels, aliases, tags: names, ..seen })
     }
 
     /// Finds steps of builds upon these images, as a provider does.
@@ -656,7 +658,7 @@ fn refused(message: &str) -> ProviderError {
 /// Returns an error of the model.
 pub(super) fn failed(class: ErrorClass, message: &str) -> ProviderError {
     ProviderError {
-        provider: ProviderName::Docker,
+        provider: creel_docker::NAME,
         operation: "release".to_owned(),
         message: message.to_owned(),
         class,
@@ -667,7 +669,7 @@ pub(super) fn failed(class: ErrorClass, message: &str) -> ProviderError {
 #[async_trait]
 impl Provider for EngineModel {
     fn name(&self) -> ProviderName {
-        ProviderName::Docker
+        creel_docker::NAME
     }
 
     fn address(&self) -> String {
@@ -680,6 +682,10 @@ impl Provider for EngineModel {
 
     fn kinds(&self) -> &'static [Kind] {
         KINDS
+    }
+
+    fn within(self: Arc<Self>, _permit: Permit, _deadline: Deadline) -> Arc<dyn Provider> {
+        self
     }
 
     async fn identity(&self) -> Result<String> {

@@ -15,18 +15,16 @@ use creel_model::labels;
 use creel_model::labels::Labels;
 use creel_model::provider::retry::RetryPolicy;
 use creel_model::provider::{
-    ContainerSpec, CreateRequest, ErrorClass, Identity, Kind, NetworkSpec, Provider, ProviderName,
-    Providers, Spec, VolumeSpec,
+    ContainerSpec, CreateRequest, ErrorClass, Identity, Kind, NetworkSpec, Provider, Providers,
+    Spec, VolumeSpec,
 };
 use engine::{EngineModel, KINDS, ModelState, NAMES, OtherUsers, REFERENCES, Random, failed};
-use jiff::Timestamp;
 use witness::{ResponseCounts, assert_audited};
 
-use crate::plan;
-use crate::plan::PlanInput;
-use crate::reap::{ReapOptions, Reaper};
+use crate::pipeline::{Listing, Pipeline, Selection, Survey};
+use crate::reap::ReapOptions;
 use crate::scope::{Request, Supervisor, identity_after_create};
-use crate::select::{RecordIndex, Selector};
+use crate::select::Selector;
 
 use super::Reconciler;
 
@@ -221,7 +219,7 @@ impl Interleaving {
         };
         let supervisor = Supervisor::new(self.ledger.clone(), self.providers(), "create").unwrap();
         let supervisor = supervisor.with_options(options());
-        let request = Request::new(ProviderName::Docker, spec);
+        let request = Request::new(creel_docker::NAME, spec);
         if let Ok(held) = supervisor.create_with(request, make).await {
             // A resource that could not be released stays on record.
             let _ = supervisor.release(held).await;
@@ -244,7 +242,7 @@ impl Interleaving {
         Intent {
             id,
             run: None,
-            provider: ProviderName::Docker,
+            provider: creel_docker::NAME,
             kind,
             name: name.to_owned(),
             labels,
@@ -327,21 +325,13 @@ impl Interleaving {
 
     /// Releases what a sweep of our own objects selects.
     async fn sweep_ours(&self) {
-        let inventory = self.model.list(KINDS).await.unwrap();
-        let record_index = RecordIndex::read(&self.ledger, &inventory).await.unwrap();
-        let ours = Selector { owned: true, ..Selector::default() };
-        let plan = plan::build(PlanInput {
-            identities: Vec::new(),
-            inventory: &inventory,
-            record_index: &record_index,
-            selectors: &[ours],
-            findings: None,
-            protect: &[],
-            force: false,
-            now: Timestamp::now(),
-        });
-        let reaper = Reaper::new(self.providers(), Some(self.ledger.clone()));
-        let _ = reaper.run(&plan, &options(), &()).await;
+        let pipeline = self.pipeline();
+        let listing = Listing::read(&self.providers(), &[]).await;
+        let mut survey = Survey::new(listing, Some(&self.ledger)).await.unwrap();
+        let ours = [Selector { owned: true, ..Selector::default() }];
+        let selection = Selection { selectors: &ours, findings: None, force: false };
+        let planned = pipeline.plan(&mut survey, selection).await.unwrap();
+        let _ = pipeline.release(planned.uncapped(), &()).await;
     }
 
     /// Releases records one by one, as `creel rm` does with those it is given.
@@ -349,10 +339,14 @@ impl Interleaving {
         let mut open = self.ledger.records(&RecordFilter::open()).await.unwrap();
         open.reverse();
         let count = self.random.below(3);
-        let reaper = Reaper::new(self.providers(), Some(self.ledger.clone()));
+        let pipeline = self.pipeline();
         for record in open.iter().take(1 + count) {
-            let _ = reaper.release_record(record.id, "named", &options()).await;
+            let _ = pipeline.release_record(record.id, "named").await;
         }
+    }
+
+    fn pipeline(&self) -> Pipeline {
+        Pipeline::new(self.providers(), Some(self.ledger.clone())).with_options(options())
     }
 
     fn foreign_released(&self) -> Vec<String> {

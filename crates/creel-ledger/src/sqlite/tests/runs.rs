@@ -15,7 +15,7 @@ fn some_run() -> NewRun {
     NewRun {
         id: RunId::new(),
         name: "hello".into(),
-        provider: ProviderName::Process,
+        provider: ProviderName::new("process"),
         owner: some_owner(),
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {

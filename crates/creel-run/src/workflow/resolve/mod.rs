@@ -18,6 +18,8 @@ mod workspace;
 
 use std::collections::BTreeSet;
 
+use creel_model::backend::Backends;
+
 use super::error::Problem;
 use super::file::{self, File};
 use super::place::{KeyPath, Places};
@@ -37,13 +39,17 @@ pub(super) struct Resolution {
 }
 
 /// Validates and resolves the values of a file, with or without the values of its references.
-pub(super) fn resolve(file: &File, places: &Places, lookup: Option<&Lookup<'_>>) -> Resolution {
+pub(super) fn resolve(
+    (file, places): (&File, &Places),
+    backends: Backends,
+    lookup: Option<&Lookup<'_>>,
+) -> Resolution {
     let mut pass = Pass::new(places, lookup);
     let name = pass.name(&KeyPath::of("name"), &file.name);
-    let provider = sandbox::provider(&mut pass, &file.sandbox);
-    let sandbox = sandbox::resolve(&mut pass, &file.sandbox, provider);
+    let backend = sandbox::backend(&mut pass, &file.sandbox, backends);
+    let sandbox = sandbox::resolve(&mut pass, &file.sandbox, (backend, backends));
     let credentials = credentials::resolve(&mut pass, &file.credentials);
-    let workspace = workspace::resolve(&mut pass, &file.workspace, &file.credentials, provider);
+    let workspace = workspace::resolve(&mut pass, &file.workspace, &file.credentials, backend);
     let setup = scripts::setup(&mut pass, &file.setup);
     let runtime = runtime::resolve(&mut pass, &file.runtime);
     let model = file.model.as_ref().map(|model| model::resolve(&mut pass, model, &runtime.kind));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use creel_model::backend::{Backend, Backends, SandboxDraft};
 use creel_model::provider::{Limits, ProviderName};
-use creel_process::{SMALLEST_DISK, disk_refusal};
 use secrecy::SecretString;
 
 use crate::workflow::SandboxSettings;
@@ -16,39 +16,60 @@ use super::pass::Pass;
 /// The default lease.
 const LEASE: Duration = Duration::from_secs(30 * 60);
 
-/// Returns the provider of the sandbox, or `None` if it is not known yet.
-pub(super) fn provider(pass: &mut Pass<'_>, file: &file::Sandbox) -> Option<ProviderName> {
-    let known = ("provider", ProviderName::ALL, ProviderName::name as fn(_) -> _);
-    match &file.provider {
+/// Returns the backend of the sandbox, or `None` if it is not known yet.
+pub(super) fn backend(
+    pass: &mut Pass<'_>,
+    file: &file::Sandbox,
+    backends: Backends,
+) -> Option<&'static dyn Backend> {
+    let names = backends.names();
+    let known = ("provider", names.as_slice(), ProviderName::name as fn(_) -> _);
+    let provider = match &file.provider {
         Some(raw) => pass.choice(&KeyPath::of("sandbox").key("provider"), raw, known),
-        None => Some(ProviderName::Process),
-    }
+        None => Some(backends.default_provider()),
+    };
+    backends.get(provider?)
 }
 
 /// Validates and resolves `[sandbox]`. Checks that depend on the provider need a known provider.
 pub(super) fn resolve(
     pass: &mut Pass<'_>,
     file: &file::Sandbox,
-    provider: Option<ProviderName>,
+    (backend, backends): (Option<&dyn Backend>, Backends),
 ) -> SandboxSettings {
     let at = KeyPath::of("sandbox");
-    let mut settings = SandboxSettings {
-        provider: provider.unwrap_or(ProviderName::Process),
-        image: pass.optional_line(&at.key("image"), file.image.as_ref()),
-        snapshot: pass.optional_line(&at.key("snapshot"), file.snapshot.as_ref()),
-        lease: pass.span(&at.key("lease"), file.lease.as_ref()).unwrap_or(LEASE),
-        env: variables(pass, &at.key("env"), &file.env),
+    let lease = pass.span(&at.key("lease"), file.lease.as_ref()).unwrap_or(LEASE);
+    let env = variables(pass, &at.key("env"), &file.env);
+    // A value that is given but not known yet is empty, so that it does not count as missing.
+    let mut line = |key: &str, raw: Option<&String>| {
+        let value = pass.optional_line(&at.key(key), raw);
+        raw.map(|_| value.unwrap_or_default())
+    };
+    let mut draft = SandboxDraft {
+        image: line("image", file.image.as_ref()),
+        snapshot: line("snapshot", file.snapshot.as_ref()),
+        network: line("network", file.network.as_ref()),
         limits: limits(pass, &at, file),
         disk: pass.size(&at.key("disk"), file.disk.as_ref()),
-        network: pass.optional_line(&at.key("network"), file.network.as_ref()),
+        ..SandboxDraft::default()
     };
-    match provider {
-        Some(ProviderName::Process) => in_process(pass, file, &mut settings),
-        Some(ProviderName::Docker) => in_docker(pass, file, &mut settings),
-        Some(ProviderName::Daytona) => in_daytona(pass, file, &mut settings),
-        None => {}
+    if let Some(backend) = backend {
+        backend.check_sandbox(&mut draft);
     }
-    settings
+    for (key, problem) in draft.problems {
+        pass.wrong(&at.key(key), problem);
+    }
+    draft.notes.into_iter().for_each(|note| pass.note(note));
+    SandboxSettings {
+        provider: backend.map_or(backends.default_provider(), Backend::name),
+        image: draft.image,
+        snapshot: draft.snapshot,
+        lease,
+        env,
+        limits: draft.limits,
+        disk: draft.disk,
+        network: draft.network,
+    }
 }
 
 fn limits(pass: &mut Pass<'_>, at: &KeyPath, file: &file::Sandbox) -> Limits {
@@ -84,80 +105,4 @@ fn variables(
         resolved.insert(name.clone(), SecretString::from(text.text));
     }
     resolved
-}
-
-/// Reports a size that is not a whole number of GiB.
-fn whole_gib(pass: &mut Pass<'_>, at: &KeyPath, bytes: Option<u64>) {
-    if bytes.is_some_and(|bytes| !bytes.is_multiple_of(1 << 30)) {
-        pass.wrong(at, "it must be whole GiB, such as 20g");
-    }
-}
-
-/// Checks the settings of a process sandbox.
-///
-/// A limit that would not hold is rejected. An image or a snapshot for another provider is ignored
-/// with a note, so that one workflow can serve several providers.
-fn in_process(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
-    let at = KeyPath::of("sandbox");
-    let sandbox = "a process sandbox";
-    note_ignored(pass, "image", settings.image.take(), sandbox);
-    note_ignored(pass, "snapshot", settings.snapshot.take(), sandbox);
-    if let Some(bytes) = settings.disk {
-        let too_small = format!("it must be at least {}m", SMALLEST_DISK >> 20);
-        refuse(pass, &at.key("disk"), bytes < SMALLEST_DISK, &too_small);
-        if let Some(reason) = disk_refusal() {
-            pass.wrong(&at.key("disk"), format!("it cannot be limited here: {reason}"));
-        }
-    }
-    refuse(
-        pass,
-        &at.key("network"),
-        file.network.is_some(),
-        "process sandboxes have this machine's network",
-    );
-}
-
-fn in_docker(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
-    let at = KeyPath::of("sandbox");
-    note_ignored(pass, "snapshot", settings.snapshot.take(), "a Docker sandbox");
-    refuse(pass, &at.key("disk"), file.disk.is_some(), "Docker sandboxes have no limit on it");
-    let missing = file.image.is_none();
-    refuse(pass, &at.key("image"), missing, "a Docker sandbox needs one, such as \"debian:12\"");
-}
-
-fn in_daytona(pass: &mut Pass<'_>, file: &file::Sandbox, settings: &mut SandboxSettings) {
-    let at = KeyPath::of("sandbox");
-    refuse(pass, &at.key("network"), file.network.is_some(), "Daytona sandboxes have their own");
-    if settings.snapshot.is_some() {
-        note_ignored(pass, "image", settings.image.take(), "a sandbox with a snapshot");
-    }
-    if settings.image.is_none() {
-        let sizes = [
-            ("cpus", file.cpus.is_some()),
-            ("memory", file.memory.is_some()),
-            ("disk", file.disk.is_some()),
-        ];
-        for (key, is_set) in sizes {
-            let why = "a snapshot brings its own resources; only with `image` can it be chosen";
-            refuse(pass, &at.key(key), is_set, why);
-        }
-        return;
-    }
-    if file.cpus.is_some_and(|cpus| cpus.fract() != 0.0) {
-        pass.wrong(&at.key("cpus"), "Daytona counts whole processors");
-    }
-    whole_gib(pass, &at.key("memory"), settings.limits.memory);
-    whole_gib(pass, &at.key("disk"), settings.disk);
-}
-
-fn refuse(pass: &mut Pass<'_>, at: &KeyPath, is_wrong: bool, why: &str) {
-    if is_wrong {
-        pass.wrong(at, why);
-    }
-}
-
-fn note_ignored(pass: &mut Pass<'_>, key: &str, given: Option<String>, sandbox: &str) {
-    if given.is_some() {
-        pass.note(format!("`sandbox.{key}` has no effect: {sandbox} does not start from it"));
-    }
 }

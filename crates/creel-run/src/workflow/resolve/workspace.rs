@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use creel_model::provider::ProviderName;
+use creel_model::backend::Backend;
 
 use crate::workflow::place::KeyPath;
 use crate::workflow::suggest::suggestion;
@@ -18,10 +18,10 @@ pub(super) fn resolve(
     pass: &mut Pass<'_>,
     file: &file::Workspace,
     credentials: &BTreeMap<String, file::Credential>,
-    provider: Option<ProviderName>,
+    backend: Option<&dyn Backend>,
 ) -> Workspace {
     let at = KeyPath::of("workspace");
-    let path = directory(pass, &at.key("path"), file.path.as_deref().unwrap_or("work"), provider);
+    let path = directory(pass, &at.key("path"), file.path.as_deref().unwrap_or("work"), backend);
     let files = files(pass, &at.key("files"), &file.files);
     let repositories = file.repositories.iter().enumerate().map(|(index, file)| {
         repository(pass, &at.key("repositories").index(index), file, credentials)
@@ -35,12 +35,12 @@ fn directory(
     pass: &mut Pass<'_>,
     at: &KeyPath,
     raw: &str,
-    provider: Option<ProviderName>,
+    backend: Option<&dyn Backend>,
 ) -> String {
     let Some(path) = pass.setting(at, raw) else { return String::new() };
     let wrong = match path.text.strip_prefix('/') {
-        Some(_) if provider == Some(ProviderName::Process) => {
-            Some("a process sandbox has no file system of its own: it must be relative")
+        Some(_) if backend.is_some_and(|backend| !backend.has_own_file_system()) => {
+            Some("the sandbox has no file system of its own: it must be relative")
         }
         Some(_) => absolute_mistake(&path.text),
         None => mistake(&path.text),

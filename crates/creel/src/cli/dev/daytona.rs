@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use creel_core::scope::{AcquireError, Supervisor};
 use creel_daytona_server::{
-    ApiVersion, Backend, Delays, RateLimits, Scenario, Server, Settings, StartError,
+    ApiVersion, Delays, RateLimits, SandboxHost, Scenario, Server, Settings, StartError,
 };
-use creel_model::provider::ProviderName;
+use creel_docker::DockerBackend;
+use creel_model::backend::Backend as _;
 use serde::Serialize;
 
 use crate::app::{App, command_name};
@@ -116,11 +117,11 @@ impl Daytona {
         Ok(Exit::Done)
     }
 
-    async fn backend(&self, app: &App) -> Result<Backend, Failure> {
+    async fn backend(&self, app: &App) -> Result<SandboxHost, Failure> {
         if self.hollow {
-            return Ok(Backend::Hollow);
+            return Ok(SandboxHost::Hollow);
         }
-        let kind = if self.docker { ProviderName::Docker } else { ProviderName::Process };
+        let kind = if self.docker { creel_docker::NAME } else { creel_process::NAME };
         let providers = app.providers(&[kind])?;
         // Otherwise an engine that does not respond would fail only with the first sandbox.
         providers.get(kind)?.identity().await?;
@@ -131,10 +132,12 @@ impl Daytona {
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
         if !self.docker {
-            return Ok(Backend::Process { supervisor, provider: app.process() });
+            return Ok(SandboxHost::Process { supervisor, provider: app.process() });
         }
-        let host = app.docker_endpoint()?.ok_or_else(crate::app::no_docker)?.address.to_string();
-        Ok(Backend::Docker { supervisor, host, image: self.image.clone() })
+        let endpoint = DockerBackend.endpoint(&app.backend_context())?;
+        let endpoint = endpoint.ok_or_else(|| DockerBackend.not_configured())?;
+        let host = endpoint.address.to_string();
+        Ok(SandboxHost::Docker { supervisor, host, image: self.image.clone() })
     }
 
     fn scenario(&self) -> Result<Scenario, Failure> {

@@ -193,7 +193,7 @@ impl Hold {
             };
             let mut directory = None;
             if self.directory {
-                let (id, _) = create(ProviderName::Process, Spec::Directory).await?;
+                let (id, _) = create(creel_process::NAME, Spec::Directory).await?;
                 directory = context.app.process().directory(&id);
             }
             if self.process {
@@ -203,21 +203,21 @@ impl Hold {
                     directory,
                     limits: Limits::default(),
                 };
-                create(ProviderName::Process, Spec::Process(spec)).await?;
+                create(creel_process::NAME, Spec::Process(spec)).await?;
             }
             if self.sandbox {
                 let spec = Spec::Sandbox(SandboxSpec::default());
-                create(ProviderName::Daytona, spec).await?;
+                create(creel_daytona::NAME, spec).await?;
             }
             let mut network = None;
             if self.network {
                 let spec = Spec::Network(NetworkSpec::default());
-                network = Some(create(ProviderName::Docker, spec).await?.1);
+                network = Some(create(creel_docker::NAME, spec).await?.1);
             }
             let mut mounts = Vec::new();
             if self.volume {
                 let spec = Spec::Volume(VolumeSpec::default());
-                let volume = create(ProviderName::Docker, spec).await?.1;
+                let volume = create(creel_docker::NAME, spec).await?.1;
                 mounts.push(VolumeMount { volume, target: "/data".to_owned() });
             }
             if let Some(image) = &self.container {
@@ -228,7 +228,7 @@ impl Hold {
                     mounts,
                     ..ContainerSpec::default()
                 };
-                create(ProviderName::Docker, Spec::Container(spec)).await?;
+                create(creel_docker::NAME, Spec::Container(spec)).await?;
             }
         }
         Ok(())

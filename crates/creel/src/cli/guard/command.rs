@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use creel_core::scope::{AcquireError, Held, Request};
 use creel_model::failure::Code;
-use creel_model::provider::{ErrorClass, Limits, ProcessSpec, ProviderName, Spec};
+use creel_model::provider::{ErrorClass, Limits, ProcessSpec, Spec};
 use creel_process::{Attended, AttendedCommand, CommandEvent, ProcessEnding};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
@@ -40,7 +40,7 @@ async fn start(
 ) -> Result<(Held, Attended), Failure> {
     let shown = command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let spec = ProcessSpec { command: shown, limits: Limits::default(), ..ProcessSpec::default() };
-    let request = Request::new(ProviderName::Process, Spec::Process(spec));
+    let request = Request::new(creel_process::NAME, Spec::Process(spec));
     let attended = Arc::new(Mutex::new(None));
     let (place, process) = (Arc::clone(&attended), app.process());
     let command = AttendedCommand {

@@ -12,15 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use creel_core::pipeline::Listing;
 use creel_core::scope::{AcquireError, Held, Request, Supervisor};
-use creel_daytona::DaytonaProvider;
-use creel_docker::DockerProvider;
+use creel_core::teardown::TeardownScope;
+use creel_daytona::{DaytonaBackend, DaytonaProvider};
+use creel_docker::{DockerBackend, DockerProvider};
 use creel_guard::daytona::{DaytonaGate, GateConfig, GateListener};
 use creel_guard::docker::{DockerGate, GateSocket, serve};
 use creel_guard::{ClaimDefaults, Claims, Policy, SocketPlace};
 use creel_ledger::{Ledger, OnOwnerDeath};
+use creel_model::backend::BackendError;
 use creel_model::id::RunId;
-use creel_model::provider::{ProviderName, Spec};
+use creel_model::provider::Spec;
 use creel_model::task;
 use creel_process::{CommandEnvironment, SocketCover};
 use events::EventFile;
@@ -28,7 +31,7 @@ use pre_sweep::{PreSweepArgs, SweepContext};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, command_name};
+use crate::app::{App, command_name, providers_of, refusal};
 use crate::environment;
 use crate::output::{Exit, Failure};
 use crate::shutdown::Shutdown;
@@ -133,14 +136,15 @@ impl Guard {
         let mut shutdown = Shutdown::listen()
             .map_err(|error| Failure::internal("cannot listen for signals", &error))?;
         let events = Arc::new(EventFile::open(self.events.as_deref())?);
-        let daytona = app.daytona()?.map(Arc::new);
-        let providers = app.providers_with(&[], daytona.clone())?;
+        let daytona = DaytonaBackend.open(&app.backend_context())?.map(Arc::new);
+        let shared = daytona.clone().map(|daytona| DaytonaBackend.connected(daytona));
+        let providers = providers_of(&app.connect(&[], shared)?);
         let ledger = app.ledger().await?;
         release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
         let context = SweepContext { app, ledger: &ledger, providers: &providers };
         self.before.sweep(context, &mut shutdown).await?;
-        let baseline = app.list(&providers, &[]).await;
-        if let Some(failure) = baseline.refusal() {
+        let baseline = Listing::read(&providers, &[]).await;
+        if let Some(failure) = refusal(&baseline.unreachable) {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
         }
         watchdog::start(app)?;
@@ -156,11 +160,10 @@ impl Guard {
         let ended = command::run(&self.command, app, &mut setup, &mut shutdown).await;
         setup.close().await;
         keep_alive.abort();
-        let kept = self.keep;
         let released = release::release(release::ReleaseContext {
             app,
             setup,
-            kept,
+            scope: if self.keep { TeardownScope::OwnOnly } else { TeardownScope::All },
             images_stay: self.keep_images,
             events: &events,
             certificate: self.certificate.as_deref(),
@@ -195,7 +198,7 @@ impl Guard {
         events: Arc<EventFile>,
     ) -> Result<GuardSetup, Failure> {
         let run = RunId::new();
-        let mut request = Request::new(ProviderName::Process, Spec::Directory);
+        let mut request = Request::new(creel_process::NAME, Spec::Directory);
         request.run = Some(run);
         let held = supervisor.create(request).await?;
         let directory = app.process().directory(&held.id).ok_or_else(no_directory)?;
@@ -223,7 +226,7 @@ impl Guard {
             environment,
             cover: None,
         };
-        if let Some(engine) = app.docker()? {
+        if let Some(engine) = DockerBackend.open(&app.backend_context())? {
             setup.open_docker(engine, self.policy()).await?;
             setup.cover = self.cover(app, &setup.directory);
         }
@@ -253,13 +256,15 @@ impl Guard {
     ) -> Result<(), Failure> {
         // What is kept without a limit must not end by itself.
         let lease = if self.keep { self.ttl } else { Some(app.config.lease.duration) };
+        let environment = DaytonaBackend.environment(&app.backend_context());
         let gate = DaytonaGate::new(GateConfig {
-            environment: &app.daytona_environment(),
+            environment: &environment.map_err(BackendError::from)?,
             provider,
             claims: setup.claims.clone(),
             policy: self.policy(),
             lease,
-        })?;
+        });
+        let gate = gate.map_err(BackendError::from)?;
         let listener = GateListener::bind()
             .await
             .map_err(|error| Failure::internal("cannot open the guard's port", &error))?;

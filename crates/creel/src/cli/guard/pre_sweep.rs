@@ -6,18 +6,17 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use creel_core::plan;
-use creel_core::plan::PlanInput;
-use creel_core::reap::{ReapOptions, Reaper, Report};
+use creel_core::pipeline::{Listing, Pipeline, Selection, Survey};
+use creel_core::reap::{ReapOptions, Report};
 use creel_core::recipe::RecipeEntry;
-use creel_core::select::{Preset, Selector};
+use creel_core::select::Selector;
 use creel_ledger::Ledger;
 use creel_model::failure::Code;
+use creel_model::provider::Preset;
 use creel_model::provider::Providers;
-use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, refusal};
 use crate::cli::recipes;
 use crate::cli::report::Shown;
 use crate::cli::selector_args::SelectorArgs;
@@ -92,53 +91,39 @@ impl PreSweepArgs {
         cancel: &CancellationToken,
     ) -> Result<(), Failure> {
         let (started, app) = (Instant::now(), context.app);
-        let mut listing = app.list(context.providers, &[]).await;
-        if let Some(failure) = listing.refusal() {
+        let providers = context.providers;
+        let listing = Listing::read(providers, &[]).await;
+        if let Some(failure) = refusal(&listing.unreachable) {
             return Err(failure.hint("creel guard needs every provider that is configured here"));
         }
-        let record_index = App::record_index(Some(context.ledger), &listing.inventory).await?;
+        let mut survey = Survey::new(listing, Some(context.ledger)).await?;
         let findings = match recipe {
             Some(recipe) => {
-                if self.ended {
-                    recipes::check_vouched(recipe, &self.project)?;
-                }
-                let providers = context.providers;
-                let judged =
-                    recipes::judge(recipe, &mut listing, &record_index, providers, self.ended);
-                Some(judged.await?)
+                let vouched = self.ended.then_some(self.project.as_slice());
+                Some(recipes::judge(app, recipe, &mut survey, providers, vouched).await?)
             }
             None => None,
         };
-        findings.iter().for_each(|findings| recipes::warn_of_running(app, findings));
         app.printer.say(&format!("before the command, as: {}", self.as_sweep()));
         let selectors = self.selectors()?;
-        listing.date_images(app, &selectors, &record_index, context.providers).await?;
-        let plan = plan::build(PlanInput {
-            identities: Vec::new(),
-            inventory: &listing.inventory,
-            record_index: &record_index,
-            selectors: &selectors,
-            findings: findings.as_ref(),
-            protect: &app.config.protect,
-            force: false,
-            now: Timestamp::now(),
-        });
-        if let Err(refusal) = app.caps(None, None).check(&plan) {
-            app.printer
-                .warn(&format!("warning: nothing was released before the command: {refusal}"));
-            return Ok(());
-        }
-        let options = ReapOptions {
-            selectors,
-            seen_at: Some(started),
-            cancel: cancel.clone(),
-            ..app.reap_options()
+        let options = ReapOptions { cancel: cancel.clone(), ..app.reap_options() };
+        let pipeline =
+            Pipeline::new(providers.clone(), Some(context.ledger.clone())).with_options(options);
+        let selection =
+            Selection { selectors: &selectors, findings: findings.as_ref(), force: false };
+        let planned = pipeline.plan(&mut survey, selection).await?;
+        let checked = match planned.check(&app.caps(None, None)) {
+            Ok(checked) => checked,
+            Err(refusal) => {
+                app.printer
+                    .warn(&format!("warning: nothing was released before the command: {refusal}"));
+                return Ok(());
+            }
         };
-        let reaper = Reaper::new(context.providers.clone(), Some(context.ledger.clone()));
-        let report = reaper.run(&plan, &options, &SweepBar::new(&app.printer)).await;
-        let planned = plan.items.len();
+        let report = pipeline.release(checked, &SweepBar::new(&app.printer)).await;
         let (unreachable, took) = (Vec::new(), started.elapsed());
-        Shown { report: &report, applied: true, planned, unreachable, took }.say(app);
+        Shown { report: &report, applied: true, planned: planned.item_count(), unreachable, took }
+            .say(app);
         verdict(app, &report)
     }
 
@@ -200,8 +185,9 @@ mod tests {
             let ages = selectors.into_iter().map(|rule| rule.older_than);
             ages.map(|age| age.map_or(0, |age| age.as_secs())).collect::<Vec<_>>()
         };
-        assert_eq!(ages(None), [0, 0, 86_400, 86_400]);
-        assert_eq!(ages(Some(3_600)), [3_600, 3_600, 86_400, 86_400]);
+        // Stopped and never started or archived, for each provider.
+        assert_eq!(ages(None), [0, 86_400, 0, 86_400]);
+        assert_eq!(ages(Some(3_600)), [3_600, 86_400, 3_600, 86_400]);
         assert_eq!(ages(Some(172_800)), [172_800; 4]);
     }
 

@@ -33,7 +33,7 @@ impl Unexplained<'_> {
             .filter_map(|record| Some((record.provider, record.kind, record.state.object()?)))
             .collect();
         let is_on_record = |seen: &Observed| {
-            let names = seen.references().chain(seen.tags());
+            let names = seen.references().chain(seen.tags.iter().map(String::as_str));
             names.into_iter().any(|name| objects.contains(&(seen.provider, seen.kind, name)))
         };
         let is_unexplained = |seen: &&&Observed| !is_on_record(seen) && self.may_be_ours(seen);
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn seen(kind: Kind, id: &str) -> Observed {
-        Observed::known_by_id(ProviderName::Docker, kind, id)
+        Observed::known_by_id(creel_docker::NAME, kind, id)
     }
 
     /// Returns the ids of the unexplained objects in an inventory.

@@ -9,6 +9,7 @@ use creel_run::workflow::{Lookup, Resolved, Source, Workflow};
 use creel_sanitise as sanitise;
 
 use crate::app::App;
+use crate::backends::BACKENDS;
 use crate::environment;
 use crate::output::{Exit, Failure};
 
@@ -32,7 +33,7 @@ pub(crate) fn resolve(
     source: &Source,
     inputs: &[(String, String)],
 ) -> Result<(Workflow, Resolved), Failure> {
-    let workflow = Workflow::parse(source)?;
+    let workflow = Workflow::parse(source, BACKENDS)?;
     let inputs = by_name(inputs)?;
     let lookup = Lookup { env: &environment::referred_to, inputs: &inputs };
     let resolved = workflow.resolve(&lookup)?;

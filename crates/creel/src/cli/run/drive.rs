@@ -1,12 +1,9 @@
 //! Drives a run in this process, from its record to its last line of output.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use creel_core::scope::{AcquireError, Supervisor};
-use creel_daytona::{DaytonaProvider, DaytonaSandboxes};
-use creel_docker::{DockerProvider, DockerSandboxes};
 use creel_ledger::event_log::Journal;
 use creel_ledger::{
     Ledger, LedgerError, NewRun, OnOwnerDeath, OwnerRecord, RecordFilter, RunRecord, WorkflowRecord,
@@ -15,12 +12,10 @@ use creel_model::id::RunId;
 use creel_model::provider::Providers;
 use creel_model::run::RunCommand;
 use creel_model::run::{AttemptFrom, Phase, RunState};
-use creel_model::sandbox::SandboxProvider;
 use creel_model::task;
-use creel_process::ProcessSandboxes;
 use creel_run::RunReport;
 use creel_run::commands::CommandInbox;
-use creel_run::engine::{Drive, DriveError, RunContext, RunInbox};
+use creel_run::engine::{Drive, DriveError, RunContext, RunEnd, RunInbox};
 use creel_run::sandbox::Sandboxes;
 use creel_run::workflow::{Resolved, Source};
 use creel_sanitise as sanitise;
@@ -29,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::app::{App, command_name, this_process};
+use crate::app::{App, command_name, providers_of, this_process};
 use crate::bridge;
 use crate::cli::kept;
 use crate::cli::orphans::release_orphans_first;
@@ -82,19 +77,6 @@ pub(super) enum Start {
     Cancel,
 }
 
-/// Returns the providers that have sandboxes and are configured here.
-fn sandbox_providers(
-    app: &App,
-    docker: Option<Arc<DockerProvider>>,
-    daytona: Option<Arc<DaytonaProvider>>,
-) -> Vec<Arc<dyn SandboxProvider>> {
-    let mut all: Vec<Arc<dyn SandboxProvider>> =
-        vec![Arc::new(ProcessSandboxes::new(app.process()))];
-    all.extend(docker.map(|docker| Arc::new(DockerSandboxes::new(docker)) as _));
-    all.extend(daytona.map(|daytona| Arc::new(DaytonaSandboxes::new(daytona)) as _));
-    all
-}
-
 /// The resources that this process needs to drive a run.
 pub(super) struct DriveContext {
     pub(super) ledger: Ledger,
@@ -106,9 +88,8 @@ pub(super) struct DriveContext {
 impl DriveContext {
     /// Opens everything, finishes what others left, and starts the watchdog if one is needed.
     pub(super) async fn open(app: &App, on_owner_death: OnOwnerDeath) -> Result<Self, Failure> {
-        let docker = app.docker()?.map(Arc::new);
-        let daytona = app.daytona()?.map(Arc::new);
-        let providers = app.providers_with(&[], daytona.clone())?;
+        let connections = app.connect(&[], None)?;
+        let providers = providers_of(&connections);
         let ledger = app.ledger().await?;
         release_orphans_first(app, &ledger, &providers).await.map_err(AcquireError::Ledger)?;
         if on_owner_death == OnOwnerDeath::Release {
@@ -117,7 +98,8 @@ impl DriveContext {
         let supervisor = Supervisor::new(ledger.clone(), providers.clone(), &command_name())
             .map_err(|error| Failure::internal("cannot read /proc", &error))?
             .with_options(app.reap_options());
-        let sandboxes = Sandboxes::new(bridge::PROGRAM, sandbox_providers(app, docker, daytona));
+        let sandboxes = connections.into_iter().map(|connected| connected.sandboxes).collect();
+        let sandboxes = Sandboxes::new(bridge::PROGRAM, sandboxes);
         Ok(Self { ledger, providers, supervisor, sandboxes })
     }
 
@@ -206,7 +188,7 @@ fn receive_requests(
     let cancel = CancellationToken::new();
     let mut shutdown = Shutdown::listen().map_err(internal)?;
     let (token, printer) = (cancel.clone(), app.printer.clone());
-    // The watchdog does not release what is held for another process to take over.
+    // A held run has no watchdog: another process may take it over.
     let has_watchdog = on_owner_death == OnOwnerDeath::Release;
     let signals = task::background(async move {
         shutdown.requested().await;
@@ -256,13 +238,16 @@ async fn conclude(
     app: &App,
     context: &DriveContext,
     run: RunId,
-    ended: Result<RunState, DriveError>,
+    ended: Result<RunEnd, DriveError>,
 ) -> Result<Exit, Failure> {
-    let state = ended?;
+    let RunEnd { state, audit_incomplete } = ended?;
     let record = context.ledger.run(run).await?;
     if app.printer.json {
-        if let Some(record) = &record {
-            app.printer.json(&RunReport::of(record));
+        if let Some(record) = record {
+            // The row lacks an end for which there was no space.
+            let record = RunRecord { state: state.clone(), ..record };
+            let audit_incomplete = Some(audit_incomplete).filter(|count| *count > 0);
+            app.printer.json(&RunReport { audit_incomplete, ..RunReport::of(&record) });
         }
     } else {
         let hints = match state.kept_until_ms {
@@ -270,6 +255,11 @@ async fn conclude(
             None => Vec::new(),
         };
         super::live::summarise(app, run, &state, &hints);
+    }
+    if audit_incomplete > 0 {
+        let failure = Failure::incomplete_audit(audit_incomplete);
+        let exit = failure.exit.and(exit_of(&state));
+        return Err(failure.exiting(exit).after_output());
     }
     Ok(exit_of(&state))
 }

@@ -6,12 +6,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use creel_model::backend::Backend;
 use creel_model::duration;
 use creel_model::provider::{Kind, ProviderName};
 use creel_run::workflow::{
     Credential, Model, PromptBy, Repository, Resolved, RuntimeKind, SettingsMasker, Workflow,
 };
 use serde::Serialize;
+
+use crate::backends::BACKENDS;
 
 /// The format that scripts rely on; documented in `docs/reference/workflow.md`.
 #[derive(Debug, Serialize)]
@@ -138,7 +141,9 @@ impl RunPlan {
             },
             pause_after_turns: resolved.pause.as_ref().map(|pause| pause.after_turns),
             teardown: mask_all(masker, resolved.teardown.iter().map(|script| &script.name)),
-            given_back: released_kinds(resolved.sandbox.provider).to_vec(),
+            given_back: BACKENDS
+                .get(resolved.sandbox.provider)
+                .map_or_else(Vec::new, |backend| backend.sandbox_kinds().to_vec()),
             keep_on_failure_seconds: resolved.on_failure.keep.as_secs_f64(),
             notes: resolved.notes.clone(),
         }
@@ -147,13 +152,10 @@ impl RunPlan {
 
 fn sandbox(resolved: &Resolved, masker: &SettingsMasker<'_>) -> PlannedSandbox {
     let sandbox = &resolved.sandbox;
+    let backend = BACKENDS.get(sandbox.provider);
     PlannedSandbox {
         provider: sandbox.provider,
-        isolation: match sandbox.provider {
-            ProviderName::Process => "none",
-            ProviderName::Docker => "container",
-            ProviderName::Daytona => "cloud sandbox",
-        },
+        isolation: backend.map_or("unknown", Backend::isolation),
         image: mask_option(masker, sandbox.image.as_ref()),
         snapshot: mask_option(masker, sandbox.snapshot.as_ref()),
         lease_seconds: sandbox.lease.as_secs_f64(),
@@ -215,15 +217,6 @@ fn runtime(resolved: &Resolved, masker: &SettingsMasker<'_>) -> RuntimePlan {
 fn model(model: &Model, masker: &SettingsMasker<'_>) -> ModelPlan {
     let fallbacks = model.fallbacks.iter().map(|choice| &choice.name);
     ModelPlan { primary: masker.mask(&model.primary.name), fallbacks: mask_all(masker, fallbacks) }
-}
-
-/// Returns the kinds of resources that a run takes and releases.
-fn released_kinds(provider: ProviderName) -> &'static [Kind] {
-    match provider {
-        ProviderName::Process => &[Kind::Process, Kind::Directory],
-        ProviderName::Docker => &[Kind::Container],
-        ProviderName::Daytona => &[Kind::Sandbox],
-    }
 }
 
 impl fmt::Display for RunPlan {
@@ -456,7 +449,7 @@ mod tests {
 
     fn plan(text: &str) -> RunPlan {
         let source = Source { name: "w.toml".to_owned(), text: text.to_owned() };
-        let workflow = Workflow::parse(&source).unwrap();
+        let workflow = Workflow::parse(&source, BACKENDS).unwrap();
         let env = |name: &str| (!name.starts_with("NO")).then(|| format!("secret-{name}"));
         let lookup = Lookup { env: &env, inputs: &BTreeMap::new() };
         RunPlan::of(&workflow, &workflow.resolve(&lookup).unwrap())

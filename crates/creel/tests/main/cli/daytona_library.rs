@@ -10,7 +10,7 @@ use creel_core::reap::{Outcome, ReapOptions, Report};
 use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
 use creel_ledger::{Ledger, RecordFilter};
 use creel_model::provider::retry::RetryPolicy;
-use creel_model::provider::{ErrorClass, Kind, Provider, ProviderName, Providers};
+use creel_model::provider::{ErrorClass, Kind, Provider, Providers};
 use creel_model::provider::{SandboxSpec, Spec};
 use futures::FutureExt;
 use serde_json::json;
@@ -76,7 +76,7 @@ impl ManagedFixture {
 }
 
 fn sandbox() -> Request {
-    Request::new(ProviderName::Daytona, Spec::Sandbox(SandboxSpec::default()))
+    Request::new(creel_daytona::NAME, Spec::Sandbox(SandboxSpec::default()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +144,7 @@ async fn a_sandbox_is_released_when_its_user_is_cancelled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_adopted_by_its_id_or_name_and_released() {
     let fixture = ManagedFixture::new().await;
-    let (provider, kind) = (ProviderName::Daytona, Kind::Sandbox);
+    let (provider, kind) = (creel_daytona::NAME, Kind::Sandbox);
     let id = fixture.cloud.plant("adopted", json!({}));
     let name = fixture
         .supervisor

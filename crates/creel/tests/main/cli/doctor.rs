@@ -49,10 +49,9 @@ fn a_dead_engine_is_a_problem_with_its_own_exit_code() {
     let output = creel.run(["doctor", "--json"]).expect_code(7);
     assert_eq!(status(&output, "docker"), "problem");
     assert_eq!(status(&output, "process"), "ok");
-    assert!(
-        output.stderr.contains("error[CR0020]: 1 of 6 checks found a problem: docker"),
-        "{output}"
-    );
+    let count = output.json()["checks"].as_array().unwrap().len();
+    let message = format!("error[CR0020]: 1 of {count} checks found a problem: docker");
+    assert!(output.stderr.contains(&message), "{output}");
 }
 
 #[test]

@@ -7,23 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use creel_core::cleanup::{Cleanup, CleanupError};
-use creel_core::plan;
-use creel_core::plan::PlanInput;
-use creel_core::reap::{Outcome, ReapOptions, Reaper, Report};
+use creel_core::pipeline::{Listing, Pipeline, Selection, Survey};
+use creel_core::reap::{Outcome, ReapOptions, Report};
 use creel_core::scope::{AcquireError, Request, ScopeError, Supervisor};
-use creel_core::select::{RecordIndex, Selector};
+use creel_core::select::Selector;
 use creel_docker::{DockerProvider, Endpoint};
 use creel_ledger::{Ledger, RecordFilter};
 use creel_model::provider::retry::RetryPolicy;
-use creel_model::provider::{
-    ContainerSpec as Wanted, ErrorClass, Kind, Provider, ProviderName, Providers, Spec,
-};
+use creel_model::provider::{ContainerSpec as Wanted, ErrorClass, Kind, Provider, Providers, Spec};
 use creel_testkit::docker::ContainerSpec;
 use creel_testkit::engine::{EngineOptions, PrivateEngine};
 use creel_testkit::image;
 use creel_testkit::wire::{Fault, Rule, Wire};
 use futures::FutureExt;
-use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::fixture::CliFixture;
@@ -83,7 +79,7 @@ fn sleeping() -> Request {
     let command = ["sleep", "100000"].map(str::to_owned).to_vec();
     let image = image::REFERENCE.to_owned();
     let spec = Wanted { image, command, ..Wanted::default() };
-    Request::new(ProviderName::Docker, Spec::Container(spec))
+    Request::new(creel_docker::NAME, Spec::Container(spec))
 }
 
 fn is_there(fixture: &CliFixture, id: &str) -> bool {
@@ -191,7 +187,7 @@ async fn a_scope_adopts_by_id_and_releases() {
     let fixture = CliFixture::new();
     let supervised = Supervised::new(&fixture.path("home"), &fixture.engine().host()).await;
     let id = fixture.running("-adopted");
-    let (provider, kind) = (ProviderName::Docker, Kind::Container);
+    let (provider, kind) = (creel_docker::NAME, Kind::Container);
     let name = supervised
         .supervisor
         .scope_adopted(provider, kind, &id, |held| async move { held.name.clone() }.boxed())
@@ -331,24 +327,16 @@ async fn a_container_restarted_right_after_the_inspect_is_spared() {
         ..Selector::default()
     }];
     let provider = docker(&fixture.engine().host());
-    let seen_at = Some(Instant::now());
-    let inventory = provider.list(&[Kind::Container]).await.unwrap();
-    let plan = plan::build(PlanInput {
-        identities: Vec::new(),
-        inventory: &inventory,
-        record_index: &RecordIndex::default(),
-        selectors: &selectors,
-        findings: None,
-        protect: &[],
-        force: false,
-        now: Timestamp::now(),
-    });
-    fixture.docker().start(&restarted).unwrap();
+    let providers = Providers::new(vec![provider]);
     let retry = RetryPolicy { retries: 0, ..RetryPolicy::default() };
-    let options =
-        ReapOptions { seen_at, retry, selectors: selectors.to_vec(), ..ReapOptions::default() };
-    let reaper = Reaper::new(Providers::new(vec![provider]), None);
-    let report = reaper.run(&plan, &options, &()).await;
+    let options = ReapOptions { retry, ..ReapOptions::default() };
+    let pipeline = Pipeline::new(providers.clone(), None).with_options(options);
+    let listing = Listing::read(&providers, &[Kind::Container]).await;
+    let mut survey = Survey::new(listing, None).await.unwrap();
+    let selection = Selection { selectors: &selectors, findings: None, force: false };
+    let planned = pipeline.plan(&mut survey, selection).await.unwrap();
+    fixture.docker().start(&restarted).unwrap();
+    let report = pipeline.release(planned.uncapped(), &()).await;
     assert_eq!(gone(&report), [fixture.named("-rest")]);
     let left = report.items.iter().find(|item| item.id == restarted).unwrap();
     assert_eq!(left.result, Outcome::Drifted);

@@ -144,6 +144,31 @@ fn a_prune_stops_before_a_stranger_that_inherited_the_label() {
 }
 
 #[test]
+fn the_volume_of_a_stranger_that_inherited_the_label_stays() {
+    let scene = Scene::set_up();
+    let go = scene.path("go");
+    let script = format!(
+        "docker run --name mine -v /ours creel-test true; echo ready >{}
+         until [ -e {} ]; do sleep 0.05; done; docker rm -f stranger >/dev/null",
+        scene.path("ready").display(),
+        go.display()
+    );
+    let guard = scene.start(&[], &script);
+    scene.await_word("ready");
+    scene.outside(
+        "docker commit mine inherited
+         docker run --name stranger -v /theirs inherited sh -c 'echo precious >/theirs/file'",
+    );
+    let volume = "docker inspect -f '{{range .Mounts}}{{if eq .Destination \"/theirs\"}}{{.Name}}{{end}}{{end}}' stranger";
+    let volume = scene.outside(volume);
+    std::fs::write(&go, "go").unwrap();
+    guard.wait().expect_code(0);
+    let kept = scene.outside(&format!("docker run --rm -v {volume}:/d creel-test cat /d/file"));
+    assert_eq!(kept, "precious");
+    scene.clear();
+}
+
+#[test]
 fn an_encoded_path_hides_no_create() {
     let scene = Scene::set_up();
     scene.write_api();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use creel_daytona_server::{ApiVersion, Settings};
 use creel_testkit::creel::{Creel, Output, Running};
-use creel_testkit::wait::{eventually, eventually_some};
+use creel_testkit::wait::{eventually, eventually_some, throughout};
 use serde_json::{Value, json};
 
 use crate::cli::cloud::Cloud;
@@ -215,13 +215,9 @@ fn a_live_guard_keeps_its_sandboxes_alive_and_leaves_idleness_that_was_chosen_al
     let made = eventually_some(PATIENCE, || serde_json::from_str::<Value>(&running.stdout()).ok());
     let made = made.unwrap_or_else(|| panic!("{}", running.stderr()));
     // Three times as long as it would live by itself.
-    let started_at = std::time::Instant::now();
     let idle = made[0].as_str().unwrap();
-    while started_at.elapsed() < Duration::from_secs(9) {
-        let there = stage.daytona.sandboxes();
-        assert_eq!(there[idle]["state"], "started", "after {:?}", started_at.elapsed());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let lives = || stage.daytona.sandboxes()[idle]["state"] == "started";
+    assert!(throughout(Duration::from_secs(9), lives), "{:#?}", stage.daytona.sandboxes());
     std::fs::write(&enough, "").unwrap();
     let seen = told(&running.wait().expect_code(0));
     assert_eq!(seen, json!({"idle": "started", "chosen": "stopped"}));

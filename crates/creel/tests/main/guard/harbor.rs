@@ -1,6 +1,7 @@
 //! Harbor behind a guard: the same reward, and nothing left when it is killed.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -55,9 +56,18 @@ pub(super) fn set_up() -> Scene {
     scene
 }
 
+/// Returns the program of the installed Harbor.
+pub(super) fn program() -> PathBuf {
+    part("CREEL_TEST_HARBOR").join("bin/harbor")
+}
+
 /// Returns the command line of one job.
 pub(super) fn job(name: &str, task: &str) -> String {
-    let harbor = part("CREEL_TEST_HARBOR").join("bin/harbor");
+    job_of(&program(), name, task)
+}
+
+/// Returns the command line of one job of another copy of Harbor's program.
+pub(super) fn job_of(harbor: &Path, name: &str, task: &str) -> String {
     // It would ask the network for the prices of models.
     format!(
         "export LITELLM_LOCAL_MODEL_COST_MAP=True\n\

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use creel_testkit::docker::Docker;
 use creel_testkit::world::{Kind, Object};
+use memchr::memmem;
 use serde_json::Value;
 
 use super::arena::{Arena, Place};
@@ -184,5 +185,5 @@ fn read_all(directory: &Path, texts: &mut Vec<(String, Vec<u8>)>) {
 }
 
 fn contains(bytes: &[u8], secret: &[u8]) -> bool {
-    bytes.windows(secret.len()).any(|window| window == secret)
+    memmem::find(bytes, secret).is_some()
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use creel_model::provider::ProviderName;
 use creel_testkit::creel::Running;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
@@ -28,7 +27,7 @@ fn arrived(fixture: &RunFixture) -> usize {
 
 #[test]
 fn two_hundred_runs_at_once_end_with_two_hundred_outcomes_and_nothing_left() {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.home.creel = fixture.home.creel.clone().deadline(PATIENCE);
     fs::create_dir(fixture.home.path("arrived")).unwrap();
     let (place, gate) = (fixture.home.path("arrived"), fixture.home.path("gate"));

@@ -1,7 +1,6 @@
 //! Commands of users to a run, and its limits: each has its own cause, and every run
 //! ends with the teardown and an empty certificate.
 
-use creel_model::provider::ProviderName;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
@@ -16,7 +15,7 @@ const TEARDOWN: &str = "[[teardown]]\nname = \"tidy\"\nrun = \"true\"\n\
                         [[teardown]]\nname = \"fail\"\nrun = \"exit 9\"\n";
 
 fn fixture() -> RunFixture {
-    RunFixture::set(ProviderName::Process)
+    RunFixture::set(creel_process::NAME)
 }
 
 /// Returns the teardown steps that ran, with their findings.

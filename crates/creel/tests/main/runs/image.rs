@@ -1,6 +1,5 @@
 //! Images: a missing one is pulled, and an unavailable one is named.
 
-use creel_model::provider::ProviderName;
 use creel_testkit::registry::Registry;
 use serde_json::Value;
 
@@ -17,7 +16,7 @@ struct PullFixture {
 
 impl PullFixture {
     fn set() -> Self {
-        let runs = RunFixture::set(ProviderName::Docker);
+        let runs = RunFixture::set(creel_docker::NAME);
         let registry = Registry::start_beside(runs.engine.as_ref().unwrap()).unwrap();
         let image = registry.reference(&unique("tag"));
         Self { runs, registry, image }.with_the_image()

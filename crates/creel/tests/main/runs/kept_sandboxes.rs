@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use creel_model::provider::ProviderName;
 use creel_testkit::creel::Output;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
@@ -26,7 +25,7 @@ pub(super) fn after<'a>(output: &'a str, prefix: &str) -> &'a str {
 
 #[test]
 fn a_kept_sandbox_is_entered_and_released_with_the_printed_commands() {
-    for provider in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
+    for provider in [creel_process::NAME, creel_docker::NAME, creel_daytona::NAME] {
         let fixture = RunFixture::set(provider);
         let failed = fail_and_keep(&fixture, "10m", "echo kept >found; exit 1");
         assert!(failed.stderr.contains("kept: the sandbox exists until 20"), "{failed}");
@@ -34,18 +33,18 @@ fn a_kept_sandbox_is_entered_and_released_with_the_printed_commands() {
         let enter = after(&shown.stdout, "enter it:");
         assert_eq!(enter, after(&failed.stderr, "enter it:"));
         match provider {
-            ProviderName::Process => {
+            creel_process::NAME => {
                 let directory = enter.strip_prefix("cd ").unwrap();
                 assert!(Path::new(directory).join("workspace/work/found").exists(), "{directory}");
             }
-            ProviderName::Docker => {
+            creel_docker::NAME => {
                 let id =
                     enter.strip_prefix("docker exec -it ").unwrap().strip_suffix(" sh").unwrap();
                 let docker = fixture.engine.as_ref().unwrap().docker();
                 let found = docker.cli(&["exec", id, "cat", "/workspace/work/found"]).unwrap();
                 assert_eq!(found.stdout, b"kept\n");
             }
-            ProviderName::Daytona => {
+            _ => {
                 let id = enter.split(' ').nth(3).unwrap();
                 assert_eq!(fixture.cloud.as_ref().unwrap().state(id), "started");
             }
@@ -63,7 +62,7 @@ fn a_kept_sandbox_is_entered_and_released_with_the_printed_commands() {
 
 #[test]
 fn a_kept_sandbox_is_released_when_its_time_is_over() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     fail_and_keep(&fixture, "3s", "exit 1");
     assert!(!fixture.home.open_records().is_empty());
     let gone = eventually(PATIENCE, || {
@@ -81,7 +80,7 @@ fn a_kept_sandbox_is_released_when_its_time_is_over() {
 
 #[test]
 fn another_attempt_starts_with_the_checklist_in_the_kept_sandbox() {
-    for provider in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
+    for provider in [creel_process::NAME, creel_docker::NAME, creel_daytona::NAME] {
         let fixture = RunFixture::set(provider);
         fail_and_keep(
             &fixture,
@@ -103,7 +102,7 @@ fn another_attempt_starts_with_the_checklist_in_the_kept_sandbox() {
 
 #[test]
 fn another_attempt_from_scratch_releases_the_kept_sandbox_first() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let gate = fixture.home.path("gate");
     fail_and_keep(&fixture, "10m", &format!("test -e {}", gate.display()));
     std::fs::write(&gate, "").unwrap();
@@ -114,7 +113,7 @@ fn another_attempt_from_scratch_releases_the_kept_sandbox_first() {
 
 #[test]
 fn a_driver_that_is_killed_in_a_kept_sandbox_leaves_nothing() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     fail_and_keep(&fixture, "10m", "test -e found && sleep 1000; echo >found; exit 1");
     let retry = fixture.home.creel.spawn(["retry", "last", "--from", "bootstrap"]);
     let show = || fixture.home.creel.run(["show", "last", "--json"]).json();

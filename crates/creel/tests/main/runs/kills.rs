@@ -1,6 +1,6 @@
 //! Kills at any moment: the outcome is recorded, its cause is named, nothing is left.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use creel_model::crashpoint::Crashpoint;
 use creel_model::provider::ProviderName;
@@ -14,8 +14,7 @@ use super::run_fixture::{
     Moment, RunFixture, TestRun, agent, classes, processes_of, short_sleep, unique_sleep,
 };
 
-const PROVIDERS: [ProviderName; 3] =
-    [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona];
+const PROVIDERS: [ProviderName; 3] = [creel_process::NAME, creel_docker::NAME, creel_daytona::NAME];
 
 /// Asserts what must hold for every ended run, however it ended.
 #[track_caller]
@@ -54,17 +53,43 @@ fn kill_the_sandbox_in(provider: ProviderName) {
 
 #[test]
 fn a_process_tree_killed_at_any_moment_is_reported_as_lost() {
-    kill_the_sandbox_in(ProviderName::Process);
+    kill_the_sandbox_in(creel_process::NAME);
 }
 
 #[test]
 fn a_container_killed_at_any_moment_is_reported_as_lost() {
-    kill_the_sandbox_in(ProviderName::Docker);
+    kill_the_sandbox_in(creel_docker::NAME);
 }
 
 #[test]
 fn a_cloud_sandbox_deleted_at_any_moment_is_reported_as_lost() {
-    kill_the_sandbox_in(ProviderName::Daytona);
+    kill_the_sandbox_in(creel_daytona::NAME);
+}
+
+/// How soon the loss of a sandbox must be noticed on a loaded machine. All limits of the runs are
+/// minutes long.
+const NOTICED: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_killed_process_tree_that_stays_frozen_is_reported_as_lost_at_once() {
+    let mut fixture = RunFixture::set(creel_process::NAME);
+    fixture.plant("frozen-killed");
+    for moment in [Moment::Setup, Moment::Turn, Moment::Question, Moment::Pause] {
+        let sleep = unique_sleep();
+        let test_run = fixture.start("10m", &moment.workflow(&sleep));
+        test_run.await_moment(moment, &sleep);
+        // As if the holder was killed between the freeze and the thaw of its own kill.
+        test_run.freeze_sandbox();
+        test_run.kill_sandbox();
+        let killed_at = Instant::now();
+        let shown = test_run.conclude(5);
+        let took = killed_at.elapsed();
+        assert_eq!(classes(&shown), ["sandbox_lost"], "{moment:?}: {shown:#}");
+        assert!(took < NOTICED, "{moment:?}: it took {took:?}");
+        assert_ended(&format!("{moment:?}"), &shown, &sleep);
+        fixture.assert_nothing_left();
+    }
+    fixture.assert_foreign_untouched();
 }
 
 /// Kills a sandbox that exists and has not reported anything yet.
@@ -86,7 +111,7 @@ const HELD_UP: Duration = Duration::from_secs(4);
 
 #[test]
 fn a_container_killed_before_it_is_ready_is_a_failed_provisioning() {
-    let mut fixture = RunFixture::set(ProviderName::Docker);
+    let mut fixture = RunFixture::set(creel_docker::NAME);
     fixture.plant("unready");
     let wire = Wire::start(fixture.engine.as_ref().unwrap(), 1).unwrap();
     fixture.home = fixture.home.moved_to(&wire.engine());
@@ -98,7 +123,7 @@ fn a_container_killed_before_it_is_ready_is_a_failed_provisioning() {
 
 #[test]
 fn a_cloud_sandbox_deleted_before_it_is_ready_is_a_failed_provisioning() {
-    let mut fixture = RunFixture::set(ProviderName::Daytona);
+    let mut fixture = RunFixture::set(creel_daytona::NAME);
     fixture.plant("unready");
     let cloud = fixture.cloud.as_ref().unwrap();
     let held_up = json!({"at": "exec", "fault": "latency", "seconds": HELD_UP.as_secs()});
@@ -151,17 +176,17 @@ fn kill_the_driver_in(provider: ProviderName) {
 
 #[test]
 fn a_driver_that_is_killed_at_any_moment_leaves_no_process_tree() {
-    kill_the_driver_in(ProviderName::Process);
+    kill_the_driver_in(creel_process::NAME);
 }
 
 #[test]
 fn a_driver_that_is_killed_at_any_moment_leaves_no_container() {
-    kill_the_driver_in(ProviderName::Docker);
+    kill_the_driver_in(creel_docker::NAME);
 }
 
 #[test]
 fn a_driver_that_is_killed_at_any_moment_leaves_no_cloud_sandbox() {
-    kill_the_driver_in(ProviderName::Daytona);
+    kill_the_driver_in(creel_daytona::NAME);
 }
 
 #[test]
@@ -287,17 +312,17 @@ fn resume_in(provider: ProviderName) {
 
 #[test]
 fn a_background_run_in_a_process_tree_is_resumed_from_any_moment() {
-    resume_in(ProviderName::Process);
+    resume_in(creel_process::NAME);
 }
 
 #[test]
 fn a_background_run_in_a_container_is_resumed_from_any_moment() {
-    resume_in(ProviderName::Docker);
+    resume_in(creel_docker::NAME);
 }
 
 #[test]
 fn a_background_run_in_a_cloud_sandbox_is_resumed_from_any_moment() {
-    resume_in(ProviderName::Daytona);
+    resume_in(creel_daytona::NAME);
 }
 
 #[test]

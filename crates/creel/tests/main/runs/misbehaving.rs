@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use creel_model::crashpoint::Crashpoint;
-use creel_model::provider::ProviderName;
 use creel_process::disk_refusal;
 use creel_testkit::wait::eventually;
 use serde_json::Value;
 
 use crate::support::PATIENCE;
 
-use super::run_fixture::{RunFixture, agent, processes_of, unique_sleep};
+use super::run_fixture::{RunFixture, TestRun, agent, processes_of, unique_sleep};
 use super::workflow_fixture::WorkflowFixture;
 
 /// How long after its limit a run may end on a loaded machine. This is less than the grace period
@@ -37,7 +36,7 @@ const FREEZE: &str = r#"
 
 /// Runs an agent that blocks itself, and asserts that its limit acts in time.
 fn assert_ends_in_time(blocking_script: &str) {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.plant("limited");
     let sleep = unique_sleep();
     let script = format!("echo one; {blocking_script}\n{sleep}");
@@ -71,19 +70,11 @@ fn a_run_that_stops_all_its_processes_ends_at_its_limit() {
 
 #[test]
 fn a_run_frozen_from_outside_is_cancelled_at_once() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let sleep = unique_sleep();
     let mut test_run = fixture.start("10m", &agent(&format!("echo one; {sleep}")));
     assert!(eventually(PATIENCE, || !processes_of(&sleep).is_empty()), "{}", test_run.output());
-    let id = test_run.body()["id"].as_str().unwrap().to_owned();
-    for (parent, file, value) in [
-        ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN"),
-        ("/sys/fs/cgroup/unified", "cgroup.freeze", "1"),
-        ("/sys/fs/cgroup", "cgroup.freeze", "1"),
-    ] {
-        // Not every machine has all of these.
-        let _ = fs::write(format!("{parent}/{id}/{file}"), value);
-    }
+    test_run.freeze_sandbox();
     let started_at = Instant::now();
     fixture.home.creel.run(["cancel", &test_run.run]);
     let ended = test_run.driver.take().expect("it is driven here").wait();
@@ -91,6 +82,49 @@ fn a_run_frozen_from_outside_is_cancelled_at_once() {
     assert!(started_at.elapsed() < SLACK, "{:?}", started_at.elapsed());
     assert!(processes_of(&sleep).is_empty());
     fixture.assert_nothing_left();
+}
+
+/// Starts a run in a container, and pauses the container.
+fn start_paused<'a>(fixture: &'a RunFixture, limits: &str) -> TestRun<'a> {
+    let sleep = unique_sleep();
+    let body = format!("{}{limits}", agent(&format!("echo one; {sleep}")));
+    let test_run = fixture.start("10m", &body);
+    assert!(eventually(PATIENCE, || !processes_of(&sleep).is_empty()), "{}", test_run.output());
+    // The driver records it only when no request of its own is under way in the container.
+    let is_started = |events: Vec<serde_json::Value>| {
+        events.iter().any(|event| event["event"] == "turn_started")
+    };
+    assert!(eventually(PATIENCE, || is_started(test_run.events())), "{}", test_run.output());
+    test_run.pause_container();
+    test_run
+}
+
+#[test]
+fn a_run_in_a_paused_container_ends_at_its_limit() {
+    let mut fixture = RunFixture::set(creel_docker::NAME);
+    fixture.plant("paused.limit");
+    let test_run = start_paused(&fixture, "[limits]\nwall = \"15s\"\n");
+    let started_at = Instant::now();
+    let report = test_run.conclude(5);
+    assert_eq!(report["cause"]["class"], "budget_exceeded", "{report:#}");
+    assert_eq!(report["certificate"]["verified"], true, "{report:#}");
+    assert!(started_at.elapsed() < Duration::from_secs(15) + SLACK, "{:?}", started_at.elapsed());
+    fixture.assert_nothing_left();
+    fixture.assert_foreign_untouched();
+}
+
+#[test]
+fn a_run_in_a_paused_container_is_cancelled() {
+    let mut fixture = RunFixture::set(creel_docker::NAME);
+    fixture.plant("paused.cancel");
+    let mut test_run = start_paused(&fixture, "");
+    let started_at = Instant::now();
+    fixture.home.creel.run(["cancel", &test_run.run]).expect_code(0);
+    let ended = test_run.driver.take().expect("it is driven here").wait();
+    assert_eq!(ended.code(), Some(6), "{ended}");
+    assert!(started_at.elapsed() < SLACK, "{:?}\n{ended}", started_at.elapsed());
+    fixture.assert_nothing_left();
+    fixture.assert_foreign_untouched();
 }
 
 #[test]
@@ -129,7 +163,7 @@ fn a_killed_run_with_a_disk_leaves_nothing() {
     if disk_refusal().is_some() {
         return;
     }
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.sandbox = "disk = \"64m\"\n".to_owned();
     let sleep = unique_sleep();
     let mut test_run = fixture.start("10m", &agent(&format!("echo one; {sleep}")));
@@ -150,7 +184,7 @@ fn a_crash_at_every_step_of_a_disk_is_reclaimed() {
     let later = [Crashpoint::CreateSent, Crashpoint::CreatedNotRecorded];
     let points = Crashpoint::OF_DIRECTORIES.into_iter().chain(Crashpoint::OF_DISKS).chain(later);
     for point in points {
-        let mut fixture = RunFixture::set(ProviderName::Process);
+        let mut fixture = RunFixture::set(creel_process::NAME);
         fixture.sandbox = "disk = \"64m\"\n".to_owned();
         let creel = fixture.home.creel.clone().env("CREEL_CRASHPOINT", point.name());
         let path = fixture.workflow("10m", &agent("echo one"));

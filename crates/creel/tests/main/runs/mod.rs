@@ -10,6 +10,7 @@ mod records;
 mod recovery;
 mod run_fixture;
 mod secrets;
+mod spools;
 mod streams;
 mod workflow_fixture;
 mod workspace;

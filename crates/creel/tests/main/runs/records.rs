@@ -10,7 +10,6 @@ use creel_model::crashpoint::Crashpoint;
 use creel_model::id::RunId;
 use creel_model::os::ProcessKey;
 use creel_model::owner::Owner;
-use creel_model::provider::ProviderName;
 use creel_model::run::{
     AttemptFrom, Cause, CauseClass, Certified, Phase, RunCommand, RunEvent, Step, StepStatus,
 };
@@ -44,7 +43,7 @@ fn a_run_of(owner: OwnerRecord) -> NewRun {
     NewRun {
         id: RunId::new(),
         name: "hello".into(),
-        provider: ProviderName::Process,
+        provider: creel_process::NAME,
         owner,
         on_owner_death: OnOwnerDeath::Release,
         workflow: WorkflowRecord {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use creel_model::provider::ProviderName;
 use serde_json::json;
 
 use crate::support::kill;
@@ -25,7 +24,7 @@ fn kill_all(fixture: &RunFixture) {
 
 #[test]
 fn a_run_killed_during_its_sandbox_create_is_closed_by_the_next_reconcile() {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.plant("provisioning");
     // The default: an unanswered create is searched for ten minutes.
     fixture.home.configure("[retry]\ninitial = \"50ms\"\n");
@@ -70,7 +69,7 @@ fn remove_database(fixture: &RunFixture, name: &str) {
 
 #[test]
 fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt() {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.plant("lost-ledger");
     let done = fixture.run(0, &agent("echo done"));
     let sleep = unique_sleep();
@@ -99,7 +98,7 @@ fn a_run_whose_ledger_is_lost_is_closed_with_a_cause_once_the_ledger_was_rebuilt
 
 #[test]
 fn a_run_whose_event_log_is_lost_is_closed_from_its_row() {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     fixture.plant("lost-events");
     let done = fixture.run(0, &agent("echo done"));
     let sleep = unique_sleep();

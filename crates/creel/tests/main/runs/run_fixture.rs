@@ -128,8 +128,8 @@ impl Drop for ForeignObjects {
 impl RunFixture {
     /// Sets up a provider.
     pub(super) fn set(provider: ProviderName) -> Self {
-        let engine = (provider == ProviderName::Docker).then(Engine::from_env);
-        let cloud = (provider == ProviderName::Daytona).then(|| Cloud::with(&["--fast"]));
+        let engine = (provider == creel_docker::NAME).then(Engine::from_env);
+        let cloud = (provider == creel_daytona::NAME).then(|| Cloud::with(&["--fast"]));
         let mut home = match &engine {
             Some(engine) => Home::on(engine),
             None => Home::without_engine(),
@@ -141,10 +141,10 @@ impl RunFixture {
         home.creel = creel;
         home.configure(SETTINGS);
         let sandbox = match provider {
-            ProviderName::Docker => {
+            creel_docker::NAME => {
                 format!("image = \"{}\"\nnetwork = \"none\"\n", image::REFERENCE)
             }
-            ProviderName::Process | ProviderName::Daytona => String::new(),
+            _ => String::new(),
         };
         Self { provider, home, cloud, engine, sandbox, foreign: ForeignObjects::default() }
     }
@@ -383,12 +383,34 @@ impl TestRun<'_> {
         records.into_iter().find(is_body).expect("a sandbox is on record")
     }
 
+    /// Freezes the control groups of a process sandbox. Returns whether this machine can.
+    pub(super) fn freeze_sandbox(&self) -> bool {
+        let body = self.body();
+        let id = body["id"].as_str().unwrap();
+        let files = [
+            ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN"),
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", "1"),
+            ("/sys/fs/cgroup", "cgroup.freeze", "1"),
+        ];
+        // Not every machine has all of these.
+        let written = files
+            .map(|(parent, file, value)| fs::write(format!("{parent}/{id}/{file}"), value).is_ok());
+        written.contains(&true)
+    }
+
+    /// Pauses the container of a run from outside.
+    pub(super) fn pause_container(&self) {
+        let body = self.body();
+        let docker = self.fixture.engine.as_ref().unwrap().docker();
+        docker.cli(&["pause", body["id"].as_str().unwrap()]).unwrap();
+    }
+
     /// Kills the sandbox from outside.
     pub(super) fn kill_sandbox(&self) {
         let body = self.body();
         let id = body["id"].as_str().unwrap();
         match self.fixture.provider {
-            ProviderName::Process => {
+            creel_process::NAME => {
                 let marked = assignments_of("CREEL_RESOURCE").into_iter();
                 let ours: Vec<i32> = marked
                     .filter(|(_, resource)| body["resource"] == resource.as_str())
@@ -397,11 +419,11 @@ impl TestRun<'_> {
                 assert!(!ours.is_empty(), "there is no tree to kill");
                 ours.into_iter().for_each(kill);
             }
-            ProviderName::Docker => {
+            creel_docker::NAME => {
                 let docker = self.fixture.engine.as_ref().unwrap().docker();
                 docker.cli(&["kill", id]).unwrap();
             }
-            ProviderName::Daytona => {
+            _ => {
                 let cloud = self.fixture.cloud.as_ref().unwrap();
                 let (status, answer) =
                     cloud.ask("DELETE", &format!("sandbox/{id}?force=true"), &json!(null));

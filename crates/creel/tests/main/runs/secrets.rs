@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use creel_model::provider::ProviderName;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use creel_testkit::creel::{Creel, Output};
 use creel_testkit::fake_engine::{FakeEngine, Reply};
 use creel_testkit::wait::eventually;
@@ -15,7 +16,7 @@ use super::kept_sandboxes::after;
 use super::run_fixture::{RunFixture, agent};
 
 /// Returns a secret for a place, generated when the test runs.
-fn secret(place: &str) -> String {
+pub(super) fn secret(place: &str) -> String {
     format!("pl4nted-{}-{}", place.replace('_', "-"), unique("s"))
 }
 
@@ -27,24 +28,21 @@ fn written(secret: &str) -> Vec<String> {
 
 /// Returns the complete groups of a text in base64.
 fn base64(text: &str) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let groups = text.as_bytes().chunks_exact(3);
-    let letters = groups.flat_map(|group| {
-        let value = group.iter().fold(0, |value, byte| value << 8 | usize::from(*byte));
-        [18, 12, 6, 0].map(|shift| char::from(LETTERS[value >> shift & 63]))
-    });
-    letters.collect()
+    STANDARD_NO_PAD.encode(&text.as_bytes()[..text.len() - text.len() % 3])
 }
 
 /// Returns the secrets that these bytes contain in any encoding.
-fn held_in<'a>(bytes: &[u8], secrets: &'a [String]) -> impl Iterator<Item = &'a String> + use<'a> {
+pub(super) fn held_in<'a>(
+    bytes: &[u8],
+    secrets: &'a [String],
+) -> impl Iterator<Item = &'a String> + use<'a> {
     // Searching text is many times faster, and no encoding has bytes that the conversion loses.
     let text = String::from_utf8_lossy(bytes).into_owned();
     secrets.iter().filter(move |secret| written(secret).iter().any(|form| text.contains(form)))
 }
 
 /// Returns the files below a directory that contain a secret in any encoding.
-fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
+pub(super) fn holding(directory: &Path, secrets: &[String]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut waiting = vec![directory.to_owned()];
     while let Some(directory) = waiting.pop() {
@@ -106,7 +104,7 @@ fn assert_reports_without(creel: &Creel, secrets: &[String]) {
 
 #[test]
 fn secrets_in_names_paths_and_scripts_are_stored_and_shown_nowhere() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let places =
         ["run_name", "step_name", "path", "teardown", "variable", "script", "file", "prompt"];
     let secrets: Vec<String> = places.iter().map(|place| secret(place)).collect();
@@ -139,7 +137,7 @@ fn secrets_in_names_paths_and_scripts_are_stored_and_shown_nowhere() {
 
 #[test]
 fn a_message_reaches_the_agent_unmasked_and_is_stored_nowhere() {
-    let mut fixture = RunFixture::set(ProviderName::Process);
+    let mut fixture = RunFixture::set(creel_process::NAME);
     let secrets = vec![secret("message"), secret("known")];
     fixture.home.creel = fixture.home.creel.clone().env("S_KNOWN", &secrets[1]);
     fixture.sandbox.push_str("env = { KEY = \"${env:S_KNOWN}\" }\n");
@@ -170,7 +168,7 @@ fn a_message_reaches_the_agent_unmasked_and_is_stored_nowhere() {
 
 #[test]
 fn a_message_whose_driver_is_killed_reaches_the_agent_of_the_next_one() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let secrets = vec![secret("message")];
     let received = fixture.home.path("heard");
     let script = format!("cat >>{}; sleep 3", received.display());
@@ -189,7 +187,7 @@ fn a_message_whose_driver_is_killed_reaches_the_agent_of_the_next_one() {
 
 #[test]
 fn the_message_of_a_closed_run_is_deleted_with_it() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let secrets = vec![secret("message")];
     let test_run = fixture.start("10m", &agent("sleep 1000"));
     assert!(eventually(PATIENCE, || test_run.show()["phase"] == "running"));
@@ -209,9 +207,9 @@ fn found_in_kept(fixture: &RunFixture, failed: &Output, texts: &[String]) -> Vec
         found.map(|(path, text)| format!("{text} in {}", path.display())).collect()
     };
     match fixture.provider {
-        ProviderName::Process => found_below(Path::new(hint.strip_prefix("cd ").unwrap())),
-        ProviderName::Daytona => found_below(fixture.cloud.as_ref().unwrap().directory()),
-        ProviderName::Docker => {
+        creel_process::NAME => found_below(Path::new(hint.strip_prefix("cd ").unwrap())),
+        creel_daytona::NAME => found_below(fixture.cloud.as_ref().unwrap().directory()),
+        _ => {
             let id = hint.strip_prefix("docker exec -it ").unwrap().strip_suffix(" sh").unwrap();
             let docker = fixture.engine.as_ref().unwrap().docker();
             let pack = "tar -cf - -C / $(ls -A / | grep -vx -e proc -e sys -e dev)";
@@ -233,7 +231,7 @@ fn printing_secrets(mark: &str) -> String {
 
 #[test]
 fn a_kept_sandbox_has_neither_spool_nor_prompt() {
-    for provider in [ProviderName::Process, ProviderName::Docker, ProviderName::Daytona] {
+    for provider in [creel_process::NAME, creel_docker::NAME, creel_daytona::NAME] {
         let mut fixture = RunFixture::set(provider);
         let secrets = vec![secret("said"), secret("prompt")];
         fixture.home.creel =

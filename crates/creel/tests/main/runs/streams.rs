@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use creel_model::provider::ProviderName;
 use creel_testkit::engine::Engine;
 use creel_testkit::wire::Wire;
 use serde_json::{Value, json};
@@ -129,7 +128,7 @@ fn disturb(fixture: &RunFixture, wanted: &[String], cut: impl Fn() -> usize + Se
 
 #[test]
 fn a_container_whose_streams_are_cut_every_fifth_of_a_second_reports_the_same_events() {
-    let mut fixture = RunFixture::set(ProviderName::Docker);
+    let mut fixture = RunFixture::set(creel_docker::NAME);
     let wanted = undisturbed(&fixture);
     let wire = Wire::start(&Engine::from_env(), 1).unwrap();
     fixture.home = fixture.home.moved_to(&wire.engine());
@@ -138,7 +137,7 @@ fn a_container_whose_streams_are_cut_every_fifth_of_a_second_reports_the_same_ev
 
 #[test]
 fn a_process_tree_whose_streams_are_cut_every_fifth_of_a_second_reports_the_same_events() {
-    let fixture = RunFixture::set(ProviderName::Process);
+    let fixture = RunFixture::set(creel_process::NAME);
     let wanted = undisturbed(&fixture);
     let state = fixture.home.creel.state();
     disturb(&fixture, &wanted, move || {
@@ -150,7 +149,7 @@ fn a_process_tree_whose_streams_are_cut_every_fifth_of_a_second_reports_the_same
 
 #[test]
 fn a_cloud_sandbox_whose_streams_are_cut_every_fifth_of_a_second_reports_the_same_events() {
-    let fixture = RunFixture::set(ProviderName::Daytona);
+    let fixture = RunFixture::set(creel_daytona::NAME);
     let wanted = undisturbed(&fixture);
     let cloud = fixture.cloud.as_ref().unwrap();
     cloud.arm(&json!({"at": "follow", "fault": "cut_stream", "seconds": LIFE.as_secs_f64()}));

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use creel_bridge::exec::ExecEnding;
-use creel_model::provider::ProviderName;
 use creel_run::sandbox::{Command, Finished};
 use creel_testkit::engine::Engine;
 use futures::future::join_all;
@@ -37,7 +36,7 @@ for_every_provider!(
 );
 
 provider_tests! {
-    Daytona in cloud: output_is_complete_despite_broken_streams;
+    creel_daytona in cloud: output_is_complete_despite_broken_streams;
 }
 
 async fn exit_codes_and_signals_are_reported(fixture: &SandboxFixture) {
@@ -130,18 +129,18 @@ async fn seen_from_outside(fixture: &SandboxFixture) -> String {
     let mut seen: String = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
     let id = fixture.sandbox.id().to_owned();
     let report = match fixture.provider {
-        ProviderName::Docker => {
+        creel_docker::NAME => {
             let docker = Engine::from_env().docker();
             tokio::task::block_in_place(|| docker.inspect_container(&id)).unwrap().unwrap()
         }
-        ProviderName::Daytona => {
+        creel_daytona::NAME => {
             let cloud = fixture.cloud.as_ref().unwrap();
             tokio::task::block_in_place(|| cloud.sandbox(&id))
         }
-        ProviderName::Process => serde_json::Value::Null,
+        _ => serde_json::Value::Null,
     };
     seen.push_str(&report.to_string());
-    assert!(seen.contains(&id) || fixture.provider == ProviderName::Process);
+    assert!(seen.contains(&id) || fixture.provider == creel_process::NAME);
     seen
 }
 

@@ -1,7 +1,7 @@
 //! Features of containers only: images of every kind, users, and our own first process.
 
 use creel_ledger::RecordFilter;
-use creel_model::provider::{ErrorClass, ProviderName};
+use creel_model::provider::ErrorClass;
 use creel_run::sandbox::{Command, SandboxPlan};
 use creel_testkit::engine::{Engine, EngineOptions, PrivateEngine};
 use creel_testkit::image;
@@ -29,7 +29,7 @@ impl Image {
 
     /// Returns a plan with another image, or none.
     fn plan_with(&self, image: Option<String>) -> SandboxPlan {
-        let mut plan = plan(ProviderName::Docker);
+        let mut plan = plan(creel_docker::NAME);
         plan.options.image = image;
         plan
     }
@@ -69,7 +69,7 @@ fn archive(file: Option<&str>) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_image_is_sufficient() {
     let image = tokio::task::block_in_place(|| Image::import("scratch", &archive(None), &[]));
-    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let fixture = SandboxFixture::enter_with(creel_docker::NAME, image.plan()).await;
     let alive = Command::new([fixture.sandbox.bridge_path(), "alive"], LIMIT);
     assert_eq!(run(&*fixture.sandbox, &alive).await.0, ended(0));
     fixture.sandbox.upload("deep/file", "text".into(), 0o600).await.unwrap();
@@ -82,7 +82,7 @@ async fn an_empty_image_is_sufficient() {
 #[tokio::test(flavor = "multi_thread")]
 async fn conflicting_files_of_an_image_are_replaced() {
     let image = tokio::task::block_in_place(|| Image::import("odd", &archive(Some(".creel")), &[]));
-    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let fixture = SandboxFixture::enter_with(creel_docker::NAME, image.plan()).await;
     fixture.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
     fixture.leave().await;
     tokio::task::block_in_place(|| drop(image));
@@ -94,7 +94,7 @@ async fn commands_run_as_the_user_of_the_image_in_separate_directories() {
         let busybox = image::archive().unwrap();
         Image::import("user", &busybox, &["USER 4711:4712", "WORKDIR /"])
     });
-    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let fixture = SandboxFixture::enter_with(creel_docker::NAME, image.plan()).await;
     assert_eq!(fixture.output("echo $(id -u):$(id -g)").await, "4711:4712\n");
     fixture.output(&format!("touch made '{}/made'", fixture.sandbox.creel_directory())).await;
     fixture.sandbox.upload("file", "text".into(), 0o600).await.unwrap();
@@ -110,7 +110,7 @@ async fn the_holder_is_the_first_process_and_the_entrypoint_does_not_run() {
         let busybox = image::archive().unwrap();
         Image::import("entry", &busybox, &["ENTRYPOINT [\"false\"]", "CMD [\"x\"]"])
     });
-    let fixture = SandboxFixture::enter_with(ProviderName::Docker, image.plan()).await;
+    let fixture = SandboxFixture::enter_with(creel_docker::NAME, image.plan()).await;
     let first = fixture.output("tr '\\0' ' ' < /proc/1/cmdline").await;
     assert!(first.starts_with(&format!("{} hold ", fixture.sandbox.bridge_path())), "{first}");
     fixture.leave().await;
@@ -122,7 +122,7 @@ async fn a_container_that_cannot_be_created_reports_why_and_leaves_nothing() {
     let image = tokio::task::block_in_place(|| {
         Image::import("nobody", &archive(None), &["USER no-such-user"])
     });
-    let provider_fixture = ProviderFixture::new(ProviderName::Docker).await;
+    let provider_fixture = ProviderFixture::new(creel_docker::NAME).await;
     let nameless = image.plan_with(None);
     let absent = image.plan_with(Some("creel-no-such-image".to_owned()));
     for (plan, message) in [
@@ -146,8 +146,8 @@ async fn a_container_that_cannot_be_created_reports_why_and_leaves_nothing() {
 async fn a_stopped_engine_is_unreachable_and_its_containers_are_not_gone() {
     let start = || PrivateEngine::start_temporary(EngineOptions::default()).unwrap();
     let mut engine = tokio::task::block_in_place(start);
-    let provider_fixture = ProviderFixture::on(ProviderName::Docker, &engine.engine()).await;
-    let fixture = provider_fixture.enter(plan(ProviderName::Docker)).await;
+    let provider_fixture = ProviderFixture::on(creel_docker::NAME, &engine.engine()).await;
+    let fixture = provider_fixture.enter(plan(creel_docker::NAME)).await;
     tokio::task::block_in_place(|| engine.kill_hard()).unwrap();
     let error = fixture.sandbox.probe().await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Unreachable, "{error}");

@@ -141,7 +141,7 @@ impl ProviderFixture {
     /// Prepares everything but a sandbox.
     pub(super) async fn new(provider: ProviderName) -> Self {
         match provider {
-            ProviderName::Docker => Self::on(provider, &Engine::from_env()).await,
+            creel_docker::NAME => Self::on(provider, &Engine::from_env()).await,
             // It receives no request.
             _ => Self::on(provider, &Engine::at("/nowhere")).await,
         }
@@ -151,11 +151,11 @@ impl ProviderFixture {
     pub(super) async fn on(provider: ProviderName, engine: &Engine) -> Self {
         let home = tempfile::tempdir().unwrap();
         let process = processes_in(&home.path().join("sandboxes"));
-        let docker = (provider == ProviderName::Docker).then(|| {
+        let docker = (provider == creel_docker::NAME).then(|| {
             let endpoint = Endpoint::explicit(&engine.host()).unwrap();
             Arc::new(DockerProvider::connect(endpoint).unwrap())
         });
-        let cloud = (provider == ProviderName::Daytona)
+        let cloud = (provider == creel_daytona::NAME)
             .then(|| tokio::task::block_in_place(|| Cloud::with(&["--fast"])));
         let daytona = cloud.as_ref().map(Cloud::provider);
         let mut all: Vec<Arc<dyn Provider>> = vec![Arc::new(process.clone())];
@@ -207,12 +207,12 @@ pub(super) fn plan(provider: ProviderName) -> SandboxPlan {
         run: RunId::new(),
         provider,
         options: SandboxOptions {
-            image: (provider == ProviderName::Docker).then(|| image::REFERENCE.to_owned()),
+            image: (provider == creel_docker::NAME).then(|| image::REFERENCE.to_owned()),
             snapshot: None,
             env: BTreeMap::from([(SECRET.0.to_owned(), SECRET.1.into())]),
             limits: Limits::default(),
             disk: None,
-            network: (provider == ProviderName::Docker).then(|| "none".to_owned()),
+            network: (provider == creel_docker::NAME).then(|| "none".to_owned()),
             lease: Duration::from_secs(600),
         },
         on_owner_death: OnOwnerDeath::Release,

@@ -33,7 +33,7 @@ for_every_provider!(
 );
 
 provider_tests! {
-    Process in process_tree: a_daemon_of_a_command_ends_with_the_sandbox;
+    creel_process in process_tree: a_daemon_of_a_command_ends_with_the_sandbox;
 }
 
 async fn a_sandbox_reports_its_location(fixture: &SandboxFixture) {
@@ -84,8 +84,8 @@ async fn a_sandbox_ended_from_outside_is_reported(fixture: &SandboxFixture) {
     let (ran, ()) = tokio::join!(running, ending);
     let expected = match fixture.provider {
         // The record of a tree stays until it is released.
-        ProviderName::Process => ErrorClass::Unreachable,
-        ProviderName::Docker | ProviderName::Daytona => ErrorClass::Gone,
+        creel_process::NAME => ErrorClass::Unreachable,
+        _ => ErrorClass::Gone,
     };
     let error = ran.unwrap_err();
     assert_eq!(error.class, expected, "{error}");
@@ -97,18 +97,18 @@ async fn a_sandbox_ended_from_outside_is_reported(fixture: &SandboxFixture) {
 async fn end_from_outside(fixture: &SandboxFixture) {
     let id = fixture.sandbox.id().to_owned();
     match fixture.provider {
-        ProviderName::Docker => {
+        creel_docker::NAME => {
             let docker = Engine::from_env().docker();
             tokio::task::block_in_place(|| docker.remove_container(&id)).unwrap();
         }
-        ProviderName::Daytona => {
+        creel_daytona::NAME => {
             let provider = fixture.cloud.as_ref().unwrap().provider();
             let _ = provider.release(Kind::Sandbox, &id, ReleaseMode::AT_ONCE).await.unwrap();
             while provider.inspect(Kind::Sandbox, &id).await.unwrap().is_some() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        ProviderName::Process => kill_marked(&ResourceId::of_object(&id).unwrap().to_string()),
+        _ => kill_marked(&ResourceId::of_object(&id).unwrap().to_string()),
     }
 }
 
@@ -136,7 +136,7 @@ async fn reconnecting_reaches_the_same_sandbox(fixture: &SandboxFixture) {
 async fn resource_usage_is_reported(fixture: &SandboxFixture) {
     let usage = fixture.sandbox.usage().await.unwrap();
     assert!(usage.memory.is_some_and(|bytes| bytes > 0), "{usage:?}");
-    if fixture.provider != ProviderName::Daytona {
+    if fixture.provider != creel_daytona::NAME {
         assert!(usage.processes.is_some_and(|count| count > 0), "{usage:?}");
         assert!(usage.cpu_seconds.is_some(), "{usage:?}");
     }
@@ -202,22 +202,22 @@ async fn check_lease(provider: ProviderName) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_sandbox_lives_as_long_as_its_lease_is_renewed() {
-    check_lease(ProviderName::Process).await;
+    check_lease(creel_process::NAME).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_lives_as_long_as_its_lease_is_renewed() {
-    check_lease(ProviderName::Docker).await;
+    check_lease(creel_docker::NAME).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cloud_sandbox_whose_setup_fails_is_released() {
-    let provider_fixture = ProviderFixture::new(ProviderName::Daytona).await;
+    let provider_fixture = ProviderFixture::new(creel_daytona::NAME).await;
     let cloud = provider_fixture.cloud.as_ref().unwrap();
     tokio::task::block_in_place(|| {
         cloud.arm(&json!({"at": "exec", "fault": "status", "status": 400, "message": "no"}));
     });
-    let plan = plan(ProviderName::Daytona);
+    let plan = plan(creel_daytona::NAME);
     let refused =
         provider_fixture.sandboxes.create(&provider_fixture.supervisor, &plan).await.unwrap_err();
     assert!(refused.to_string().contains("no"), "{refused}");
@@ -228,11 +228,11 @@ async fn a_cloud_sandbox_whose_setup_fails_is_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsupported_plan_is_refused_before_anything_is_created() {
-    let provider_fixture = ProviderFixture::new(ProviderName::Process).await;
+    let provider_fixture = ProviderFixture::new(creel_process::NAME).await;
     let network = Some("none".to_owned());
-    let mut impossible = plan(ProviderName::Process);
+    let mut impossible = plan(creel_process::NAME);
     impossible.options.network = network;
-    let elsewhere = plan(ProviderName::Daytona);
+    let elsewhere = plan(creel_daytona::NAME);
     for (plan, message) in [(impossible, "network"), (elsewhere, "not configured")] {
         let refused: Result<CreatedSandbox, _> =
             provider_fixture.sandboxes.create(&provider_fixture.supervisor, &plan).await;
@@ -245,11 +245,11 @@ async fn an_unsupported_plan_is_refused_before_anything_is_created() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sandboxes_are_created_and_released_concurrently() {
-    let provider_fixture = ProviderFixture::new(ProviderName::Process).await;
+    let provider_fixture = ProviderFixture::new(creel_process::NAME).await;
     let one = |number: usize| {
         let provider_fixture = &provider_fixture;
         async move {
-            let plan = plan(ProviderName::Process);
+            let plan = plan(creel_process::NAME);
             let CreatedSandbox { sandbox, held } = provider_fixture
                 .sandboxes
                 .create(&provider_fixture.supervisor, &plan)

@@ -18,7 +18,7 @@ macro_rules! provider_tests {
                     #[tokio::test(flavor = "multi_thread")]
                     async fn $test() {
                         let fixture = crate::sandbox::fixture::SandboxFixture::enter(
-                            creel_model::provider::ProviderName::$provider,
+                            $provider::NAME,
                         )
                         .await;
                         super::$test(&fixture).await;
@@ -34,9 +34,9 @@ macro_rules! provider_tests {
 macro_rules! for_every_provider {
     ($($test:ident),+ $(,)?) => {
         crate::sandbox::provider_tests! {
-            Process in process: $($test),+;
-            Docker in docker: $($test),+;
-            Daytona in daytona: $($test),+;
+            creel_process in process: $($test),+;
+            creel_docker in docker: $($test),+;
+            creel_daytona in daytona: $($test),+;
         }
     };
 }

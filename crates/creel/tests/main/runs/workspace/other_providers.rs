@@ -52,12 +52,12 @@ fn private_repository_in(provider: ProviderName) {
 
 #[test]
 fn a_private_repository_is_cloned_in_a_container_and_leaves_no_login_there() {
-    private_repository_in(ProviderName::Docker);
+    private_repository_in(creel_docker::NAME);
 }
 
 #[test]
 fn a_private_repository_is_cloned_in_a_cloud_sandbox_and_leaves_no_login_there() {
-    private_repository_in(ProviderName::Daytona);
+    private_repository_in(creel_daytona::NAME);
 }
 
 fn missing_repository_in(provider: ProviderName) {
@@ -75,17 +75,17 @@ fn missing_repository_in(provider: ProviderName) {
 
 #[test]
 fn without_its_repository_nothing_starts_in_a_container() {
-    missing_repository_in(ProviderName::Docker);
+    missing_repository_in(creel_docker::NAME);
 }
 
 #[test]
 fn without_its_repository_nothing_starts_in_a_cloud_sandbox() {
-    missing_repository_in(ProviderName::Daytona);
+    missing_repository_in(creel_daytona::NAME);
 }
 
 #[test]
 fn a_container_without_git_is_reported_and_not_retried() {
-    let (fixture, git) = (RunFixture::set(ProviderName::Docker), GitServer::start().unwrap());
+    let (fixture, git) = (RunFixture::set(creel_docker::NAME), GitServer::start().unwrap());
     git.add("app").unwrap();
     let wanted = repository(&git.url("app"), "app", "");
     let report = fixture.run(5, &format!("{wanted}{}", agent("echo the agent ran")));

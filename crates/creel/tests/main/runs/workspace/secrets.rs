@@ -13,6 +13,7 @@ use creel_testkit::creel::Output;
 use creel_testkit::git::{GitFault, GitServer};
 use creel_testkit::github::{App, Github};
 use creel_testkit::wait::eventually;
+use memchr::memmem;
 
 use crate::runs::workflow_fixture::WorkflowFixture;
 use crate::support::PATIENCE;
@@ -38,7 +39,7 @@ fn form_in(bytes: &[u8]) -> Option<&'static str> {
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+    memmem::find(bytes, text.as_bytes()).is_some()
 }
 
 /// Returns the files below a directory that contain one of these texts.

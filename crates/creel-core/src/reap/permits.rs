@@ -1,25 +1,25 @@
-//! Turns: before an item starts, its provider must grant a turn.
+//! Permits: before an item starts, its provider must grant a permit.
 //!
-//! At most one turn per provider is pending at a time, concurrently with the running releases. A
+//! At most one permit per provider is pending at a time, concurrently with the running releases. A
 //! provider that has reached its limit therefore delays no other, and waiting items can still be
 //! left alone when the work is interrupted.
 
 use std::collections::{HashMap, HashSet};
 
-use creel_model::provider::{ProviderName, Providers, ReleaseTurn};
+use creel_model::provider::{Permit, ProviderName, Providers};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
-/// The turns that are available, and those that are pending.
-pub(super) struct Turns<'a> {
+/// The permits that are available, and those that are pending.
+pub(super) struct Permits<'a> {
     providers: &'a Providers,
-    ready: HashMap<ProviderName, ReleaseTurn>,
+    ready: HashMap<ProviderName, Permit>,
     requested: HashSet<ProviderName>,
-    waiting: FuturesUnordered<BoxFuture<'a, (ProviderName, ReleaseTurn)>>,
+    waiting: FuturesUnordered<BoxFuture<'a, (ProviderName, Permit)>>,
 }
 
-impl<'a> Turns<'a> {
+impl<'a> Permits<'a> {
     pub(super) fn new(providers: &'a Providers) -> Self {
         let (ready, requested, waiting) = Default::default();
         Self { providers, ready, requested, waiting }
@@ -30,38 +30,38 @@ impl<'a> Turns<'a> {
         self.ready.contains_key(&provider)
     }
 
-    /// Requests a turn, unless one is available or pending.
+    /// Requests a permit, unless one is available or pending.
     pub(super) fn request(&mut self, name: ProviderName) {
         if self.is_ready(name) || !self.requested.insert(name) {
             return;
         }
         let providers = self.providers;
-        let turn = async move {
+        let permit = async move {
             match providers.get(name) {
-                Ok(provider) => (name, provider.turn().await),
+                Ok(provider) => (name, provider.permit().await),
                 // The item itself reports that its provider is not available.
-                Err(_) => (name, ReleaseTurn::FREE),
+                Err(_) => (name, Permit::FREE),
             }
         };
-        self.waiting.push(turn.boxed());
+        self.waiting.push(permit.boxed());
     }
 
-    /// Returns whether a requested turn is still pending.
+    /// Returns whether a requested permit is still pending.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes the available turn.
-    pub(super) fn take(&mut self, provider: ProviderName) -> ReleaseTurn {
+    /// Takes the available permit.
+    pub(super) fn take(&mut self, provider: ProviderName) -> Permit {
         self.ready.remove(&provider).unwrap_or_default()
     }
 
-    /// Waits for the next requested turn. Never returns if none was requested.
+    /// Waits for the next requested permit. Never returns if none was requested.
     pub(super) async fn arrival(&mut self) {
         match self.waiting.next().await {
-            Some((name, turn)) => {
+            Some((name, permit)) => {
                 self.requested.remove(&name);
-                self.ready.insert(name, turn);
+                self.ready.insert(name, permit);
             }
             None => std::future::pending().await,
         }

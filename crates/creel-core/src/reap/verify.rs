@@ -6,6 +6,7 @@
 //! provider says that it should be gone by then. An object stuck in another state is given up with
 //! that state.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use creel_model::crashpoint;
@@ -17,10 +18,8 @@ use creel_model::provider::{
 };
 use tokio::time::Instant;
 
-use crate::plan::PlanItem;
-
 use super::authorization::Authorization;
-use super::item::Job;
+use super::item::{Job, Target};
 use super::send::{RELEASE, SendResult};
 
 /// Maximum number of release requests for a busy object.
@@ -61,24 +60,24 @@ enum WatchResult {
 
 impl Job<'_> {
     /// Requests the release of an object and watches until it is gone or the time is over.
-    pub(super) async fn end(
+    pub(super) async fn release_and_verify(
         &self,
-        provider: &dyn Provider,
-        item: &PlanItem,
+        target: Target<'_>,
         mode: &ReleaseMode,
         authorization: &Authorization,
     ) -> Tried<Reached> {
+        let Target { item, provider, .. } = target;
         let (mut tries, mut requests) = (0, 0);
         loop {
             requests += 1;
             let mut attempt = tries;
-            let send = || {
+            let send = |provider| {
                 attempt += 1;
                 // A tracked object was inspected before its release was recorded.
                 let is_fresh = attempt == 1 && item.resource.is_none();
                 self.send(provider, item, mode, (authorization, attempt, is_fresh))
             };
-            let tried = self.with_retry(item, RELEASE, send).await;
+            let tried = self.with_retry(target, RELEASE, send).await;
             tries += tried.tries;
             let busy = match tried.result {
                 Ok(SendResult::Accepted(released)) => {
@@ -98,7 +97,7 @@ impl Job<'_> {
                 )) => return Tried { result: Ok(Reached::Unproven(why)), tries },
                 Err(error) => return Tried { result: Err(error), tries },
             };
-            let watched = match self.watch(provider, item, authorization, busy.is_some()).await {
+            let watched = match self.watch(target, authorization, busy.is_some()).await {
                 Ok(watched) => watched,
                 Err(error) => return Tried { result: Err(error), tries },
             };
@@ -124,19 +123,24 @@ impl Job<'_> {
     /// Polls until the object is gone, or there is nothing to wait for.
     async fn watch(
         &self,
-        provider: &dyn Provider,
-        item: &PlanItem,
+        target: Target<'_>,
         authorization: &Authorization,
         busy: bool,
     ) -> Result<WatchResult, ProviderError> {
+        let Target { item, provider, .. } = target;
         let (first, longest) = provider.check_interval().into_inner();
         let mut pause = first;
         let mut since = (Instant::now(), String::new());
         loop {
             let (kind, id) = (item.seen.kind, item.seen.id.as_str());
-            let check =
-                || if busy { provider.inspect(kind, id) } else { provider.verify(kind, id) };
-            let Some(seen) = self.with_retry(item, "verify", check).await.result? else {
+            let check = |provider: Arc<dyn Provider>| async move {
+                if busy {
+                    provider.inspect(kind, id).await
+                } else {
+                    provider.verify(kind, id).await
+                }
+            };
+            let Some(seen) = self.with_retry(target, "verify", check).await.result? else {
                 return Ok(WatchResult::Gone);
             };
             if is_replaced(authorization, &seen) {

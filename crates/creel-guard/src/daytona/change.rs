@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use creel_daytona::SandboxState;
 use creel_ledger::Record;
-use creel_model::provider::{Kind, Provider, ProviderName};
+use creel_model::provider::{Kind, Provider};
 use hyper::Response;
 use hyper::StatusCode;
 use hyper::body::Incoming;
@@ -153,7 +153,7 @@ impl DaytonaGate {
             }
         };
         records.into_iter().find(|record| {
-            record.provider == ProviderName::Daytona
+            record.provider == creel_daytona::NAME
                 && record.state.object().is_some_and(|id| id == key || record.name == key)
         })
     }

@@ -9,11 +9,11 @@ use std::path::Path;
 
 /// The Daytona variables of `.env.local` and `.env` in one directory.
 #[derive(Default)]
-pub(crate) struct DotEnv(BTreeMap<String, String>);
+pub(super) struct DotEnv(BTreeMap<String, String>);
 
 impl DotEnv {
     /// Reads the files of a directory; an unreadable file counts as empty.
-    pub(crate) fn of(directory: &Path) -> Self {
+    pub(super) fn of(directory: &Path) -> Self {
         let mut all = BTreeMap::new();
         for name in [".env", ".env.local"] {
             let text = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
@@ -23,7 +23,7 @@ impl DotEnv {
     }
 
     /// Returns a variable.
-    pub(crate) fn get(&self, name: &str) -> Option<String> {
+    pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
 }
