@@ -37,7 +37,14 @@ impl Held {
         Self::start_with(unshare, lease)
     }
 
-    fn start_with(mut hold: Command, lease: Duration) -> Self {
+    fn start_with(hold: Command, lease: Duration) -> Self {
+        let held = Self::spawn(hold, lease);
+        until("the socket", || held.socket().exists());
+        held
+    }
+
+    /// Starts a holder, which has no socket yet.
+    fn spawn(mut hold: Command, lease: Duration) -> Self {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("lease"), "0").unwrap();
         // The path is longer than a socket path may be.
@@ -52,9 +59,7 @@ impl Held {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let held = Self { home, child };
-        until("the socket", || held.socket().exists());
-        held
+        Self { home, child }
     }
 
     fn socket(&self) -> PathBuf {
@@ -101,6 +106,18 @@ fn a_command_over_the_socket_has_the_environment_of_the_holder() {
         (report.output.as_slice(), report.ending()),
         (&b"mine\n"[..], ExecEnding::Code { code: 4 })
     );
+}
+
+#[test]
+fn a_visible_socket_accepts_connections() {
+    for _ in 0..20 {
+        let mut held = Held::spawn(program(&["hold"]), Duration::from_secs(60));
+        while !held.socket().exists() {
+            assert!(held.child.try_wait().unwrap().is_none(), "the holder ended");
+            std::hint::spin_loop();
+        }
+        drop(held.connect());
+    }
 }
 
 #[test]

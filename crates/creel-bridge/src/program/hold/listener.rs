@@ -53,24 +53,29 @@ impl AsFd for ExecListener {
     }
 }
 
-/// Binds through the directory's file descriptor, because socket paths must be short.
+/// Binds under a temporary name and renames: a visible socket accepts connections.
+///
+/// A socket exists after `bind` but refuses connections until `listen`. The path leads through the directory's file
+/// descriptor, because socket paths must be short.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    match fs::remove_file(path) {
+    let directory = File::open(directory)?;
+    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+    let temporary = short.join(format!("{}.new", name.display()));
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let directory = File::open(directory)?;
-    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
     let before = umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(short);
+    let bound = UnixListener::bind(&temporary);
     umask(before);
     let socket = bound?;
     socket.set_nonblocking(true)?;
+    fs::rename(&temporary, short.join(name))?;
     Ok(socket)
 }
 
